@@ -1,7 +1,7 @@
 """Every collective with every algorithm: calls that cover their settings, and what NumPy says that each leaves."""
 
-from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,14 +26,9 @@ def available(*sizes: int) -> list[int]:
     return [size for size in sizes if size <= (job_size() or size)]
 
 
-@dataclass(frozen=True)
-class Case:
-    """One call of a collective by all ranks of a group.
-
-    Attributes:
-        elements: of the whole array, or of each rank's part where there are parts.
-        root: ``src`` or ``dst``, and where in the larger array the smaller one is if the call is in place.
-    """
+class Case(NamedTuple):
+    """One call of a collective by all ranks of a group: ``elements`` of the whole array, or of each rank's part where
+    there are parts; ``root`` is ``src`` or ``dst``, and where in the larger array the smaller one is if in place."""
 
     collective: str
     algorithm: str
@@ -56,10 +51,9 @@ def methods(nodes: tuple[int, ...]) -> list[tuple[str, str]]:
 
 
 def ops_of(dtype: str) -> list[md.ReduceOp]:
-    found = [md.ReduceOp.SUM, md.ReduceOp.PRODUCT]
-    if (kind := np.dtype(dtype).kind) != "c":
-        found += [md.ReduceOp.MIN, md.ReduceOp.MAX]
-    return found + [md.ReduceOp.AVG] * (kind in "fc")
+    kind = np.dtype(dtype).kind
+    ordered, divided = [md.ReduceOp.MIN, md.ReduceOp.MAX], [md.ReduceOp.AVG]
+    return [md.ReduceOp.SUM, md.ReduceOp.PRODUCT, *ordered * (kind != "c"), *divided * (kind in "fc")]
 
 
 def cases(nodes: tuple[int, ...], turn: int) -> list[Case]:

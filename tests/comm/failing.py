@@ -72,14 +72,14 @@ class NoWords(Exception):
     def __str__(self):
         raise OSError("no words")
 
+    @classmethod
+    def throw(cls):
+        raise cls
+
 
 class Unreadable:
     def __reduce__(self):
         return (open, ("no/such/file",))
-
-
-def raise_no_words() -> None:
-    raise NoWords
 
 
 def rank_1(does: Callable) -> Callable:
@@ -99,7 +99,7 @@ for name, does, says, exitcode in (
     ("exits_at_once", lambda: os._exit(3), "exited with status 3 during the run", 3),
     ("exits", lambda: sys.exit("enough"), "rank 1 of 3 failed: SystemExit: enough", None),
     ("runs_out_of_memory", lambda: bytearray(1 << 62), "rank 1 of 3 failed: MemoryError: out of memory", None),
-    ("raises_without_words", raise_no_words, "rank 1 of 3 failed: NoWords", None),
+    ("raises_without_words", NoWords.throw, "rank 1 of 3 failed: NoWords", None),
     ("returns_what_cannot_travel", lambda: (i for i in range(3)), "rank 1 of 3 failed: TypeError", None),
     ("returns_what_cannot_be_read", Unreadable, "its result cannot be unpickled here: FileNotFoundError", None),
 ):  # fmt: skip
@@ -109,10 +109,8 @@ for name, does, says, exitcode in (
 # A deadlock
 
 
-@fails(
-    "Deadlock", *(rf"rank {r} is in recv: waits for a message from rank {1 - r}, at failing.py:\d+ in both_receive"
-    for r in (0, 1)), mpi=True,
-)  # fmt: skip
+@fails("Deadlock", *(rf"rank {r} is in recv: waits for a message from rank {1 - r}, at failing.py:" for r in (0, 1)),
+       mpi=True)  # fmt: skip
 def both_receive(world):
     if world.rank < 2:
         md.recv(np.zeros(3), 1 - world.rank, world)

@@ -45,13 +45,16 @@ class Job:
         for pid in self.commands():
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        pytest.fail(f"the job {why}:\n{self.output.read_text(errors='replace')}")
+        pytest.fail(f"the job {why}:\n{self.written()}")
+
+    def written(self) -> str:
+        return self.output.read_text(errors="replace")
 
     def until(self, word: str) -> None:
         """Wait until the job has written a word, and note the shared memory that its processes have mapped then."""
         with suppress(AssertionError):
-            until(lambda: word in self.output.read_text(errors="replace") or self.process.poll() is not None)
-        if word not in self.output.read_text(errors="replace"):
+            until(lambda: word in self.written() or self.process.poll() is not None)
+        if word not in self.written():
             self.fail(f"did not write {word!r}")
         for pid in self.commands():
             with suppress(OSError):
@@ -79,9 +82,8 @@ def of_a_job(folder: Path, **more: str) -> dict[str, str]:
     killed leaves there.
     """
     inherited = {key: value for key, value in os.environ.items() if not key.startswith(("PMI", "HYDRA", "PYTEST_"))}
-    own = {"TMPDIR": str(folder), "HWLOC_XMLFILE": str(TOPOLOGY), "PYTHONUNBUFFERED": "1"}
-    own |= {"PATH": _path, "PYTHONPATH": str(ROOT)}
-    return inherited | own | more
+    own = {"TMPDIR": str(folder), "HWLOC_XMLFILE": str(TOPOLOGY), "PYTHONUNBUFFERED": "1", "PATH": _path}
+    return inherited | own | {"PYTHONPATH": str(ROOT)} | more
 
 
 def start(tmp_path: Path, ranks: int, *command, environment: dict[str, str] | None = None) -> Job:
@@ -111,7 +113,7 @@ def ended(job: Job, limit: float = LIMIT) -> tuple[int, str]:
     with suppress(AssertionError):
         until(lambda: not job.left())
     assert job.left() == []
-    return status, job.output.read_text(errors="replace")
+    return status, job.written()
 
 
 def run(tmp_path: Path, ranks: int, *command, environment=None, limit: float = LIMIT) -> tuple[int, str]:

@@ -31,7 +31,7 @@ PARTS = ("reduce_scatter_tensor", "all_gather_into_tensor", "all_to_all_single",
 def recorded(world, node_size: int, chosen: list) -> list[tuple]:
     """Of each call the log, what was sent and received, and the row of the table of collectives."""
     md.place_on_nodes(world, node_size)
-    found = []
+    results = []
     for name, algorithm, elements in chosen:
         own = elements // world.size if name in PARTS else elements
         md.barrier(world)
@@ -39,8 +39,8 @@ def recorded(world, node_size: int, chosen: list) -> list[tuple]:
         trace.start()
         call(world, Case(name, algorithm, own, "float32", md.ReduceOp.SUM, 1 % world.size, "waits"))
         log, moved = trace.stop(), world.traffic - traffic
-        found.append((log, moved.sent, moved.received, (world.collectives - counted).as_list()))
-    return found
+        results.append((log, moved.sent, moved.received, (world.collectives - counted).as_list()))
+    return results
 
 
 class Sized(int):
@@ -61,13 +61,13 @@ def replayed(logs: list, nodes: tuple, links: Links) -> float:
     return max((flight.end for flight in flights), default=0.0)
 
 
-def listed(logs: list, entry_type, **fields) -> Counter:
+def listed(logs: list, **fields) -> Counter:
     """The messages of all logs: (source, destination, bytes) -> how many."""
-    chosen = (entry for log in logs for entry in log if isinstance(entry, entry_type))
     return Counter(
         (entry.source, entry.destination, entry.nbytes)
-        for entry in chosen
-        if all(getattr(entry, name) == value for name, value in fields.items())
+        for log in logs
+        for entry in log
+        if all(getattr(entry, name, None) == value for name, value in fields.items())
     )
 
 
@@ -80,17 +80,15 @@ def test_messages_bytes_and_seconds_are_the_textbooks(ranks):
             chosen += [(*one, SEGMENTS) for one in PIPELINED if each < 5 or one[1] != HIERARCHICAL]
         found = ranks(nodes * each).run(recorded, each, chosen)
         for one, results in zip(chosen, zip(*found, strict=True), strict=True):
-            check_messages(nodes, each, one, results)
-            check_seconds(nodes, each, one, [log for log, *_ in results])
+            check_messages(nodes, each, *one, *zip(*results, strict=True))
+            check_seconds(nodes, each, *one, [log for log, *_ in results])
 
 
-def check_messages(nodes: int, each: int, one: tuple, results: tuple) -> None:
-    (name, algorithm, elements), n = one, nodes * each
+def check_messages(nodes, each, name, algorithm, elements, logs, sent, received, rows) -> None:
+    n, what = nodes * each, (nodes, each, name, algorithm, elements)
     expected = textbook.messages(name, algorithm, nodes, each, 4 * elements, 1 % n)
-    logs, sent, received, rows = zip(*results, strict=True)
-    what = nodes, each, one
-    assert listed(logs, trace.Message, kind="send") == expected == listed(logs, trace.Message, kind="receive"), what
-    assert listed(logs, trace.PointToPoint, call="post") == expected, what
+    assert listed(logs, kind="send") == expected == listed(logs, kind="receive"), what
+    assert listed(logs, call="post") == expected, what
     ends = {kind: {} for kind in ("send", "receive")}
     for message in (entry for log in logs for entry in log if isinstance(entry, trace.Message)):
         ends[message.kind][message.source, message.destination, message.number] = message.time
@@ -101,9 +99,9 @@ def check_messages(nodes: int, each: int, one: tuple, results: tuple) -> None:
     assert np.array_equal(np.stack(sent)[..., :2], counts), what
     assert np.array_equal(np.stack(received), np.stack(sent).transpose(1, 0, 2)), what
     apart = np.arange(n)[:, None] // each != np.arange(n) // each
+    whole = elements // n if name in ("scatter", "gather") else elements
     for rank, table in enumerate(rows):
-        assert n == 1 or [(row["name"], row["calls"], row["elements"]) for row in table] == [(name, 1, elements if
-            name not in ("scatter", "gather") else elements // n)], what  # fmt: skip
+        assert [(row["name"], row["calls"], row["elements"]) for row in table] == [(name, 1, whole)] * (n > 1), what
         for row in table:
             assert row["bytes_sent"] == counts[rank, :, 0].sum(), what
             assert row["bytes_between_nodes"] == counts[rank, apart[rank], 0].sum(), what
@@ -111,13 +109,13 @@ def check_messages(nodes: int, each: int, one: tuple, results: tuple) -> None:
     assert len(calls) == n * (n > 1) and all(call.startswith(f"{name}(") and algorithm in call for call in calls), what
 
 
-def check_seconds(nodes: int, each: int, one: tuple, logs: list) -> None:
+def check_seconds(nodes, each, name, algorithm, elements, logs) -> None:
     """On two speeds the closed form is exact, except where ranks need not wait for the slowest message of each step, or
     messages wait for each other: its sums over steps are then off by up to 30 percent. Nor does it know that messages
     of two trees wait for each other, which may then take up to half as long again."""
-    (name, algorithm, elements), n = one, nodes * each
+    n = nodes * each
     placed = tuple(rank // each for rank in range(n))
-    nbytes, what = 4 * elements, (nodes, each, one)
+    nbytes, what = 4 * elements, (nodes, each, name, algorithm, elements)
     alike, two_speeds = (seconds(name, algorithm, nbytes, placed, links, 1 % n) for links in (ALIKE, Links()))
     if algorithm == "double_tree":
         assert 0.89 * alike <= replayed(logs, placed, ALIKE) <= 1.5 * alike, what
@@ -132,8 +130,7 @@ def check_seconds(nodes: int, each: int, one: tuple, logs: list) -> None:
     assert replayed(logs, placed, Links()) == pytest.approx(two_speeds, rel=tolerance), what
 
 
-def barrier_and_a_ring_that_does_not_divide(world):
-    """Seven elements over three ranks are chunks of 3, 2 and 2."""
+def barrier_and_a_ring(world) -> tuple:
     logs = []
     for function in (md.barrier, lambda world: md.all_reduce(np.ones(7, np.float32), group=world, algorithm="ring")):
         md.barrier(world)
@@ -144,13 +141,13 @@ def barrier_and_a_ring_that_does_not_divide(world):
 
 
 def test_a_barrier_and_chunks_of_different_sizes(ranks):
-    """A rank sends all but its own chunk in the reduce-scatter, and all but its right neighbour's in the all-gather."""
-    barriers, rings = zip(*ranks(3).run(barrier_and_a_ring_that_does_not_divide), strict=True)
-    assert listed(barriers, trace.Message, kind="send") == {(r, (r + d) % 3, 0): 1 for r in range(3) for d in (1, 2)}
+    """Seven elements over three ranks are chunks of 3, 2, 2. A rank sends all but its own chunk in the reduce-scatter,
+    and all but its right neighbour's in the all-gather."""
+    barriers, rings = zip(*ranks(3).run(barrier_and_a_ring), strict=True)
+    assert listed(barriers, kind="send") == {(r, (r + d) % 3, 0): 1 for r in range(3) for d in (1, 2)}
     assert steps(barriers) == 2 == ceil(log2(3))
-    sent, sizes = listed(rings, trace.Message, kind="send"), (12, 8, 8)  # bytes
-    kept = [[r, (r + 1) % 3] for r in range(3)]
-    assert sent == Counter((r, (r + 1) % 3, sizes[c]) for r in range(3) for k in kept[r] for c in range(3) if c != k)
+    sizes, kept = (12, 8, 8), [(r, k) for r in range(3) for k in (r, (r + 1) % 3)]
+    assert listed(rings, kind="send") == Counter((r, (r + 1) % 3, sizes[c]) for r, k in kept for c in {0, 1, 2} - {k})
 
 
 # What "auto" makes of the costs
@@ -159,11 +156,11 @@ def test_a_barrier_and_chunks_of_different_sizes(ranks):
 def chosen(world, node_size: int, links: Links | None, nbytes: int) -> list[str]:
     """The algorithms of an all-reduce, of an all-to-all, and of one with split sizes."""
     md.place_on_nodes(world, node_size, links)
+    ones = np.ones(world.size)
     trace.start()
     md.all_reduce(np.ones(nbytes // 4, np.float32), group=world)
-    ones = np.ones(world.size)
-    md.all_to_all_single(ones.copy(), ones, group=world)
-    md.all_to_all_single(ones.copy(), ones, [1] * world.size, None, world)
+    for splits in (None, [1] * world.size):
+        md.all_to_all_single(ones.copy(), ones, splits, None, world)
     events = [entry for entry in trace.stop() if isinstance(entry, trace.Event) and entry.track == "communication"]
     return [event.name.rpartition(" ")[2].rstrip(")").rpartition("(")[2] for event in events]
 

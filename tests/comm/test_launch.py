@@ -69,8 +69,11 @@ with cluster:
     for child in (lambda: None, cluster.close, use, lambda: print(md.launch(main, 3, 1, start_method=METHOD))):
         print(forked(child), cluster.run(square))
 
-forgotten = md.Cluster(2)  # neither closed nor used in a with
-forgotten.run(square)
+forgotten = md.Cluster(3, keep_survivors=True)  # neither closed nor used in a with
+try:
+    forgotten.run(bad)
+except md.RankFailed:
+    print(forgotten.survivors)
 """
 PRINTED = """\
 once [66, 66, 66]
@@ -83,6 +86,7 @@ the ranks of this Cluster
 7 [0, 1]
 [33, 33, 33]
 7 [0, 1]
+[0, 2]
 """
 
 

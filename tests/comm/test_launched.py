@@ -40,39 +40,36 @@ def test_the_first_pair_of_variables_counts():
 
 
 ALONE = """
-import numpy as np, minidist as md
-world = md.init()
-x = np.ones(3)
-md.all_reduce(x, group=world)
-print(world, x)
+import minidist as md
+print(md.init())
 try:
     md.init()
 except RuntimeError as error:
     print(error)
 """
-SLURM = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}
 
 
 @needs_mpi
 def test_a_process_without_mpiexec_is_alone_and_refused_where_slurm_says_four(tmp_path):
     """As with a launcher of another MPI library: four such processes would each compute the whole run."""
     inherited = {k: v for k, v in of_a_job(tmp_path).items() if not k.startswith(("SLURM", "OMPI", "RANK"))}
+    slurm = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}
     refused = "srun says that this is rank 0 of 4 (SLURM_PROCID, SLURM_STEP_NUM_TASKS), but MPI finds thi"
-    for slurm, command, status, texts in (
-        ({}, ["-c", ALONE], 0, ["ProcessGroup(rank=0, size=1, ranks=[0]) [1. 1. 1.]", "init has been called already"]),
-        (SLURM, ["-c", "import minidist as md; md.init()"], 1, [refused]),
-        (SLURM, ["-m", "minidist.cli", "train", "--steps=1"], 2, [f"minidist: {refused}"]),
+    for more, command, status, text in (
+        ({}, ["-c", ALONE], 0, "ProcessGroup(rank=0, size=1, ranks=[0])\ninit has been called already"),
+        (slurm, ["-c", ALONE], 1, refused),
+        (slurm, ["-m", "minidist.cli", "train", "--steps=1"], 2, f"minidist: {refused}"),
     ):
-        done = subprocess.run([sys.executable, *command], env=inherited | slurm, capture_output=True, text=True,
+        done = subprocess.run([sys.executable, *command], env=inherited | more, capture_output=True, text=True,
                               timeout=LIMIT, cwd=tmp_path)  # fmt: skip
-        assert done.returncode == status and all(text in done.stdout + done.stderr for text in texts), done
+        assert done.returncode == status and text in done.stdout + done.stderr, done
 
 
 def test_a_command_says_that_it_lacks_mpi4py(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in PMI.items():
+    for name, value in {"PMI_RANK": "0", "PMI_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
     assert main(["train", "--steps=1"]) == 2
     assert capsys.readouterr().err.startswith("minidist: the ranks of a launcher need mpi4py")

@@ -5,14 +5,12 @@ import sys
 import time
 import warnings
 from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 import pytest
 from calls import available
 
 import minidist as md
-from minidist.comm.nodes.placement import Link, Links
 from minidist.comm.point_to_point import _irecv, recv_reduce, sendrecv
 from minidist.comm.transports.messages import SHORT
 
@@ -63,22 +61,18 @@ def every_size(world, expected_first: bool) -> None:
         assert box.tobytes() == filled(len(box), i).tobytes(), f"message {i} of {len(box)} bytes"
 
 
-def rings_and_sums(world) -> None:
-    """Arrays of every size go to both neighbours, and are overwritten at once; then each rank adds to its own what its
-    left neighbour has, by both calls that can."""
+def sums_in_a_ring(world) -> None:
+    """Of every size each rank adds to its own array what its left neighbour has, by both calls that can."""
     right, left = (world.rank + 1) % world.size, (world.rank - 1) % world.size
     for nbytes in sizes_of(world):
-        for to, source in ((right, left), (left, right)):
-            x, y = filled(nbytes, world.rank), np.empty(nbytes, np.uint8)
-            ops = [md.P2POp(md.isend, x, to, world, 5), md.P2POp(md.irecv, y, source, world, 5)]
-            for work in md.batch_isend_irecv(ops):
-                assert work.wait() is True and work.is_completed()
-            x[:] = 255
-            assert y.tobytes() == filled(nbytes, source).tobytes(), nbytes
         mine, theirs = (np.arange(-(-nbytes // 8)) + 1000 * rank for rank in (world.rank, left))
         x = mine.copy()
         sendrecv(mine, right, x, left, world, np.add)
         assert np.array_equal(x, mine + theirs), f"sendrecv of {nbytes} bytes"
+        y, send = x.copy(), md.P2POp(md.isend, mine, right, world)
+        for work in md.batch_isend_irecv([send, md.P2POp(md.irecv, y, left, world)]):
+            assert work.wait() is True and work.is_completed()
+        assert np.array_equal(y, theirs), f"batch_isend_irecv of {nbytes} bytes"
         work = md.isend(mine, right, world)
         recv_reduce(x, left, world, np.maximum)
         work.wait()
@@ -112,7 +106,7 @@ def test_messages_of_every_size_and_dtype_arrive_whole(ranks):
     for size in available(2, 3):
         for expected_first in (True, False):
             ranks(size).run(every_size, expected_first)
-        ranks(size).run(rings_and_sums)
+        ranks(size).run(sums_in_a_ring)
     for size, messages in ((2, 136), (3, 60)):
         ranks(size).run(crowd, messages)
 
@@ -128,7 +122,7 @@ def over_2_gib(world) -> None:
 
 @pytest.mark.long
 def test_five_ranks_with_many_messages_in_flight_and_one_of_more_than_2_gib(ranks):
-    ranks(5).run(rings_and_sums)
+    ranks(5).run(sums_in_a_ring)
     ranks(5).run(crowd, 136)
     ranks(2).run(over_2_gib)
 
@@ -136,73 +130,43 @@ def test_five_ranks_with_many_messages_in_flight_and_one_of_more_than_2_gib(rank
 # Order
 
 
-def while_it_arrives(world, combine, before: int, go_on: Path) -> bool:
-    """A receive is posted while its message is arriving, behind so many complete ones with its tag: another receive was
-    waiting. The sender moves no more than the first pieces until then."""
-    n = 6 * piece(world) // 8
-    if world.rank == 0:
-        works = [md.isend(np.full(n, i), 1, world, tag=1) for i in range(before + 1)]
-        works.append(md.isend(np.ones(1), 1, world, tag=2))
-        for work in works[:before]:
-            work.wait()
-        works[before].is_completed()
-        deadline = time.monotonic() + LIMIT
-        while not go_on.exists():  # without a call that would move messages
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        return all(work.wait() for work in works)
-    transport, later = world.transport, md.irecv(np.empty(1), 0, world, tag=2)
-    while len(transport.unexpected[0]) < before or transport.arriving[0] is None:
-        assert not later.is_completed()
-    assert transport.arriving[0].offset < 8 * n
-    boxes = [np.full(n, -9) for _ in range(before + 1)]
-    works = [_irecv(box, 0, world, 1, "irecv", combine) for box in boxes]
-    assert transport.arriving[0] is not None  # the last is matched while it arrives
-    go_on.touch()
-    complete = all(work.wait() for work in (*works, later))
-    return complete and all((box == (i - 9 if combine else i)).all() for i, box in enumerate(boxes))
-
-
-def test_messages_with_one_tag_do_not_overtake_each_other(ranks, tmp_path):
-    for number, (combine, before) in enumerate(((None, 0), (np.add, 0), (None, 2))):
-        assert ranks(2).run(while_it_arrives, combine, before, tmp_path / f"go on {number}") == [True] * 2, number
-
-
-def takes_any(world) -> list:
-    """Each rank sends when rank 0 tells it to. Which came; and the place of the first of several that have come."""
+def takes_any(world) -> None:
+    """Each rank sends when rank 0 tells it to. Of several that have come, the first in the list counts."""
     if world.rank:
-        md.recv(np.empty(1, int), 0, world)  # the word to go
+        md.recv(np.empty(1), 0, world)  # the word to go
         return md.send(np.full(world.rank * 200_000, world.rank), 0, world, tag=1)
-    boxes, came = [np.zeros(rank * 200_000, int) for rank in (1, 2, 3)], []
-    works = [md.irecv(box, rank, world, tag=1) for rank, box in enumerate(boxes, 1)]
+    boxes = {rank: np.zeros(rank * 200_000, int) for rank in (1, 2, 3)}
+    works = {rank: md.irecv(box, rank, world, tag=1) for rank, box in boxes.items()}
+    left = dict(works)
     for rank in (3, 1, 2):
-        md.send(np.zeros(1, int), rank, world)
-        open_ones = [other for other in (1, 2, 3) if other not in came]
-        came.append(open_ones[md.wait_any([works[other - 1] for other in open_ones])])
-    assert all((box == rank).all() for rank, box in enumerate(boxes, 1))
-    return [*came, md.wait_any(works), md.wait_any(works[::-1])]
+        md.send(np.zeros(1), rank, world)
+        assert [*left][md.wait_any([*left.values()])] == rank
+        del left[rank]
+    assert all((box == rank).all() for rank, box in boxes.items())
+    assert md.wait_any([*works.values()]) == md.wait_any([*works.values()][::-1]) == 0
 
 
 def test_wait_any_takes_messages_as_they_come(ranks):
-    assert ranks(4).run(takes_any)[0] == [3, 1, 2, 0, 0]
+    ranks(4).run(takes_any)
 
 
 # In the background, and in several groups
 
 
-def progress_without_waiting(world) -> bool:
+def progress_without_waiting(world) -> None:
     """An asynchronous all-reduce comes to its end while the rank does something else, not in wait()."""
     x = np.ones(1 << 20)
     work, deadline = md.all_reduce(x, group=world, async_op=True, algorithm="ring"), time.monotonic() + LIMIT
-    while not work.is_completed() and time.monotonic() < deadline:
+    while not work.is_completed():
+        assert time.monotonic() < deadline
         np.sqrt(np.ones(100_000))  # computing
-    return work.is_completed() and bool((x == world.size).all())
+    assert (x == world.size).all()
 
 
-def programs(world) -> tuple:
+def programs(world) -> None:
     """Each sums an array, then sums what it has made of the sum, on a group of the same ranks."""
-    inside, count = world.new_group(list(range(world.size))), 4
-    arrays, order = [np.full(5, float(world.rank + i)) for i in range(count)], []
+    inside, order = world.new_group(list(range(world.size))), []
+    arrays, sums = [np.full(5, float(world.rank + i)) for i in range(4)], sum(range(world.size + 1))
 
     def program(i):
         md.all_reduce(arrays[i], group=inside)
@@ -210,25 +174,26 @@ def programs(world) -> tuple:
         md.all_reduce(arrays[i], group=inside)
         order.append(i)
 
-    works = [world.start(f"program {i}", lambda i=i: program(i)) for i in range(count)]
+    works = [world.start(f"program {i}", lambda i=i: program(i)) for i in range(4)]
     after = np.ones(1)
     md.all_reduce(after, group=world)  # of the group itself: waits its turn behind them
-    assert order == list(range(count)) and all(work.is_completed() for work in works)
+    assert order == [0, 1, 2, 3] and all(work.is_completed() for work in works)
     works[-1].wait()
-    return [array[0] for array in arrays], after[0]
+    assert [array[0] for array in arrays] == [sums * sum(i + rank for rank in range(world.size)) for i in range(4)]
+    assert after[0] == world.size
 
 
-def forgets_to_wait(world) -> int:
+def forgets_to_wait(world) -> None:
     """What is not waited for still ends, and a send of 8 MiB, more than a queue, arrives."""
     md.all_reduce(np.ones(100_000), group=world, async_op=True, algorithm="ring")
-    box = np.empty(1 << 20, int)
+    box, full = np.empty(1 << 20, int), np.arange(1 << 20)
     md.isend(np.ones(3), 1 - world.rank, world, tag=1)
     md.irecv(np.empty(3), 1 - world.rank, world, tag=1)
     if world.rank == 0:
-        md.isend(np.arange(1 << 20), 1, world)
-        return 0
-    md.recv(box, 0, world)
-    return int(box[-1])
+        md.isend(full, 1, world)
+    else:
+        md.recv(box, 0, world)
+        assert np.array_equal(box, full)
 
 
 def numpys_errors(world) -> None:
@@ -245,35 +210,32 @@ def numpys_errors(world) -> None:
 
 
 def test_what_runs_in_the_background_ends_in_order_and_disturbs_nobody(ranks):
-    assert all(ranks(3).run(progress_without_waiting))
+    ranks(3).run(progress_without_waiting)
     for size in available(1, 3, 5):
-        factor, sums = size * (size + 1) // 2, [sum(rank + i for rank in range(size)) for i in range(4)]
-        assert ranks(size).run(programs) == [([factor * total for total in sums], size)] * size
-    assert ranks(2).run(forgets_to_wait) == [0, (1 << 20) - 1]
+        ranks(size).run(programs)
+    ranks(2).run(forgets_to_wait)
     ranks(2).run(numpys_errors)
 
 
-def groups_of_groups(world) -> list:
+def groups_of_groups(world) -> None:
     """Groups of the same members keep their messages apart; a group of a group counts within the group."""
-    one, two = world.new_group([0, 1, 2]), world.new_group([0, 1, 2])
+    one, two, x = world.new_group([0, 1, 2]), world.new_group([0, 1, 2]), np.empty(1)
     if world.rank < 2:
         for value, group in ((1.0, one), (2.0, two)):
             md.isend(np.array([value]), 1 - world.rank, group)
         for value, group in ((2.0, two), (1.0, one)):
-            x = np.empty(1)
             md.recv(x, 1 - world.rank, group)
             assert x[0] == value
     some = world.new_group([3, 1, 2])
-    pair = some and some.new_group([0, 2])
-    if pair is None:
-        return []
-    x = np.array([float(world.rank)])
-    md.all_reduce(x, group=pair)
-    mesh = md.init_device_mesh((2,), mesh_dim_names=("dp",), group=pair)
-    return [pair.ranks, x[0], mesh.get_local_rank("dp") == pair.rank]
+    if some is not None and (pair := some.new_group([0, 2])) is not None:
+        x[:] = world.rank
+        md.all_reduce(x, group=pair)
+        mesh = md.init_device_mesh((2,), mesh_dim_names=("dp",), group=pair)
+        assert (pair.ranks, x[0], mesh.get_local_rank("dp")) == ((3, 2), 5.0, pair.rank)
 
 
-def meshes(world) -> None:
+def meshes_and_nodes(world, nodes: tuple) -> None:
+    """A new run begins on the nodes that there are."""
     mesh, (dp, tp) = md.init_device_mesh((2, 3), mesh_dim_names=("dp", "tp"), group=world), divmod(world.rank, 3)
     assert mesh.get_coordinate() == (mesh.get_local_rank("dp"), mesh.get_local_rank("tp")) == (dp, tp)
     assert mesh.get_group("dp").ranks == (tp, 3 + tp) and mesh.get_group("tp").ranks == (3 * dp, 3 * dp + 1, 3 * dp + 2)
@@ -281,24 +243,19 @@ def meshes(world) -> None:
     both = more.flatten(("dp", "cp"), "dp_cp")
     assert repr(both) == "DeviceMesh(pp=1, dp_cp=6)" and both.get_group("dp_cp").ranks == tuple(range(6))
     assert both.get_group("pp").ranks == (world.rank,) and (mesh.size(), mesh.size("tp")) == (6, 3)
-
-
-def nodes_of_groups(world) -> tuple:
-    before, links = world.nodes, Links(between=Link(1e9, 1e-5))
-    md.place_on_nodes(world, 2, links)
+    assert world.nodes == nodes
+    md.place_on_nodes(world, 2)
     column = world.new_group([5, 3, 1] if world.rank % 2 else [0, 2, 4])
-    return before, world.nodes, column.nodes, world.local_rank, world.transport.links == links
+    assert (world.nodes, world.local_rank) == ((0, 0, 1, 1, 2, 2), world.rank % 2)
+    assert column.nodes == ((2, 1, 0) if world.rank % 2 else (0, 1, 2))
 
 
 def test_groups_meshes_and_nodes(ranks):
-    pair = [(3, 2), 5.0, True]
-    assert ranks(4).run(groups_of_groups) == [[], [], pair, pair]
+    ranks(4).run(groups_of_groups)
     if available(6):
-        ranks(6).run(meshes)
-        before = ranks(6).run(lambda world: world.nodes)[0]  # a new run begins on the nodes that there are
-        for rank, placed in enumerate(ranks(6).run(nodes_of_groups)):
-            assert placed == (before, (0, 0, 1, 1, 2, 2), (2, 1, 0) if rank % 2 else (0, 1, 2), rank % 2, True)
-        assert ranks(6).run(lambda world: world.nodes) == [before] * 6
+        nodes = ranks(6).run(lambda world: world.nodes)[0]
+        for _ in range(2):
+            ranks(6).run(meshes_and_nodes, nodes)
 
 
 # One run after another
@@ -370,41 +327,37 @@ def test_a_message_that_is_not_the_expected_one_is_an_error_of_its_receive_alone
         ranks(2).run(mismatched, sent, expected, text)
 
 
-def long_shape(place: int) -> tuple:
-    """64 dimensions, of which one is 2: their description is longer than the 151 bytes that a header has for it."""
-    return tuple(2 if i == place else 1 for i in range(64))
+def sums(*shape, op=md.ReduceOp.SUM):
+    return lambda w: md.all_reduce(np.zeros(shape), op, w, algorithm="direct")
 
 
-def sums(*shape, op=md.ReduceOp.SUM, algorithm="direct", dtype="d"):
-    return lambda w: md.all_reduce(np.zeros(shape, dtype), op, w, algorithm=algorithm)
+def long_sums(place: int):
+    """Of 64 dimensions one is 2: their description is longer than the 151 bytes that a header has for it."""
+    return sums(*(2 if i == place else 1 for i in range(64)))
 
 
-THREE = "float64 (3,), direct), collective 1"
-DISAGREE = {  # two ranks' calls, and what the error of each names of its own call and of the other's
-    "operations": (sums(3), sums(3, op=md.ReduceOp.MAX), f"all_reduce(SUM, {THREE} of the world",
-                   f"all_reduce(MAX, {THREE} of the world"),
-    "large sizes": (sums(300_000), sums(300_001), "float64 (300000,)", "float64 (300001,)"),
-    "order": (lambda w: [md.barrier(w), sums(3)(w)], lambda w: [sums(3)(w), md.barrier(w)],
-              "barrier(), collective 1", f"all_reduce(SUM, {THREE}"),
-    "far from both ends": (sums(*long_shape(45)), sums(*long_shape(46)), "float64 (1, 1, 1, 1", "1, 1), direct), c"),
-    "long": (sums(*long_shape(0)), sums(*long_shape(0), algorithm="ring"), "1), direct), collective 1 of the world",
-             "1), ring), collective 1 of the world"),
-}  # fmt: skip
+DISAGREE = [  # two ranks' calls, and what the error of each names of its own call and of the other's
+    (sums(3), sums(3, op=md.ReduceOp.MAX), *(f"all_reduce({op}, float64 (3,), direct), collective 1 of the world"
+                                             for op in ("SUM", "MAX"))),
+    (sums(300_000), sums(300_001), "float64 (300000,)", "float64 (300001,)"),
+    (lambda w: [md.barrier(w), sums(3)(w)], lambda w: [sums(3)(w), md.barrier(w)], "barrier(), coll", "all_reduce(SUM"),
+    # all that they differ in is far from both ends of their descriptions, of which both ends are told
+    (long_sums(45), long_sums(46), "float64 (1, 1, 1, 1", "1, 1), direct), collective 1 of the world"),
+]  # fmt: skip
 
 
-def disagree(world, name: str) -> str:
+def disagree(world, calls: tuple) -> str:
     with pytest.raises(md.Mismatch) as caught:
-        DISAGREE[name][world.rank](world)
+        calls[world.rank](world)
     return str(caught.value)
 
 
 def test_each_rank_that_disagrees_learns_what_both_called(ranks):
-    """All that two of the calls differ in is far from both ends of their descriptions, of which both ends are told."""
-    for name, (*_, first, second) in DISAGREE.items():
-        for rank, text in enumerate(ranks(2).run(disagree, name)):
+    for *calls, first, second in DISAGREE:
+        for rank, text in enumerate(ranks(2).run(disagree, calls)):
             ours, theirs = text.split("; what came from rank")
-            assert ours.startswith(f"ranks {rank} and {1 - rank} disagree. Rank {rank} called "), name
-            assert (first, second)[rank] in ours and (first, second)[1 - rank] in theirs, f"{name}: {text}"
+            assert ours.startswith(f"ranks {rank} and {1 - rank} disagree. Rank {rank} called "), text
+            assert (first, second)[rank] in ours and (first, second)[1 - rank] in theirs, text
 
 
 def test_ranks_have_one_blas_thread(ranks):

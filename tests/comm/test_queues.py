@@ -35,10 +35,15 @@ def send(sender: Transport, values, tag: int):
     return sender.isend(np.asarray(values, np.int64), 1, 0, tag, CALL, "send")
 
 
+def ask(receiver: Transport, elements: int, tag: int, combine=None):
+    """The posted receive, and the array that it fills."""
+    array = np.full(elements, -9)
+    return receiver.irecv(array, 0, 0, tag, CALL, "recv", combine), array
+
+
 def receives(receiver: Transport, sender: Transport, values, tag: int) -> bool:
     """Whether a receive that is posted now gets these values, once neither can move any more."""
-    array = np.full(len(values), -1)
-    receive = receiver.irecv(array, 0, 0, tag, CALL, "recv", None)
+    receive, array = ask(receiver, len(values), tag)
     while any([receiver.progress(), sender.progress()]):
         pass
     return receive.done and receive.error is None and (array == values).all()
@@ -71,3 +76,22 @@ def test_a_short_payload_leaves_whole_and_a_longer_one_in_pieces():
         assert filler.done and not sending.done
         assert (sending.header is None) == (beyond > 0)  # the header alone has room, the payload behind it has not
         assert receives(receiver, sender, values, tag=2) and sending.done
+
+
+def test_messages_with_one_tag_do_not_overtake_each_other():
+    """A receive is posted while its message arrives, behind complete ones with its tag: another receive was waiting."""
+    for combine, before in ((None, 0), (np.add, 0), (None, 2)):
+        sender, receiver = ends()
+        for i in range(before):
+            send(sender, [i], tag=1)
+        sending = send(sender, np.full(CAPACITY, before), tag=1)  # several times as many bytes as the queue holds
+        ask(receiver, 0, tag=2)
+        while receiver.arriving[0] is None:
+            assert receiver.progress()
+        assert len(receiver.unexpected[0]) == before and receiver.arriving[0].offset < 8 * CAPACITY
+        asked = [ask(receiver, CAPACITY if i == before else 1, 1, combine) for i in range(before + 1)]
+        assert receiver.arriving[0] is not None  # the last is matched while it arrives
+        send(sender, [], tag=3)
+        assert receives(receiver, sender, [], tag=3) and sending.done
+        for i, (receive, array) in enumerate(asked):
+            assert receive.done and receive.error is None and (array == (i - 9 if combine else i)).all()

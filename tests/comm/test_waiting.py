@@ -1,4 +1,4 @@
-"""What waiting tells, on made-up clocks: when a core is given up, what counts as computing, who is deadlocked."""
+"""What waiting tells, on made-up clocks: what counts as computing, who is deadlocked."""
 
 import time
 from types import SimpleNamespace
@@ -8,61 +8,22 @@ import pytest
 
 import minidist as md
 from minidist.comm.runtime import patience
-from minidist.comm.runtime.deadlock import find_deadlock
+from minidist.comm.runtime.deadlock import SETTLE_SECONDS, DeadlockWatch, find_deadlock
 from minidist.comm.runtime.patience import PATIENCE, PatientClock
-from minidist.comm.transports import core
 from minidist.comm.transports.compute_clock import ComputeClock
-from minidist.comm.transports.core import FORGO, IN_A_ROW, LONGEST_FORGONE, SHARED_SECONDS, Core
 from minidist.comm.transports.status import BLOCKED, FINISHED, RUNNING, Status
-
-MS = 1_000_000  # ns
-
-# When a waiting rank gives up its core
-
-
-def test_what_yields_tell(monkeypatch):
-    """On a clock that only yields and the test advance; each yield takes as long as the test says."""
-    clock = SimpleNamespace(now=7 * MS, taken=0)
-
-    def yields() -> None:
-        clock.now += clock.taken
-
-    monkeypatch.setattr(core.time, "perf_counter_ns", lambda: clock.now)
-    monkeypatch.setattr(core, "_yield", yields)
-    for clock.taken, shared, forgone in (
-        (500, False, 0),  # nobody wants the core
-        (200_000, True, 0),  # another rank had it, and waits again
-        (4 * MS, True, FORGO * 4 * MS),  # another program had it for a time slice
-        (3600 * 1000 * MS, True, LONGEST_FORGONE),  # the process was stopped meanwhile
-    ):
-        here = Core()
-        for _ in range(IN_A_ROW):
-            assert not here.crowded
-            assert (here.give_up() > SHARED_SECONDS) == shared
-        assert here.crowded == (forgone > 0)
-        clock.now += max(forgone - 1, 0)
-        assert here.crowded == (forgone > 0)
-        clock.now += 1
-        assert not here.crowded
-        here.give_up()  # one is enough to renew it
-        assert here.crowded == (forgone > 0)
-    here = Core()
-    for clock.taken in ([4 * MS] * (IN_A_ROW - 1) + [500]) * 9:  # long ones among short ones tell nothing
-        here.give_up()
-        assert not here.crowded
-
-
-def while_it_does_not_yield(world):
-    world.transport.core._crowded_until = time.perf_counter_ns() + 10**6 * MS
-    array, other = np.full(300_000, 1.0 + world.rank), np.arange(5) * (1 + world.rank)
-    work = md.all_reduce(array, group=world, async_op=True)
-    md.all_reduce(other, group=world.new_group(list(range(world.size))))
-    work.wait()
-    return (array == 15).all() and (other == np.arange(5) * 15).all()
 
 
 def test_ranks_that_never_yield_sum_all_the_same(ranks):
-    assert all(ranks(5).run(while_it_does_not_yield))
+    def sums(world):
+        world.transport.core._crowded_until = time.perf_counter_ns() + 10**12
+        array, other = np.full(300_000, 1.0 + world.rank), np.arange(5) * (1 + world.rank)
+        work = md.all_reduce(array, group=world, async_op=True)
+        md.all_reduce(other, group=world.new_group(list(range(world.size))))
+        work.wait()
+        return (array == 15).all() and (other == np.arange(5) * 15).all()
+
+    assert all(ranks(5).run(sums))
 
 
 # What counts as computing, and towards a time limit
@@ -143,3 +104,30 @@ def test_what_counts_as_a_deadlock():
     first, second = [status((1,)), status((0,), 1, 5)], [status((1,), 0, 2), status((0,), 1, 7)]
     assert find_deadlock(first, second, [status((1,), 0, 2), status((0,), 1, 9)]) == set()
     assert find_deadlock(first, second, [status((1,), 0, 4), status((0,), 1, 9)]) == {0, 1}
+
+
+def test_when_all_of_a_deadlock_are_known():
+    """Whom each rank awaits; looks: after how many seconds, who awaits whom by then, whether it is told, of whom."""
+    for awaited, *looks in (
+        ([(1,), (0,), None], (0.01, {}, True, {0, 1})),  # nobody is left to join
+        # a rank that comes late belongs to it, once it has been seen twice
+        ([(1,), None, ()], (0.01, {}, False, {0}), (0.01, {2: (0,)}, False, {0}), (0.01, {}, True, {0, 2})),
+        # one that computes delays it little
+        ([(1,), (0,), ()], (0.01, {}, False, {0, 1}), (SETTLE_SECONDS, {}, True, {0, 1})),
+        ([(1,), ()], *[(10.0, {}, False, set())] * 9),  # a long wait is none
+    ):
+        state = SimpleNamespace(now=0.0, polls=0)
+
+        def scan(state=state, awaited=awaited) -> list[Status]:
+            return [status(ranks, 0, state.polls) for ranks in awaited]
+
+        def clock(ranks: set, state=state):
+            return lambda start=state.now: state.now - start
+
+        watch = DeadlockWatch(scan, clock)
+        for seconds, changes, told, stuck in looks:
+            for rank in changes:
+                awaited[rank] = changes[rank]
+            state.now += seconds
+            state.polls += 9
+            assert (watch.look(), watch.stuck) == (told, stuck), (awaited, seconds)

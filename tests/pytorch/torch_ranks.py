@@ -4,15 +4,14 @@ import multiprocessing
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 LIMIT = 120  # seconds: for processes that import torch on a busy machine, and for any one function
 
 
-@dataclass
-class Groups:
+class Groups(NamedTuple):
     """What a function receives: groups of all ranks."""
 
     rank: int
@@ -28,18 +27,15 @@ class Groups:
 class TorchRanks:
     """``size`` warm processes. ``ranks(function, *arguments)`` returns each rank's result, in rank order."""
 
-    def __init__(self, size: int, folder: Path, algorithm: str = "ring", seconds: float = LIMIT) -> None:
-        context = multiprocessing.get_context("spawn")
+    def __init__(self, size: int, folder: Path, seconds: float = LIMIT) -> None:
+        context, store = multiprocessing.get_context("spawn"), str(folder / "store")
         pairs = [context.Pipe() for _ in range(size)]
-        self.pipes = [mine for mine, _ in pairs]
-        store = str(folder / "store")
-        self.processes = [
-            context.Process(target=_serve, args=(theirs, rank, size, store, algorithm, seconds), daemon=True)
-            for rank, (_, theirs) in enumerate(pairs)
-        ]
-        for process in self.processes:
-            process.start()
-        for _, theirs in pairs:
+        self.pipes, self.processes = [mine for mine, _ in pairs], []
+        for rank, (_, theirs) in enumerate(pairs):
+            self.processes.append(
+                context.Process(target=_serve, args=(theirs, rank, size, store, seconds), daemon=True)
+            )
+            self.processes[-1].start()
             theirs.close()  # so that a process that dies is noticed
 
     def __call__(self, function: Callable, *arguments) -> list:
@@ -68,14 +64,14 @@ class TorchRanks:
         return [process.exitcode for process in self.processes]
 
 
-def _serve(pipe, rank: int, size: int, store: str, algorithm: str, seconds: float) -> None:
+def _serve(pipe, rank: int, size: int, store: str, seconds: float) -> None:
     import torch
     import torch.distributed as dist
 
     import minidist.pytorch
 
     torch.set_num_threads(1)
-    minidist.pytorch.register(algorithm)
+    minidist.pytorch.register("ring")
     limit = timedelta(seconds=LIMIT)  # they may load for longer than a wait may take later
     dist.init_process_group("minidist", f"file://{store}", rank=rank, world_size=size, timeout=limit)
     groups = Groups(rank, size, dist.group.WORLD, dist.new_group(backend="gloo", timeout=limit))
