@@ -37,10 +37,3 @@ class RanksOfJob:
 
     def run(self, function, *arguments, timeout=None) -> list:
         return self.cluster.run(function, *arguments, patience=PATIENCE)
-
-
-@pytest.fixture
-def on_mpi():
-    """For tests that need the ranks of an MPI job."""
-    if job_size() is None:
-        pytest.skip("MPI's part of test_conformance_on_mpi.py")

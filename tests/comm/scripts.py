@@ -22,18 +22,13 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def written(folder: Path, body: str) -> Path:
-    """A user's script: a plain file, without ``if __name__ == "__main__"``."""
-    script = folder / "script.py"
-    script.write_text(textwrap.dedent(body))
-    return script
-
-
 @contextmanager
 def running(folder: Path, body: str, **environment: str) -> Iterator[subprocess.Popen]:
-    """A script that runs in a session of its own, all of which ends with the block."""
+    """A script without ``if __name__ == "__main__"``, in a session of its own, all of which ends with the block."""
+    script = folder / "script.py"
+    script.write_text(textwrap.dedent(body))
     process = subprocess.Popen(
-        [sys.executable, written(folder, body)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True, env=os.environ | environment,
     )  # fmt: skip
     limit = threading.Timer(LIMIT, process.kill)  # so that a read from it ends
