@@ -209,3 +209,23 @@ def test_too_little_memory_is_reported_before_a_rank_touches_it():
     finally:
         setrlimit(RLIMIT_FSIZE, limit)
     assert segments_of(os.getpid()) == segments
+
+
+@linux
+def test_ctrl_c_during_the_imports_of_a_rank_is_left_to_the_parent(tmp_path):
+    """The server of the ranks imports a module that interrupts it, as Ctrl-C in the terminal may."""
+    (tmp_path / "interrupts.py").write_text(
+        "import os, pathlib, signal\n"
+        "pathlib.Path(__file__).with_name('imported').touch()\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "os.kill(os.getpid(), signal.SIGINT)\n"
+    )
+    script = """
+        import minidist as md
+        from minidist.comm.runtime.warm import preload
+        preload("interrupts")
+        print(md.launch(lambda world: world.rank, 2))
+        """
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    assert in_script(tmp_path, script, PYTHONPATH=path) == (0, "[0, 1]\n", "")
+    assert (tmp_path / "imported").exists()

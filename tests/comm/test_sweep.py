@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from choosing import long
-from scripts import LIMIT, running, segments_of, until
+from scripts import LIMIT, in_script, running, segments_of, until
 
 import minidist as md
 from minidist.comm.runtime.processes import sweep
@@ -141,3 +141,24 @@ def test_only_what_certainly_is_nobodys_is_removed(folder, monkeypatch):
         file.touch()
     sweep.sweep()
     assert all(file.exists() for file in kept)
+
+
+FORKED = """
+    import os
+    from multiprocess import util
+    folder = util.get_temp_dir()      # before minidist is there: whose it is nobody can know
+    if os.fork() == 0:
+        import minidist as md
+        md.launch(lambda world: None, 1)
+        os._exit(0)
+    os.wait()
+    import minidist as md
+    md.launch(lambda world: None, 1)
+    print(os.path.isdir(folder))
+    """
+
+
+@pytest.mark.long
+def test_a_forked_child_does_not_mark_its_parents_folder(folder):
+    """The child ends, the parent goes on: the folder is the parent's, and stays."""
+    assert in_script(folder, FORKED, TMPDIR=str(folder)) == (0, "True\n", "")

@@ -1,4 +1,4 @@
-"""What waiting tells, on made-up clocks: what counts as computing, who is deadlocked."""
+"""What waiting tells, on made-up clocks: when a core is given up, what counts as computing, who is deadlocked."""
 
 import time
 from types import SimpleNamespace
@@ -10,8 +10,50 @@ import minidist as md
 from minidist.comm.runtime import patience
 from minidist.comm.runtime.deadlock import SETTLE_SECONDS, DeadlockWatch, find_deadlock
 from minidist.comm.runtime.patience import PATIENCE, PatientClock
+from minidist.comm.transports import core
 from minidist.comm.transports.compute_clock import ComputeClock
+from minidist.comm.transports.core import FORGO, IN_A_ROW, LONGEST_FORGONE, SHARED_SECONDS, Core
 from minidist.comm.transports.status import BLOCKED, FINISHED, RUNNING, Status
+
+MS = 1_000_000  # ns
+
+
+class MadeUpTime:
+    """A clock that only yields and the test advance; each yield takes as long as the test says."""
+
+    def __init__(self, monkeypatch):
+        self.now, self.taken = 7 * MS, 0
+        monkeypatch.setattr(core.time, "perf_counter_ns", lambda: self.now)
+        monkeypatch.setattr(core, "_yield", self._yield)
+
+    def _yield(self):
+        self.now += self.taken
+
+
+def test_what_yields_tell(monkeypatch):
+    with monkeypatch.context() as patch:
+        clock = MadeUpTime(patch)
+        for clock.taken, shared, forgone in (
+            (500, False, 0),  # nobody wants the core
+            (200_000, True, 0),  # another rank had it, and waits again
+            (4 * MS, True, FORGO * 4 * MS),  # another program had it for a time slice
+            (3600 * 1000 * MS, True, LONGEST_FORGONE),  # the process was stopped meanwhile
+        ):
+            here = Core()
+            for _ in range(IN_A_ROW):
+                assert not here.crowded
+                assert (here.give_up() > SHARED_SECONDS) == shared
+            assert here.crowded == (forgone > 0)
+            clock.now += max(forgone - 1, 0)
+            assert here.crowded == (forgone > 0)
+            clock.now += 1
+            assert not here.crowded
+            here.give_up()  # one is enough to renew it
+            assert here.crowded == (forgone > 0)
+        here = Core()
+        for clock.taken in ([4 * MS] * (IN_A_ROW - 1) + [500]) * 9:  # long ones among short ones tell nothing
+            here.give_up()
+            assert not here.crowded
 
 
 def test_ranks_that_never_yield_sum_all_the_same(ranks):
