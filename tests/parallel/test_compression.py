@@ -1,30 +1,34 @@
 """Compressed gradients: what the methods send, what they leave out, and that nothing is lost between the two."""
 
+import itertools
 import subprocess
 import sys
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from itertools import pairwise
 from math import ceil, log2, prod, sqrt
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 
 from minidist.nn.gpt import GPT
+from minidist.nn.layers import Parameter
 from minidist.nn.precision.formats import BFLOAT16
 from minidist.nn.random import generator
-from minidist.parallel.compression.feedback import Residuals, feed_back, grid_unit, largest, to_grid
+from minidist.overrides import _overrides as overrides
+from minidist.parallel.compression.feedback import Residuals, feed_back, largest
+from minidist.parallel.compression.hook import compressing
 from minidist.parallel.compression.methods import read_method
 from minidist.parallel.compression.one_bit import one_bit
 from minidist.parallel.compression.power_sgd import orthonormal, power_sgd_step
 from minidist.parallel.compression.quantized import int8_unit, stochastic_round
 from minidist.parallel.compression.top_k import top_k
+from minidist.parallel.data import Bucket
 from minidist.train.checks.loosened import full_rank, why_it_differs
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 
 LIMIT = 60
@@ -41,7 +45,7 @@ def random(seed: int, shape=SIZE) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-def gradients(kind: str, step: int, rank: int, _=None) -> np.ndarray:
+def gradients(kind: str, step: int, rank: int) -> np.ndarray:
     """Of parameters with SHAPES, different in each step and on each rank."""
     values = random(100 * rank + step)
     return {
@@ -59,14 +63,8 @@ def run_hook(
 ):
     """What a hook leaves in its buckets, step by step; the books that feed_back keeps; the residuals; bytes sent.
 
-    ``gradient(step, rank, sums so far)`` is what comes. ``buckets`` are lists of names, which take turns.
+    ``gradient(step, rank)`` is what comes. ``buckets`` are lists of names, which take turns.
     """
-    from minidist import overrides
-    from minidist.nn.layers import Parameter
-    from minidist.parallel.compression.feedback import feed_back
-    from minidist.parallel.compression.hook import compressing
-    from minidist.parallel.data import Bucket
-
     hook, before = compressing(text, feedback, seed=5), world.traffic
     books, sums = [], []
 
@@ -76,14 +74,13 @@ def run_hook(
         books.append((*given, sent.copy(), left.copy()))
         return sent, left
 
-    overrides.override({"feed_back": noted})
-    try:
+    with mock.patch.dict(overrides, feed_back=noted):
         for step in range(steps):
             made = {name: Parameter(shape) for name, shape in shapes.items()}
             for name, parameter in made.items():
                 parameter.name = name
             groups = buckets[step % len(buckets)] if buckets else [list(shapes)]
-            values, start = gradient(step, world.rank, sums), 0
+            values, start = gradient(step, world.rank), 0
             step_buckets = [Bucket([made[name] for name in names], dtype) for names in groups]
             for bucket in step_buckets:
                 bucket.buffer[:] = values[start : start + bucket.buffer.size]
@@ -91,8 +88,6 @@ def run_hook(
             for work in [hook(bucket, world, algorithm) for bucket in step_buckets]:
                 work.wait()
             sums.append(np.concatenate([bucket.buffer for bucket in step_buckets]))
-    finally:
-        overrides.override({})
     residuals = {} if hook.residuals is None else hook.residuals.of
     return sums, books, residuals, (world.traffic - before).as_dict()["bytes_sent"]
 
@@ -114,40 +109,31 @@ def same(one, other) -> bool:
 # What one rank sends
 
 
-def sent(method, values, rng, dtype=np.float64):
+def sent(text, values, rng, dtype=np.float64):
     """What the message for some values stands for."""
+    method = read_method(text)
     arrays = method.encode(values, np.dtype(dtype), rng)
     message = np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays])
     assert message.size == method.message_bytes(values.size, np.dtype(dtype).itemsize)
     return method.decode(message, values.size, np.dtype(dtype))
 
 
-@pytest.mark.long
 def test_rounding_by_chance_is_right_in_the_mean():
-    """A value between two multiples has a variance of a quarter at most. Six standard deviations of the mean bound it;
-    with exact multiples there is nothing to round."""
-    values, draws = np.array([0.0, 0.1, -0.1, 0.5, 1.0, -2.75, 1e-9, 3.999]), 20_000
-    for unit in (1.0, 0.125, 0.3):
-        rng = generator("test", 1)
-        drawn = np.stack([stochastic_round(values, unit, rng) for _ in range(draws)])
+    """A value between two multiples of a unit has a variance of a quarter of its square at most: six standard
+    deviations of the mean bound it. What needs no rounding stays."""
+    values = np.array([0.0, 0.1, -0.1, 0.5, 1.0, -2.75, 1e-9, 3.999])
+    wide = np.concatenate([random(1, 100) * 2.0 ** np.arange(-140, 110, 2.5), [0.0, 2.0**-140]])
+    spacing = np.ldexp(1.0, np.maximum(np.frexp(wide)[1] - 8, -133))  # of bfloat16
+    cases = [(values, unit, partial(stochastic_round, values, unit)) for unit in (1.0, 0.125, 0.3)]
+    for some in (random(1, 50) * scale for scale in (1.0, 1e-30, 1e-44, 1e30)):
+        cases.append((some, float(int8_unit(largest(some))), partial(sent, "int8", some)))
+    for given, unit, draw in [*cases, (wide, spacing, partial(sent, "bf16", wide))]:
+        drawn = np.stack([draw(generator("test", i)) for i in range(2000)])
+        assert (np.abs(drawn - given) < unit * (1 + 1e-12)).all()
+        assert (np.abs(drawn.mean(axis=0) - given) <= 6 * unit / 2 / sqrt(len(drawn))).all()
         assert np.array_equal(np.rint(drawn / unit) * unit, drawn)
-        assert (np.abs(drawn - values) < unit * (1 + 1e-12)).all() and (drawn[:, 0] == 0).all()
-        assert (np.abs(drawn.mean(axis=0) - values) <= 6 * unit / 2 / sqrt(draws)).all()
-    method = read_method("bf16")
-    values = np.concatenate([random(1, 500), random(2, 500) * 2.0 ** np.arange(-140, 110, 0.5), [0.0, 2.0**-140]])
-    drawn = np.stack([sent(method, values, generator("test", i)) for i in range(2000)])
-    assert np.array_equal(BFLOAT16.round(drawn[:3].astype(np.float32)), drawn[:3])  # they are bfloat16
-    spacing = np.ldexp(1.0, np.maximum(np.frexp(values)[1] - 8, -133))
-    assert (np.abs(drawn - values) < spacing).all()
-    assert (np.abs(drawn.mean(axis=0) - values) <= 6 * spacing / 2 / sqrt(len(drawn))).all()
-    kept = BFLOAT16.round(values.astype(np.float32)).astype(np.float64)
-    assert np.array_equal(sent(method, kept, generator("test")), kept)
-    for scale in (1.0, 1e-30, 1e-44, 1e30):
-        values = random(1, 50) * scale
-        drawn = np.stack([sent(read_method("int8"), values, generator("test", i)) for i in range(4000)])
-        unit = float(int8_unit(largest(values)))
-        assert largest(drawn) <= 127 * unit
-        assert (np.abs(drawn.mean(axis=0) - values) <= 6 * unit / 2 / sqrt(len(drawn))).all()
+    kept = BFLOAT16.round(wide.astype(np.float32)).astype(np.float64)
+    assert np.array_equal(sent("bf16", kept, generator("test")), kept)
 
 
 def test_127_units_reach_the_largest_value_and_not_by_much():
@@ -155,32 +141,28 @@ def test_127_units_reach_the_largest_value_and_not_by_much():
         unit = float(int8_unit(value))
         assert value <= 127 * unit <= value * (1 + 2**-22)
     for size in (0, 1, 7):
-        assert np.array_equal(sent(read_method("int8"), np.zeros(size), generator("test")), np.zeros(size))
+        assert np.array_equal(sent("int8", np.zeros(size), generator("test")), np.zeros(size))
 
 
 def test_top_k_takes_the_largest_and_of_equal_ones_the_first():
-    for size in (1, 2, 7, 100):
-        for seed in range(20):
-            values = np.random.default_rng(seed).integers(-3, 4, size) * 1.5  # many are equal
-            order = np.argsort(-np.abs(values), kind="stable")
-            for k in {0, 1, size // 2, size}:
-                indices, kept = top_k(values, k)
-                assert indices.dtype == np.int32 and indices.tolist() == sorted(order[:k].tolist())
-                assert np.array_equal(kept, values[indices])
+    for size, seed in [(0, 0), *((size, seed) for size in (1, 2, 7, 100) for seed in range(20))]:
+        values = np.random.default_rng(seed).integers(-3, 4, size) * 1.5  # many are equal
+        order = np.argsort(-np.abs(values), kind="stable")
+        for k in {0, min(1, size), size // 2, size}:
+            indices, kept = top_k(values, k)
+            assert indices.dtype == np.int32 and indices.tolist() == sorted(order[:k].tolist())
+            assert np.array_equal(kept, values[indices])
     indices, kept = top_k(np.array([1.0, np.nan, 5.0, -np.inf, np.nan]), 2)  # or training would go on with them
     assert indices.tolist() == [1, 3] and np.isnan(kept[0])
-    assert top_k(np.array([]), 0)[0].size == 0
-    for text, size, k in [("topk:0.07", 100, 7), ("topk:0.001", 10, 1), ("topk:1", 13, 13), ("topk:1e-3", 2001, 3)]:
-        assert read_method(text).count(size) == k  # a decimal, rounded up
-    assert read_method("topk:0.5").count(0) == 0
+    shares = [("0.07", 100, 7), ("0.001", 10, 1), ("1", 13, 13), ("1e-3", 2001, 3), ("0.5", 0, 0)]
+    assert [read_method(f"topk:{share}").count(size) for share, size, _ in shares] == [k for *_, k in shares]
 
 
 def test_one_bit_is_the_sign_and_the_mean_magnitude():
     negative, scale = one_bit(np.array([3.0, -1.0, 0.0, -4.0]))
-    assert negative.tolist() == [False, True, False, True] and scale == 2
-    assert one_bit(np.zeros(0))[1] == 0
+    assert negative.tolist() == [False, True, False, True] and scale == 2 and one_bit(np.zeros(0))[1] == 0
     values = random(4, 77)
-    found = sent(read_method("onebit"), values, generator("test"))
+    found = sent("onebit", values, generator("test"))
     assert np.array_equal(found < 0, values < 0)
     assert np.abs(found) == pytest.approx(np.full(77, np.abs(values).mean()), rel=1e-13)
 
@@ -202,31 +184,12 @@ def test_power_sgd_is_exact_up_to_its_rank():
         assert np.abs(p @ q.T - matrix).max() < 2**-52 * 1e6 * np.abs(matrix).max()
 
 
-def test_power_sgd_comes_to_the_best_of_its_rank():
-    """With warm start. From new random directions each time it stays far from it (pytorch pull request 50283)."""
-    left, right = np.linalg.qr(random(1, (40, 30)))[0], np.linalg.qr(random(2, (30, 30)))[0]
-    spectrum = 0.9 ** np.arange(30)
-    matrix, rank = left * spectrum @ right.T, 4
-    best = sqrt((spectrum[rank:] ** 2).sum())
-    q = random(3, (30, rank))
-    errors, cold = [], []
-    for step in range(100):
-        p, q = power_sgd_step(matrix, q, alone)
-        errors.append(np.linalg.norm(matrix - p @ q.T))
-        p, fresh = power_sgd_step(matrix, random(step, (30, rank)), alone)
-        cold.append(np.linalg.norm(matrix - p @ fresh.T))
-    assert errors[0] > 1.05 * best and errors[-1] < 1.001 * best < 1.03 * best < min(cold)
-    assert all(later <= earlier * (1 + 1e-12) for earlier, later in pairwise(errors))
-
-
-def test_orthonormal_columns():
-    for columns in (random(1, (20, 6)), random(1, (6, 6)), random(2, (9, 3)) * [1e-30, 1, 1e30]):
+def test_orthonormal_columns_of_any_size_nearly_the_same_or_zero():
+    for columns in (random(2, (9, 3)) * [1e-30, 1, 1e30], random(3, (50, 1)) + 1e-9 * random(4, (50, 6))):
         basis = orthonormal(columns)
-        assert np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() < 1e-14
+        assert np.abs(basis.T @ basis - np.eye(basis.shape[1])).max() < 1e-14  # projected once, they are oblique
         columns /= np.linalg.norm(columns, axis=0)
         assert np.abs(basis @ (basis.T @ columns) - columns).max() < 1e-13  # it spans them
-    basis = orthonormal(random(3, (50, 1)) + 1e-9 * random(4, (50, 5)))  # all but the same: once leaves them oblique
-    assert np.abs(basis.T @ basis - np.eye(5)).max() < 1e-14
     assert np.array_equal(orthonormal(np.zeros((4, 2))), np.zeros((4, 2)))
     basis = orthonormal(np.repeat(random(5, (8, 1)), 3, axis=1))
     assert (basis[:, 1:] == 0).all() and np.linalg.norm(basis[:, 0]) == pytest.approx(1)
@@ -254,20 +217,25 @@ def test_power_sgd_is_what_torch_does(scratch):
         assert np.allclose(left, steps[f"left.{step}"].reshape(-1), rtol=0, atol=1e-10)
 
 
+def test_directions_are_kept_between_steps(ranks):
+    """So the error of powersgd:4 falls to that of the best four, however large the gradients are. A gradient of zeros
+    leaves directions to start from: without them all later gradients would be taken for zeros."""
+    matrix, shapes = random(9, 320), {"matrix": (20, 16)}
+    spectrum = np.linalg.svd(matrix.reshape(20, 16), compute_uv=False)
+    best = np.linalg.norm(spectrum[4:]) / np.linalg.norm(spectrum)
+    for size, scales in ((1, [1e-30]), (3, [1e30]), (1, [0, 0, 1, 1])):
+        steps = 60 if len(scales) == 1 else 4
+        of_step = lambda step, _, scales=scales: scales[step % len(scales)] * matrix  # noqa: E731
+        for sums, *_ in on_ranks(ranks(size), "powersgd:4", of_step, steps, feedback=False, shapes=shapes):
+            errors = [np.linalg.norm(total - size * of_step(step, 0)) for step, total in enumerate(sums)]
+            errors = [error / (size * (scales[0] or 1) * np.linalg.norm(matrix)) for error in errors]
+            if scales[0]:
+                assert errors[0] > 1.03 * best and errors[-1] < 1.01 * best
+            else:
+                assert errors[:2] == [0, 0] and max(errors[2:]) < 0.9
+
+
 # The books
-
-
-def test_a_grid_loses_half_a_unit_at_most_and_makes_differences_exact():
-    for scale in (0.0, TINY, 1e-310, 1e-300, 1.0, 1e300):
-        values = random(1, 200) * scale * 2.0 ** -np.arange(0, 100, 0.5)
-        unit = grid_unit(largest(values), values.size)
-        rounded = to_grid(values, unit)
-        assert all(abs(a - b) <= Fraction(unit) / 2 for a, b in zip(exact(rounded), exact(values), strict=True))
-        assert all(value / Fraction(unit) % 1 == 0 for value in exact(rounded))
-        assert np.array_equal(to_grid(rounded, unit), rounded)
-        assert not scale or unit <= max(TINY, 2.0**-50 * largest(values) * sqrt(values.size))
-        difference = [a - b for a, b in zip(exact(rounded), exact(rounded[::-1]), strict=True)]
-        assert exact(rounded - rounded[::-1]) == difference
 
 
 def test_the_unit_of_the_books_leaves_room_for_every_sum():
@@ -285,110 +253,30 @@ def test_the_unit_of_the_books_leaves_room_for_every_sum():
             assert size < 9 or any(value / (least * 2) % 1 for value in exact(seen[-1]))  # and no coarser
 
 
-def test_sent_and_residual_are_gradient_and_old_residual(ranks):
-    """In real numbers: no bit is lost. (A sum of elements as they are is exact for numbers of like size only, so that
-    top-k may round there, as every addition does; what it does then is known too.)"""
-    steps = 3
-    for text in FEEDING_BACK:
-        for kind in KINDS:
-            for rank, (_, books, *_) in enumerate(on_ranks(ranks(2), text, kind, steps)):
-                assert len(books) % steps == 0
-                for gradient, residual, sent, left in books:
-                    corrected = gradient + residual
-                    assert np.array_equal(sent + left, corrected)
-                    whole = [a + b for a, b in zip(exact(sent), exact(left), strict=True)]
-                    assert whole == exact(corrected)
-                    if not text.startswith("topk"):
-                        assert whole == [a + b for a, b in zip(exact(gradient), exact(residual), strict=True)]
-                if text.startswith("topk"):  # what enters the books is the gradient itself
-                    whole = np.concatenate([books[i][0] for i in range(len(SHAPES))])
-                    assert np.array_equal(whole, gradients(kind, 0, rank))
-
-
-def test_a_gradient_enters_the_books_with_half_a_unit_of_error_at_most(ranks):
-    shapes = {"matrix": (7, SIZE // 7)}
-    for text in ("onebit", "powersgd:1"):
-        for kind in ("normal", "spread", "growing"):
-            [(_, books, *_)] = on_ranks(ranks(1), text, kind, 5, shapes=shapes)
-            old = np.zeros(SIZE // 7 * 7)
-            for step, (gradient, residual, _, left) in enumerate(books):
-                given = gradients(kind, step, 0)[: gradient.size]
-                bound = 2.0**-50 * sqrt(given.size) * (largest(given) + largest(old))
-                assert largest(gradient - given) <= bound and largest(residual - old) <= bound
-                old = left
-
-
-def test_the_sum_is_that_of_what_the_ranks_have_sent(ranks):
-    """To the bit, in rank order; of PowerSGD to float32, to which the factor that stands for the sum is rounded, as
-    every summed gradient is in the end. It is the same on all ranks."""
-    for text in ("onebit", "topk:0.1", "topk:1"):
-        for size in (1, 3):
-            found = on_ranks(ranks(size), text, "normal", 3)
-            for step in range(3):
-                books = slice(step * len(SHAPES), (step + 1) * len(SHAPES))
-                each = [np.concatenate([book[2] for book in books_of[books]]) for _, books_of, *_ in found]
-                assert all(np.array_equal(sums[step], sum(each[1:], each[0])) for sums, *_ in found)
-    found = on_ranks(ranks(3), "powersgd:2", "normal", 4, shapes={"matrix": (19, 10)})
-    for step in range(4):
-        total = sum(books[step][2] for _, books, *_ in found)
-        for sums, *_ in found:
-            assert np.array_equal(sums[step], found[0][0][step])
-            assert np.abs(sums[step] - total).max() < 2**-20 * np.abs(total).max()
-
-
-def integers(step: int, rank: int, _=None) -> np.ndarray:
-    return np.random.default_rng([step, rank]).integers(-1000, 1000, 37).astype(np.float64)
-
-
-def test_what_was_sent_and_what_is_left_are_all_gradients(ranks):
-    """Top-k of small integers: over all steps and ranks, exactly."""
-    for size in (1, 3):
-        found = on_ranks(ranks(size), "topk:0.2", integers, 9, shapes={"p": (37,)})
-        given = sum(integers(step, rank) for step in range(9) for rank in range(size))
-        for sums, *_ in found:
-            assert np.array_equal(sum(sums) + sum(left["p"] for _, _, left, _ in found), given)
-
-
-def test_directions_are_kept_between_steps(ranks):
-    """So the error of powersgd:4 falls to that of the best four, however large the gradients are. A gradient of zeros
-    leaves directions to start from: without them all later gradients would be taken for zeros."""
-    matrix, shapes = random(9, 320), {"matrix": (20, 16)}
-    spectrum = np.linalg.svd(matrix.reshape(20, 16), compute_uv=False)
-    best = np.linalg.norm(spectrum[4:]) / np.linalg.norm(spectrum)
-    for size, scales in ((1, [1.0]), (1, [1e-30]), (3, [1e30]), (1, [0, 0, 1, 1])):
-        steps = 60 if len(scales) == 1 else 4
-        of_step = lambda step, *_, scales=scales: scales[step % len(scales)] * matrix  # noqa: E731
-        for sums, *_ in on_ranks(ranks(size), "powersgd:4", of_step, steps, feedback=False, shapes=shapes):
-            errors = [np.linalg.norm(total - size * of_step(step)) for step, total in enumerate(sums)]
-            errors = [error / (size * (scales[0] or 1) * np.linalg.norm(matrix)) for error in errors]
-            if scales[0]:
-                assert errors[0] > 1.03 * best and errors[-1] < 1.01 * best
-            else:
-                assert errors[:2] == [0, 0] and max(errors[2:]) < 0.9
-
-
-def test_residuals_stay_bounded(ranks):
-    """A method that keeps a share d of each norm squared, and gradients of norm G: |residual| is at most
-    s / (1 - s) G with s = sqrt(1 - d), since each step is |left| <= s (|residual| + G). Karimireddy et al., lemma 3."""
-    [(_, books, *_)] = on_ranks(ranks(1), "topk:0.1", "normal", 60, shapes={"p": (SIZE,)})
-    norm = max(np.linalg.norm(gradient) for gradient, *_ in books)
-    shrink = sqrt(1 - ceil(0.1 * SIZE) / SIZE)
-    norms = [np.linalg.norm(left) for *_, left in books]
-    assert norms[0] < norms[-1] and max(norms) <= shrink / (1 - shrink) * norm
-
-
-@pytest.mark.long
-def test_top_k_without_feedback_stalls(ranks):
-    """Down the mean of two quadratics that pull x[0] apart, and x[1] gently to 1. Both ranks send +-100, which cancel,
-    and never the 1 on which they agree. With feedback it is sent every 100 steps."""
-
-    def downhill(step, rank, sums):
-        return -0.002 * sum(sums, np.zeros(2)) - np.array([100.0 if rank else -100.0, 1.0])
-
-    for feedback in (False, True):
-        for sums, *_ in on_ranks(ranks(2), "topk:0.5", downhill, 1000, feedback=feedback, shapes={"x": (2,)}):
-            x = -0.002 * sum(sums)
-            assert abs(x[1] - 1) < 0.25 if feedback else x.tolist() == [0, 0]
+def test_nothing_is_lost_between_what_is_sent_and_what_is_left(ranks):
+    """In real numbers sent + residual = gradient + old residual: no bit is lost. What enters the books is off by half a
+    unit at most. The sum is that of what the ranks have sent, in their order, on each of them. (Top-k sends elements as
+    they are, so that gradient + old residual may round, as every addition does; what it does then is known too.)"""
+    parts = {"head": slice(0, 105), "matrix": slice(105, 171)}  # those for which PowerSGD has factors
+    for text, kind in itertools.product(FEEDING_BACK, KINDS):
+        found = on_ranks(ranks(3), text, kind, 3, shapes={name: SHAPES[name] for name in parts})
+        for number, (step, part) in enumerate(itertools.product(range(3), parts.values())):
+            for rank, (_, books, *_) in enumerate(found):
+                gradient, residual, given, left = books[number]
+                right = gradients(kind, step, rank)[part]
+                old = books[number - 2][3] if step else 0 * right
+                whole = [a + b for a, b in zip(exact(given), exact(left), strict=True)]
+                assert whole == exact(gradient + residual)
+                if text.startswith("topk"):
+                    assert np.array_equal(gradient, right) and np.array_equal(residual, old)
+                else:
+                    assert whole == [a + b for a, b in zip(exact(gradient), exact(residual), strict=True)]
+                    half = max(TINY, 2.0**-50 * sqrt(right.size) * (largest(right) + largest(old)))
+                    assert largest(gradient - right) <= half and largest(residual - old) <= half
+            total = sum(books[number][2] for _, books, *_ in found)
+            most = 2**-20 * largest(total) if text.startswith("powersgd") else 0  # its factors are rounded to float32
+            sums = [of_rank[0][step][part] for of_rank in found]
+            assert largest(sums[0] - total) <= most and same(sums, sums[:1] * 3), (text, kind)
 
 
 def test_without_feedback_nothing_is_kept(ranks):
@@ -449,8 +337,8 @@ def train(ranks, text: str, config: TrainConfig = CONFIG):
 
 def test_of_no_parameter_are_factors_of_full_rank_smaller():
     """Over any split of the heads. Nor of experts, whose matrices may be larger."""
-    for settings in ({}, {"heads": 1}, {"heads": 4}, {"heads": 8, "width": 8}):
-        for moe in ({}, {"experts": 4}, {"experts": 8, "expert_hidden": 384}, {"experts": 2, "shared_expert": 640}):
+    for settings in ({}, {"heads": 1}, {"heads": 8, "width": 8}):
+        for moe in ({}, {"experts": 8, "expert_hidden": 384}, {"experts": 2, "shared_expert": 640}):
             config = replace(CONFIG, **settings, **moe)
             method = read_method(f"powersgd:{full_rank(config)}")
             for shape in {parameter.shape for parameter in GPT(config.model, seed=None).parameters()}:
@@ -458,14 +346,14 @@ def test_of_no_parameter_are_factors_of_full_rank_smaller():
                     heads, *rest = shape
                     assert method.factors(shape if heads != config.heads else (heads // tp, *rest)) is None, shape
     for method in LOSSY:  # of which a run differs, and says why
-        reason = why_it_differs(CONFIG, Layout.parse(f"dp=2,compress={method}"))
-        assert reason.startswith(f"compress={method} ") and "\n" not in reason
+        assert why_it_differs(CONFIG, Layout.parse(f"dp=2,compress={method}")).startswith(f"compress={method} ")
 
 
 @pytest.mark.long
-def test_a_lossy_run_repeats_to_the_bit_and_learns(ranks):
-    """Whatever the algorithm, and whatever messages are cut into: only the parameters are compressed by themselves. It
-    comes within 15 percent of the loss that data parallelism comes to, from 5.5."""
+def test_a_lossy_run_repeats_to_the_bit_keeps_replicas_alike_and_learns(ranks):
+    """Whatever the algorithm, and whatever messages are cut into: only the parameters are compressed by themselves. A
+    scale that one shared with a shard would make ranks' copies of it differ: each rank's fingerprint is of its own. A
+    run comes within 15 percent of the loss that data parallelism comes to, from 5.5."""
     plain, learning = train(ranks, "dp=1").fingerprint, replace(CONFIG, steps=40, layers=1, lr=1e-2, micro_batch=5)
     right = train(ranks, "dp=2", learning).losses
     assert right[0] > 5.4 and np.mean(right[-5:]) < 4
@@ -474,40 +362,10 @@ def test_a_lossy_run_repeats_to_the_bit_and_learns(ranks):
         assert first != plain
         for more in ("", ",algorithm=tree", ",algorithm=ring,sync=bucketed,bucket_mb=0.01"):
             assert train(ranks, f"dp=5,compress={method}{more}").fingerprint == first, method + more
+        for split in ("tp=2,sp=1", "pp=2"):  # norms over tp, the embedding at both ends of a pipeline
+            found = train(ranks, f"dp=2,{split},compress={method}")
+            assert len({rank.fingerprint for rank in found.ranks}) == 1, (method, split)
         if method in ("bf16", "int8"):
             assert train(ranks, f"dp=5,compress={method}", replace(CONFIG, seed=1)).fingerprint != first
         losses = train(ranks, f"dp=2,compress={method}", learning).losses
         assert np.mean(losses[-5:]) < 1.15 * np.mean(right[-5:]), method
-
-
-def held_after_training(world, config, layout):
-    """The shape and the bytes of each parameter that this rank holds in the end, by name."""
-    from unittest import mock
-
-    import minidist.train.trainer as trainer
-
-    kept, of = [], trainer.Share.of
-
-    def noted(*arguments):
-        kept.append(of(*arguments))
-        return kept[-1]
-
-    with mock.patch.object(trainer.Share, "of", noted):
-        trainer.train_rank(world, config, layout, RunOptions())
-    return {p.name: (p.shape, p.data.tobytes()) for p in kept[0].model.trained}
-
-
-@pytest.mark.long
-def test_replicas_stay_replicas(ranks):
-    """What several ranks hold alike, they hold alike after lossy steps: norms over tp, the embedding at both ends of a
-    pipeline. So each parameter is compressed by itself: a scale shared with a shard would differ between ranks."""
-    full = {name: parameter.shape for name, parameter in GPT(CONFIG.model).named_parameters()}
-    for method in LOSSY:
-        for split in ("tp=2,sp=1", "pp=2"):
-            layout, shared = Layout.parse(f"dp=2,{split},compress={method}"), 0
-            found = ranks(4).run(held_after_training, CONFIG, layout, timeout=LIMIT)
-            for name, shape in full.items():
-                copies = [held[name][1] for held in found if name in held and held[name][0] == shape]
-                assert len(set(copies)) <= 1, (method, split, name)
-                shared += len(copies) > 2
-            assert shared
