@@ -4,9 +4,8 @@ import re
 from dataclasses import replace
 from functools import cache, partial
 
-import numpy as np
 import pytest
-from parallel.faults import BASE, FAULTS, fused, train_with, unfused
+from parallel.faults import BASE, FAULTS, train_with
 
 from minidist.comm import Deadlock, RankFailed
 from minidist.train.layout import Layout
@@ -37,10 +36,3 @@ def test_a_fault_shows(ranks, one_process, name, text):
         assert fault.stops and re.search(fault.stops, str(error)), error
     else:
         assert not agrees(one_process(config), found)
-
-
-def test_fused_and_back():
-    blocks = np.arange(6 * 5 * 12).reshape(6, 5, 12)
-    assert np.array_equal(unfused(fused(blocks)), blocks)
-    queries = np.concatenate(list(blocks[:, :, :4]), axis=1)  # of all heads, (C, C)
-    assert np.array_equal(np.concatenate(list(fused(blocks)[:2]), axis=1), queries)  # a third of the parts

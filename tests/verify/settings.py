@@ -5,8 +5,10 @@ the next and picks only what has a meaning, so that nearly every case is legal. 
 """
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -21,7 +23,7 @@ from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.checks.loosened import full_rank, why_it_differs
 from minidist.train.config import OPTIMIZERS, TrainConfig
 from minidist.train.layout import GRAD_SYNCS, ZERO_ALGORITHMS, Layout
-from minidist.verify.matrix import covering
+from minidist.verify.matrix import pairs_of
 
 MOST_RANKS = 8
 TEXT = str(Path(__file__).parents[2] / "LICENSE")  # so short that the loss on its end is known soon
@@ -247,23 +249,40 @@ def drawn(count: int, seed: int = 0) -> list[Case]:
     return found
 
 
-def work(case: Case) -> int:
-    """Roughly, how many products all ranks compute: tiles attend to tiles, in each layer of each micro-batch."""
-    config = case.config
+def work(case: Case) -> float:
+    """Roughly the seconds of a case, in some unit, as they were measured: ranks exchange messages in each layer of each
+    micro-batch, and tiles attend to tiles."""
+    config, layout = case.config, case.layout
     tiles = max(config.sequence_chunks, config.attention == "tiled" and -(-config.context // config.attention_tile))
-    return config.steps * config.micro_batches * config.layers * (4 + tiles**2) * (1 + case.layout.world_size)
+    messages = layout.world_size * config.steps * config.micro_batches * config.layers
+    return messages**0.5 * (4 + tiles**2) ** 0.33 * (1.6 if layout.tp * layout.cp > 1 else 1)
 
 
-def with_every_value(count: int) -> list[Case]:
-    """Some of the first cases drawn, in which every value of every setting is that any of them has. Greedy, for little
-    work."""
-    cases, chosen, missing = drawn(count), [], {value for case in drawn(count) for value in case.met.items()}
+def with_every(count: int, parts_of: Callable[[dict], set]) -> list[Case]:
+    """Some of the first cases drawn, which have together all parts that any of them has. Greedy, for little work; as in
+    ``covering``, what a case would add never grows, so few are looked at again."""
+    cases, chosen = drawn(count), []
+    adds = [parts_of(case.met) for case in cases]
+    missing = set().union(*adds)
+    gains = [(-len(add) / work(case) ** 0.5, place) for place, (add, case) in enumerate(zip(adds, cases, strict=True))]
+    heapify(gains)
     while missing:
-        chosen.append(max(cases, key=lambda case: len(missing & case.met.items()) / work(case) ** 0.2))
-        missing -= chosen[-1].met.items()
+        _, best = heappop(gains)
+        adds[best] &= missing
+        now = -len(adds[best]) / work(cases[best]) ** 0.5, best
+        if gains and now > gains[0]:
+            heappush(gains, now)
+        else:
+            chosen.append(cases[best])
+            missing -= adds[best]
     return chosen
 
 
+def with_every_value(count: int) -> list[Case]:
+    """Cases in which every value of every setting is that any of the first ones drawn has."""
+    return with_every(count, lambda met: set(met.items()))
+
+
 def with_every_pair(count: int) -> list[Case]:
-    """Some of the first cases drawn, in which every two settings meet that meet in any of them."""
-    return [drawn(count)[place] for place in covering([case.met for case in drawn(count)])]
+    """Cases in which every two settings meet that meet in any of the first ones drawn."""
+    return with_every(count, pairs_of)

@@ -5,13 +5,12 @@ import json
 import random
 from collections import Counter
 from dataclasses import fields, replace
-from functools import partial
 
 import numpy as np
 import pytest
-from parallel.faults import one_overflow, train_with
+from parallel.faults import one_overflow
 from verify.sameness import difference
-from verify.settings import drawn, with_every_pair, with_every_value
+from verify.settings import with_every_pair, with_every_value
 
 from minidist.analysis.pairs import triangle
 from minidist.cli import main as cli
@@ -22,7 +21,6 @@ from minidist.parallel.context import KINDS
 from minidist.show.figures import grid
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
 from minidist.verify.comparison import agrees
 from minidist.verify.matrix import KEYS, Combination, Outcome, covering, every_combination, pairs_of, run_all
@@ -35,6 +33,9 @@ WIDE = replace(SMALL, heads=4, width=16)  # more heads to split
 CHUNKED = replace(WIDE, context=24, sequence_chunks=4)
 SPARSE = replace(WIDE, experts=4, expert_hidden=16, top_k=2, aux_loss=0.01, bias_rate=0.01)
 PARTS = 8
+ONE_LAYER = [
+    "--layers=1", "--heads=2", "--width=4", "--context=4", "--global-batch=2", "--micro-batch=1", "--steps=1",
+]  # fmt: skip
 
 # All settings that may stand together: settings.py draws them
 
@@ -56,43 +57,16 @@ def test_every_pair_of_settings_keeps_the_bits(ranks, tmp_path, part):
     assert not {case: what for case, what in wrong.items() if what}
 
 
-@pytest.mark.long
-def test_what_is_drawn_meets():
-    """More draws bring hardly any new pair: what can stand together does, somewhere among them."""
-    met = [set().union(*(pairs_of(case.met) for case in drawn(4000, seed))) for seed in (0, 1)]
-    assert len(met[1] - met[0]) < len(met[0]) / 500
-    assert {case.layout.world_size for case in with_every_pair(4000)} >= set(range(2, 9))
-
-
 # Precisions
 
 
 def test_each_precision_has_bits_of_its_own_and_losses_nearby(ranks):
-    config = replace(SMALL, layers=3, heads=3, width=15, context=9, global_batch=12, micro_batch=2, dropout=0.0)
-    runs = {name: run(ranks(1), replace(config, precision=name), Layout()) for name in POLICIES}
-    assert len({each.fingerprint for each in runs.values()}) == len(POLICIES)
-    losses = np.array([each.losses for each in runs.values()])
+    runs = [run(ranks(1), replace(SMALL, precision=name, dropout=0.0), Layout()) for name in POLICIES]
+    assert len({each.fingerprint for each in runs}) == len(POLICIES)
+    losses = np.array([each.losses for each in runs])
     # what rounding to 8 bits of mantissa, or 4 in fp8's products, does to a loss of 5.5 in two steps; a wrong format or
     # a missing scale is off by tenths
     assert np.abs(losses - losses[0]).max() < 0.02
-
-
-def test_updates_vanish_without_master_weights(ranks):
-    config = replace(SMALL, precision="bf16", warmup=0, weight_decay=0.0)
-
-    def vanished(function) -> float:
-        """The share of the weights that one small step leaves as they were."""
-        options = RunOptions(stop_after=0)
-        arrays = [
-            run(ranks(1), replace(config, lr=lr), Layout(), options, rank_function=function).ranks[0].arrays
-            for lr in (1e-30, 1e-5)
-        ]
-        weights = [name for name in arrays[0] if name.endswith("weight") and not name.startswith("exp_avg")]
-        same = sum(int((arrays[0][name] == arrays[1][name]).sum()) for name in weights)
-        return same / sum(arrays[0][name].size for name in weights)
-
-    # not all move in float32 either: rows of bytes that the batch has not
-    assert vanished(partial(train_with, "no_master_weights")) > vanished(None) + 0.3
 
 
 def test_an_overflow_that_one_rank_sees_is_agreed_by_all(ranks):
@@ -110,15 +84,6 @@ def test_a_scale_chosen_by_hand_stays_and_a_run_that_diverges_says_so(ranks):
     assert (rank.loss_scale, rank.skipped_steps) == (2.0**40, SMALL.steps)  # far too large
     with pytest.raises(RankFailed, match=r"training diverged in step \d+: the loss is"):
         run(ranks(1), replace(SMALL, precision="fp16", lr=1e6, clip=1e9, steps=20), Layout())
-
-
-@pytest.mark.long
-def test_the_command_tells_the_scale(capsys):
-    sizes = ["--layers=1", "--heads=2", "--width=4", "--context=4", "--global-batch=2", "--micro-batch=1", "--steps=2"]
-    assert cli.main(["train", "--precision", "fp16", "--loss-scale", str(2.0**40), "--tables", *sizes]) == 0
-    out = capsys.readouterr().out
-    assert "loss scale: 1.09951e+12 at the end, 2 of 2 steps skipped after an overflow" in out
-    assert "matrix products of rank 0, one step: " in out and "MFLOP forward" in out
 
 
 # The combinations of the command
@@ -157,9 +122,7 @@ def test_every_legal_combination_is_found():
         for precision, layout in found:
             config.check(layout)
             assert layout.world_size <= 5 and precision in POLICIES
-        dense = [c.layout for c in everything if c.experts == 0 and not c.layout.servers]  # servers have no experts
         assert len(found) == sum(c.experts != 0 for c in everything)
-        assert len(dense) == (sum(layout.ep == 1 for _, layout in found) if config is SPARSE else 0)
 
 
 def test_a_covering_set_has_every_pair():
@@ -185,29 +148,10 @@ def test_a_covering_set_has_every_pair():
 # The command and its picture
 
 
-@pytest.mark.long
-def test_verify_matrix(tmp_path, capsys):
-    paths = [str(tmp_path / name) for name in ("m.json", "m.png")]
-    sizes = ["--layers=2", "--heads=2", "--width=8", "--context=8", "--global-batch=2", "--micro-batch=1", "--steps=1"]
-    assert cli.main(["verify", "--matrix", "--max-ranks=2", *sizes, "--json", paths[0], "--png", paths[1]]) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    result = json.loads((tmp_path / "m.json").read_text())
-    config = TrainConfig(layers=2, heads=2, width=8, context=8, global_batch=2, micro_batch=1, steps=1)
-    legal = every_combination(replace(config, sequence_chunks=4, experts=4), 2)
-    assert result["all_same"] and result["legal"] == len(legal)
-    assert f"{len(legal):,} combinations of settings are legal on up to 2 ranks. Running" in out
-    assert f"which cover all {result['pairs']} legal pairs of settings" in out
-    assert f" of the {len(legal):,} legal combinations on up to 2 ranks: each matches the single-process run" in out
-    assert {run["settings"]["precision"] for run in result["runs"]} == set(POLICIES)
-    assert all(run["same"] and run["memory"] > 0 and run["seconds"] > 0 for run in result["runs"])
-    assert (tmp_path / "m.png").stat().st_size > 20_000
-
-
-@pytest.mark.usefixtures("readable_figures")
 def test_the_grid_shows_where_bits_differ():
-    layouts = ["dp=2", "dp=2,recompute=full", "tp=2,recompute=full", "tp=2"]
     outcomes = [
-        Outcome(Combination("fp32", Layout.parse(text)), text != "tp=2,recompute=full", 0.1, 10, 5) for text in layouts
+        Outcome(Combination("fp32", Layout.parse(text)), text != "tp=2,recompute=full", 0.1, 10, 5)
+        for text in ("dp=2", "dp=2,recompute=full", "tp=2,recompute=full", "tp=2")
     ]
     values, rows = triangle(outcomes)
     cell = {frozenset((values[y], values[x])): rows[y][x] for y in range(len(values)) for x in range(y)}
@@ -215,10 +159,7 @@ def test_the_grid_shows_where_bits_differ():
     assert cell[frozenset((("tp", 2), ("recompute", "none")))] == "same"
     assert cell[frozenset((("dp", 2), ("recompute", "full")))] == "same"
     assert cell[frozenset((("dp", 2), ("tp", 2)))] == "impossible"
-    assert grid.as_text(outcomes).splitlines()[-2].split() == ["recompute=full", *"XX+++XXX."]
     assert grid.as_text(outcomes).splitlines()[-1].split() == ["node_size=0", *"XX+++XXX+X"]
-    whole = grid.draw(outcomes, "title").axes[0]
-    assert [label.get_text() for label in whole.get_yticklabels()] == [f"{key}={value}" for key, value in values]
 
 
 def seed_by_rank_count(world, config, layout, options):
@@ -240,8 +181,7 @@ def test_it_tells_what_each_run_cost_and_where_the_bits_differ(monkeypatch, caps
     monkeypatch.setattr(command, "covering_set", lambda everything: everything)
     monkeypatch.setattr(command, "run_all", kept)
     path = tmp_path / "m.json"
-    sizes = ["--layers=1", "--heads=2", "--width=4", "--context=4", "--global-batch=2", "--micro-batch=1", "--steps=1"]
-    assert cli.main(["verify", "--matrix", *sizes, "--json", str(path)]) == 1
+    assert cli.main(["verify", "--matrix", *ONE_LAYER, "--json", str(path)]) == 1
     assert "NO" in capsys.readouterr().out
     result = json.loads(path.read_text())
     assert not result["all_same"] and [run["same"] for run in result["runs"]] == [True, True, False]
@@ -252,3 +192,16 @@ def test_it_tells_what_each_run_cost_and_where_the_bits_differ(monkeypatch, caps
         assert outcome.traffic == max(rank.traffic.as_dict()["bytes_sent"] for rank in found.ranks)
         assert outcome.seconds == max(rank.seconds for rank in found.ranks)
     assert outcomes[-1][0].traffic > 0
+
+
+@pytest.mark.long
+def test_verify_matrix_on_two_ranks(tmp_path):
+    paths = [str(tmp_path / name) for name in ("m.json", "m.png")]
+    sizes = ["--layers=2", "--width=8", "--context=8", "--max-ranks=2"]
+    assert cli.main(["verify", "--matrix", *ONE_LAYER, *sizes, "--json", paths[0], "--png", paths[1]]) == 0
+    result = json.loads((tmp_path / "m.json").read_text())
+    config = TrainConfig(layers=2, heads=2, width=8, context=8, global_batch=2, micro_batch=1, steps=1)
+    assert result["all_same"] and all(run["same"] for run in result["runs"])
+    assert result["legal"] == len(every_combination(replace(config, sequence_chunks=4, experts=4), 2))
+    assert {run["settings"]["precision"] for run in result["runs"]} == set(POLICIES)
+    assert (tmp_path / "m.png").stat().st_size > 20_000

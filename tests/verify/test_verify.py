@@ -15,12 +15,10 @@ from minidist.parallel.data import SYNCS
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train import share
 from minidist.train.config import TrainConfig
-from minidist.train.fingerprint import digest, fingerprint
 from minidist.train.layout import Layout
 from minidist.train.parallelize import ParallelModel
-from minidist.train.result import RunOptions
-from minidist.train.trainer import RankResult, run, train_rank
-from minidist.verify.comparison import _first_step_that_differs, agrees, bits, first_difference, verify
+from minidist.train.trainer import train_rank
+from minidist.verify.comparison import agrees, bits, first_difference, verify
 from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS
 from minidist.verify.ulps import in_words, ulps_between
 
@@ -30,36 +28,19 @@ SMALL = TrainConfig(
 # 3 heads pad the vocabulary of 256 to 258. No token looks up the last two rows, and their moments stay 0.0.
 PADDED = TrainConfig(layers=1, heads=3, width=12, context=8, global_batch=4, micro_batch=2, steps=2, warmup=1)
 
-# Sums in float32, and that a run learns
 
-
-@pytest.mark.long
-def test_training_learns(ranks):
-    result = run(
-        ranks(2), TrainConfig(steps=40, global_batch=16), Layout.parse("dp=2"), RunOptions(validate=True, sample=5)
-    )
-    assert result.losses[0] > 5.3  # about log(256) nats before it has seen anything
-    assert result.losses[-1] < 3.3 and result.ranks[0].validation_loss < 3.3
-    assert len(result.ranks[0].sample) == 5
-
-
-@pytest.mark.long
-def test_float32_sums_drift():
+def test_float32_sums_drift_but_repeat():
     """What float64 sums are for: without them two layouts part, at the first step, by an ulp or so."""
     config = replace(SMALL, reduce_dtype="float32")
-    reference, *others = verify([Layout.parse(text) for text in ("dp=2", "dp=3", "dp=4,algorithm=tree")], config)
-    differing = [other for other in others if not agrees(reference, other)]
-    assert differing
-    place = first_difference(reference, differing[0])
+    reference, *others = verify(
+        [Layout.parse(text) for text in ("dp=4,algorithm=ring", "dp=4,algorithm=tree")] * 2, config
+    )
+    assert [one.fingerprint for one in others[:2]] == [one.fingerprint for one in others[2:]]
+    place = first_difference(reference, next(other for other in others if not agrees(reference, other)))
     assert place.step == 0 and 1 <= place.ulps < 10_000 and place.elements > 0
     assert place.expected != place.found
     losses = np.array([run.losses for run in (reference, *others)])
     assert np.allclose(losses, losses[0], atol=1e-3)  # it is drift, not an error
-
-
-def test_float32_sums_alone_are_reproducible(ranks):
-    config, layout = replace(SMALL, reduce_dtype="float32"), Layout.parse("dp=4,algorithm=ring")
-    assert run(ranks(4), config, layout).fingerprint == run(ranks(4), config, layout).fingerprint
 
 
 # Where two runs differ first. Each fault is put into the ranks of every run but the reference.
@@ -111,12 +92,6 @@ def a_wrong_loss_in_step_one(world, *arguments):
     return train_rank(world, *arguments)
 
 
-def only_rank_one_is_wrong(world, *arguments):
-    result = train_rank(world, *arguments)
-    result.fingerprint = "another" if world.rank == 1 else result.fingerprint
-    return result
-
-
 @pytest.mark.parametrize(
     ("fault", "config", "place", "words"),
     [
@@ -126,22 +101,16 @@ def only_rank_one_is_wrong(world, *arguments):
             "(expected 0.0, got -0.0, 0 ulps apart)",
         ),
         (a_wrong_loss_in_step_one, SMALL, (1, "loss", ()), ""),
-        (only_rank_one_is_wrong, SMALL, None, ""),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )  # fmt: skip
 def test_the_first_difference_is_the_planted_one(fault, config, place, words):
     reference, broken = verify([Layout.parse("dp=2")], config, rank_function=fault)
     assert not agrees(reference, broken)
-    if place is None:  # rank 0 has the right bits
-        assert broken.fingerprint == reference.fingerprint
-        return
     found = first_difference(reference, broken, fault)
     assert (found.step, found.name, found.index, found.elements, found.ulps)[: len(place)] == place
     assert words in str(found)
     if fault is three_weights_move_on_rank_one_in_step_two:
-        assert found.found > found.expected and found.shape == (2, 16, 32)
-        assert ulps_between(found.expected, found.found) == 2
         numbers = f"expected {found.expected!s}, got {found.found!s}, 2 ulps apart"
         where = f"first differs after step 2, in blocks.0.mlp.fc.weight[0, 3, 5] ({numbers})"
         assert str(found) == f"{where}; 3 of its 1,024 elements differ"
@@ -161,33 +130,6 @@ def test_bits_tell_apart_what_compares_equal_and_equate_what_compares_unequal():
     assert nan != nan and bits(nan) == bits(nan) != bits(other)
     assert bits(np.zeros((2, 3))).shape == (2, 3) and bits(np.zeros(2)).dtype == np.uint64
 
-    def result(*losses: float) -> RankResult:
-        return RankResult(list(losses), "", ["a digest", "another"], 0.0, None)
-
-    assert _first_step_that_differs(result(1.0, 0.0), result(1.0, 0.0)) is None
-    assert _first_step_that_differs(result(1.0, 0.0), result(1.0, -0.0)) == 1
-
-
-class Weights:
-    """A model of one parameter, and its optimizer, which keeps no state."""
-
-    def __init__(self, *values) -> None:
-        self.name, self.data = "weight", np.array(values, np.float32).reshape(-1)
-        self.parameters, self.kinds = [self], {}
-
-    def named_parameters(self):
-        return [(self.name, self)]
-
-    def extra_state(self):
-        return {}
-
-
-def test_the_digest_is_of_bits():
-    weights = [Weights(0.0), Weights(-0.0), Weights(quiet_nan(0)), Weights(quiet_nan(1))]
-    assert len({digest(weight, weight).hexdigest() for weight in weights}) == 4
-    assert digest(weights[3], weights[3]).hexdigest() == digest(Weights(quiet_nan(1)), weights[3]).hexdigest()
-    assert fingerprint(weights[0], weights[0], [0.0]) != fingerprint(weights[0], weights[0], [-0.0])
-
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_ulps_are_steps_to_the_next_number(dtype):
@@ -199,12 +141,10 @@ def test_ulps_are_steps_to_the_next_number(dtype):
         assert ulps_between(np.array([[one]]), np.array([[other]])).tolist() == [[50]]
         assert ulps_between(other, one) == -50
     assert ulps_between(dtype(0.0), dtype(-0.0)) == 0
-    one, other = np.array([-1e300, 1e300, -1.0]), np.array([1e300, -1e300, 1.0])
     farthest, near = 2**63 - 1, 2 * int(np.float64(1).view(np.int64))
-    assert ulps_between(one, other).tolist() == [farthest, -farthest, near]
-    for numbers, word in (np.zeros(3, dtype), "float16"), (np.zeros(3, int), "int64"):
-        with pytest.raises(ValueError, match=word):
-            ulps_between(numbers, np.zeros(3, word))
+    assert ulps_between(np.array([-1e300, 1e300, -1.0]), np.array([1e300, -1e300, 1.0])).tolist() == [
+        farthest, -farthest, near
+    ]  # fmt: skip
     found = [in_words(count) for count in (1, -1, 0, 1234, 10**9, np.int64(2**63 - 1))]
     assert found == ["1 ulp", "1 ulp", "0 ulps", "1,234 ulps", "about 10^9 ulps", "about 10^19 ulps"]
 
@@ -213,22 +153,22 @@ def test_ulps_are_steps_to_the_next_number(dtype):
 
 
 def test_the_lists_have_every_value_of_each_setting_and_every_two_axes():
+    both = MORE_LAYOUTS + DEFAULT_LAYOUTS
     values = {
         "sync": SYNCS, "algorithm": ALL_REDUCE, "zero": range(4), "sp": range(2), "schedule": SCHEDULES,
-        "recompute": MODES, "reshard_after_forward": range(2), "prefetch": range(2),
+        "recompute": MODES, "reshard_after_forward": range(2), "prefetch": range(2), "cp_kind": KINDS,
     }  # fmt: skip
     for key, wanted in values.items():
-        assert {getattr(layout, key) for layout in DEFAULT_LAYOUTS} >= set(wanted), key
-    both = MORE_LAYOUTS + DEFAULT_LAYOUTS
-    assert {layout.cp_kind for layout in both} == set(KINDS)
-    assert any(min(layout.dp, layout.tp, layout.pp) > 1 for layout in DEFAULT_LAYOUTS)
-    for one, others in {"cp": ("tp", "dp"), "ep": ("tp", "cp", "pp", "dp")}.items():
+        assert {getattr(layout, key) for layout in (both if key == "cp_kind" else DEFAULT_LAYOUTS)} >= set(wanted), key
+    for one, others in {
+        "cp": ("tp", "dp", "zero"),
+        "ep": ("tp", "cp", "pp", "dp", "zero", "sp"),
+        "dp": ("shard",),
+    }.items():
         for other in others:
-            assert any(min(getattr(layout, one), getattr(layout, other)) > 1 for layout in both), (one, other)
-    assert any(layout.cp > 1 and layout.zero > 1 for layout in DEFAULT_LAYOUTS)
-    assert any(layout.ep > 1 and layout.zero for layout in DEFAULT_LAYOUTS)
-    assert any(layout.ep > 1 and layout.sp for layout in MORE_LAYOUTS)
-    assert any(layout.shard for layout in DEFAULT_LAYOUTS)
+            least = 1 if other in ("zero", "sp", "shard") else 2
+            assert any(getattr(layout, one) > 1 and getattr(layout, other) >= least for layout in both), (one, other)
+    assert any(min(layout.dp, layout.tp, layout.pp) > 1 for layout in DEFAULT_LAYOUTS)
     assert len(set(both)) == len(both)
     for layout in both:  # the usual model
         experts = 0 if layout.ep == 1 else 8 if layout.ep != 5 else 10
