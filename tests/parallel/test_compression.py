@@ -6,19 +6,18 @@ import sys
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from math import ceil, log2, prod, sqrt
+from math import prod, sqrt
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
 
-from minidist.nn.gpt import GPT
 from minidist.nn.layers import Parameter
 from minidist.nn.precision.formats import BFLOAT16
 from minidist.nn.random import generator
 from minidist.overrides import _overrides as overrides
-from minidist.parallel.compression.feedback import Residuals, feed_back, largest
+from minidist.parallel.compression.feedback import feed_back, largest
 from minidist.parallel.compression.hook import compressing
 from minidist.parallel.compression.methods import read_method
 from minidist.parallel.compression.one_bit import one_bit
@@ -26,7 +25,6 @@ from minidist.parallel.compression.power_sgd import orthonormal, power_sgd_step
 from minidist.parallel.compression.quantized import int8_unit, stochastic_round
 from minidist.parallel.compression.top_k import top_k
 from minidist.parallel.data import Bucket
-from minidist.train.checks.loosened import full_rank, why_it_differs
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.trainer import run
@@ -174,16 +172,6 @@ def alone(array) -> None:
     """The all-reduce of one rank."""
 
 
-def test_power_sgd_is_exact_up_to_its_rank():
-    """Of a matrix of rank r, P spans all columns. What float64 loses grows with M Q's condition, here below 1e6."""
-    for m, n, rank in [(12, 7, 1), (7, 12, 3), (40, 30, 8), (5, 5, 5), (1, 6, 1)]:
-        matrix = random(1, (m, rank)) @ random(2, (rank, n))
-        p, q = power_sgd_step(matrix, random(3, (n, rank)), alone)
-        assert p.shape == (m, rank) and q.shape == (n, rank)
-        assert np.abs(p.T @ p - np.eye(rank)).max() < 1e-14 * rank
-        assert np.abs(p @ q.T - matrix).max() < 2**-52 * 1e6 * np.abs(matrix).max()
-
-
 def test_orthonormal_columns_of_any_size_nearly_the_same_or_zero():
     for columns in (random(2, (9, 3)) * [1e-30, 1, 1e30], random(3, (50, 1)) + 1e-9 * random(4, (50, 6))):
         basis = orthonormal(columns)
@@ -236,21 +224,6 @@ def test_directions_are_kept_between_steps(ranks):
 
 
 # The books
-
-
-def test_the_unit_of_the_books_leaves_room_for_every_sum():
-    """It is the least power of two not below 2^-50 of the bound: sums of two multiples are below 2^52 of it."""
-    for seed in range(20):
-        random = np.random.default_rng(seed)
-        size = int(random.integers(1, 500))
-        residuals, seen = Residuals(on_grid=True), []
-        for _ in range(3):
-            gradient = random.standard_normal(size) * 2.0 ** random.uniform(-60, 60)
-            bound = Fraction(largest(gradient) + largest(residuals.of.get("w", np.zeros(1)))) * Fraction(sqrt(size))
-            residuals.send("w", gradient, lambda values, seen=seen: seen.append(values) or np.zeros_like(values))
-            least = Fraction(2) ** ceil(log2(bound * Fraction(2) ** -50))
-            assert all(value / least % 1 == 0 for value in exact(seen[-1]))
-            assert size < 9 or any(value / (least * 2) % 1 for value in exact(seen[-1]))  # and no coarser
 
 
 def test_nothing_is_lost_between_what_is_sent_and_what_is_left(ranks):
@@ -333,20 +306,6 @@ CONFIG = TrainConfig(layers=3, heads=2, width=16, context=16, global_batch=10, m
 def train(ranks, text: str, config: TrainConfig = CONFIG):
     layout = Layout.parse(text)
     return run(ranks(layout.world_size), config, layout)
-
-
-def test_of_no_parameter_are_factors_of_full_rank_smaller():
-    """Over any split of the heads. Nor of experts, whose matrices may be larger."""
-    for settings in ({}, {"heads": 1}, {"heads": 8, "width": 8}):
-        for moe in ({}, {"experts": 8, "expert_hidden": 384}, {"experts": 2, "shared_expert": 640}):
-            config = replace(CONFIG, **settings, **moe)
-            method = read_method(f"powersgd:{full_rank(config)}")
-            for shape in {parameter.shape for parameter in GPT(config.model, seed=None).parameters()}:
-                for tp in (n for n in range(1, config.heads + 1) if config.heads % n == 0):
-                    heads, *rest = shape
-                    assert method.factors(shape if heads != config.heads else (heads // tp, *rest)) is None, shape
-    for method in LOSSY:  # of which a run differs, and says why
-        assert why_it_differs(CONFIG, Layout.parse(f"dp=2,compress={method}")).startswith(f"compress={method} ")
 
 
 @pytest.mark.long

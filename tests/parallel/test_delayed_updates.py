@@ -9,7 +9,6 @@ from minidist.nn.gpt import GPT
 from minidist.nn.optim.clip import clip_grad_norm
 from minidist.nn.optim.optimizers import AdamW, average_gradients, warmup_cosine
 from minidist.parallel.loosened.delayed import DelayedDataParallel
-from minidist.trace import Event
 from minidist.train.batches import batch_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -88,16 +87,3 @@ def test_gradients_are_views_of_two_buffers_in_turn_and_no_rank_waits_for_the_en
         for step in (1, 2, 3):
             value = (1 + 2 + 3) * 10.0 ** (step - 1)
             assert seen[step] == [[[value] * 3] * 2, [], [value] * 5]
-
-
-def test_sums_begin_after_backward_on_a_stream_of_their_own(ranks):
-    log = run(ranks(2), CONFIG, Layout.parse("dp=2,sync=delayed"), RunOptions(trace=True)).ranks[0].log
-    spans = sorted((event for event in log if isinstance(event, Event)), key=lambda event: event.start)
-    size = 8 * sum(parameter.size for parameter in GPT(CONFIG.model).parameters())
-    sums = [event for event in spans if event.track == "communication" and event.details.get("bytes") == size]
-    backwards = [event for event in spans if event.name.startswith("backward")]
-    assert len(sums) == CONFIG.steps - 1
-    each = len(backwards) // CONFIG.steps
-    for step, event in enumerate(sums, 1):
-        assert event.start >= backwards[step * each - 1].end
-        assert event.stream != backwards[0].stream

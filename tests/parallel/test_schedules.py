@@ -98,48 +98,11 @@ def test_what_the_checker_refuses():
         (("0F0 0B0 0F1 0B1", "1F0 1B0 1F1 1B1"), "1: there are only 1 micro-batches"),
         (("0B0 0F0", "1F0 1B0"), "rank 0 is at 0B0, which needs 0F0 and 1B0 or 1I0"),
         (("0F0 0W0 0I0", "1F0 1B0"), "rank 0 is at 0W0, which needs 0I0"),
+        (  # rank 0 wants a backward before its second forward, rank 1 the second forward first
+            ("0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"),
+            "never end: rank 0 is at 0B0, which needs 1B0 or 1I0; rank 1 is at 1F1, which needs 0F1",
+        ),
     ):
         with pytest.raises(ScheduleError) as caught:
-            check_schedule(parsed(*ranks), 1)
+            check_schedule(parsed(*ranks), 2 if message.startswith("never") else 1)
         assert message in str(caught.value)
-
-
-def test_a_circle_of_ranks_is_told():
-    """Rank 0 wants a backward before its second forward, rank 1 the second forward first."""
-    with pytest.raises(ScheduleError) as caught:
-        check_schedule(parsed("0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"), 2)
-    assert str(caught.value) == (
-        "this schedule can never end: rank 0 is at 0B0, which needs 1B0 or 1I0; rank 1 is at 1F1, which needs 0F1"
-    )
-
-
-def test_every_swap_of_two_neighbours_is_judged_like_the_simulation():
-    """Of all schedules that differ from 1F1B by one swap, exactly those are refused that could never end: found out
-    here by doing one action after the other, with a set of what is there."""
-    original = schedule("1f1b", 3, 4)
-    refused = 0
-    for rank, place in itertools.product(range(3), range(7)):
-        swapped = [list(actions) for actions in original]
-        swapped[rank][place : place + 2] = swapped[rank][place : place + 2][::-1]
-        there, positions = set(), [0] * 3
-        for _ in range(100):
-            for r in range(3):
-                if positions[r] == len(swapped[r]):
-                    continue
-                action = swapped[r][positions[r]]
-                if action.kind == "F":
-                    ready = r == 0 or ("F", r - 1, action.micro_batch) in there
-                else:
-                    ready = ("F", r, action.micro_batch) in there
-                    ready &= r == 2 or ("B", r + 1, action.micro_batch) in there
-                if ready:
-                    there.add((action.kind, r, action.micro_batch))
-                    positions[r] += 1
-        ends = positions == [8] * 3
-        if ends:
-            check_schedule(swapped, 4)
-        else:
-            refused += 1
-            with pytest.raises(ScheduleError):
-                check_schedule(swapped, 4)
-    assert refused == 4  # most swaps only make a rank wait longer

@@ -5,11 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from minidist.nn.gpt import GPT, MLP, GPTConfig
-from minidist.nn.random import DropoutRNG
-from minidist.nn.tensor import Tensor
+from minidist.nn.gpt import GPT, GPTConfig
 from minidist.parallel import tensor
-from minidist.parallel.tensor import TensorParallel, heads_of
+from minidist.parallel.tensor import TensorParallel
 from minidist.parallel.tools.accumulation import accumulate
 from minidist.parallel.tools.plan import parallelize_module
 from minidist.train.config import TrainConfig
@@ -20,12 +18,6 @@ from minidist.train.trainer import run
 LIMIT = 60
 EVEN = GPTConfig(layers=3, heads=4, width=16, context=8)
 CONFIG = TrainConfig(layers=2, heads=6, width=24, context=12, steps=1, global_batch=2, micro_batch=2, dropout=0.2)
-
-
-def test_heads_are_shared_out_in_order():
-    assert [list(heads_of(rank, 3, 6)) for rank in range(3)] == [[0, 1], [2, 3], [4, 5]]
-    with pytest.raises(ValueError, match="6 heads cannot be split over 4 ranks"):
-        heads_of(0, 4, 6)
 
 
 def test_tensor_parallel_ranks_are_neighbours(ranks):
@@ -55,27 +47,6 @@ def test_sequence_parallelism_saves_activations(ranks):
     gains = norms * CONFIG.width * 4  # copies of the gains
     masks = norms * tokens * CONFIG.width  # a byte for each element: after the embeddings, and two a block
     assert one > tp and tp - sp == (kept + masks) - (kept + masks) // size - gains
-
-
-def mlp_alone(world):
-    mlp = MLP(GPTConfig(heads=6, width=24))
-    mlp.init_parameters(seed=0)
-    if world.size > 1:
-        plan = {"fc": tensor.ColumnParallelLinear, "proj": tensor.RowParallelLinear}
-        plan = {name: lambda module, group, kind=kind: kind(module, group, False) for name, kind in plan.items()}
-        assert parallelize_module(mlp, world, plan) is mlp
-    x = Tensor(np.random.default_rng(1).standard_normal((2, 5, 24), np.float32), requires_grad=True)
-    y = mlp(x)
-    y.backward(np.ones(y.shape, np.float32))
-    return y.data, x.grad, mlp.proj.bias.grad, mlp.fc.weight.grad
-
-
-def test_parallelize_a_module_by_itself(ranks):
-    (*whole, grad_weight), *_ = ranks(1).run(mlp_alone, timeout=LIMIT)
-    for size in (2, 3, 6):
-        found = ranks(size).run(mlp_alone, timeout=LIMIT)
-        assert all(np.array_equal(a, b) for one in found for a, b in zip(one[:3], whole, strict=True))
-        assert np.array_equal(np.concatenate([one[3] for one in found]), grad_weight)
 
 
 def test_a_plan_that_names_nothing():
@@ -120,18 +91,3 @@ def test_models_put_together_wrongly(ranks):
             "7 tokens cannot be split over 2 sequence-parallel ranks: pass a multiple of 2",
         ]
     ]
-
-
-def test_dropout_without_noise_is_none(ranks):
-    """Evaluation under sequence parallelism: what enters is scattered all the same."""
-
-    def loss(world, sequence):
-        model = GPT(replace(EVEN, dropout=0.5))
-        if world.size > 1:
-            TensorParallel(world, gpt_plan(sequence, np.float64)).apply(model)
-        tokens = np.arange(16).reshape(2, 8)
-        return model(tokens, tokens).item(), model(tokens, tokens, DropoutRNG(0, 0, 0)).item()
-
-    expected = ranks(1).run(loss, False, timeout=LIMIT)
-    for split in (False, True):
-        assert ranks(2).run(loss, split, timeout=LIMIT) == 2 * expected
