@@ -15,7 +15,7 @@ Shoeybi et al., "Megatron-LM" (2019). Simplified: no collective overlaps with ma
 with parts that are not a multiple of 16 columns wide, in up to 64 % of the elements. Split by rows, with the partial
 products added in float32, 70 to 90 % of the elements changed nearly always: the same sum in another order.
 (OpenBLAS 0.3.31, AVX-512.) So one process multiplies head by head too, and the heads' outputs are added in float64 and
-rounded once, on any number of ranks. This holds for float32 models; the last bit of a float64 model depends on the split.
+rounded once, for any number of ranks. This holds for float32 models; the last bit of a float64 model shows the split.
 """
 
 from functools import partial
