@@ -37,12 +37,9 @@ def both(standin, compiler):
             own = [backend.from_host(one.copy()) if isinstance(one, np.ndarray) else one for one in arguments]
             with np.errstate(all="ignore"):
                 found = function(*own)
-            found = found if isinstance(found, tuple) else (found,)
-            return [
-                (one.dtype, one.shape, backend.to_host(one).tobytes())
-                for one in (*found, *own)
-                if hasattr(one, "dtype")
-            ]
+            arrays = [*(found if isinstance(found, tuple) else (found,)), *own]
+            hosts = [backend.to_host(one) for one in arrays if hasattr(one, "dtype")]
+            return [(host.dtype, host.shape, host.tobytes()) for host in hosts]
         finally:
             backend.use("numpy")
 
@@ -54,20 +51,14 @@ def both(standin, compiler):
 
 
 def test_elementwise_functions_and_the_optimizer(both):
-    def gelu(x):
-        return functional._gelu(
-            x, True, functional.LINEAR, functional.CUBIC, 2 * functional.LINEAR, 6 * functional.CUBIC
-        )
-
+    constants = True, functional.LINEAR, functional.CUBIC, 2 * functional.LINEAR, 6 * functional.CUBIC
     for shape in SHAPES:
-        both(gelu, numbers(shape))
+        both(lambda x: functional._gelu(x, *constants), numbers(shape))
         both(lambda total: rounding.rounded(total, np.float32), numbers(shape, np.float64))
         for weight_decay in (0.0, 0.1):
-
-            def update(*own, weight_decay=weight_decay):
-                return optimizers.adamw_update(*own, 3, 1e-3, (0.9, 0.95), 1e-8, weight_decay)
-
-            both(update, *(numbers(shape, seed=seed) for seed in range(3)), np.abs(numbers(shape, seed=3)))
+            settings = 3, 1e-3, (0.9, 0.95), 1e-8, weight_decay
+            arrays = *(numbers(shape, seed=seed) for seed in range(3)), np.abs(numbers(shape, seed=3))
+            both(optimizers.adamw_update, *arrays, *settings)
     for dtype in (np.float32, np.float64):
         both(lambda gradient: clip._squares_on_grid(gradient, 2.0**20), numbers(1001, dtype))
 
@@ -79,10 +70,8 @@ def test_layer_norm(both):
         both(functional._centred, x, total, 7)
         both(functional._inverse_std, inverse_std, 7, 1e-5)
         both(lambda x, *others: functional._normalized(x.copy(), *others), x, inverse_std, gain, bias)
-        both(
-            lambda x, *others: functional._grad_of_normalized(x.copy(), *others),
-            x, total, projection, 7, numbers((rows, 7), seed=6), inverse_std,
-        )  # fmt: skip
+        others = total, projection, 7, numbers((rows, 7), seed=6), inverse_std
+        both(lambda x, *others: functional._grad_of_normalized(x.copy(), *others), x, *others)
 
 
 def test_sums_over_heads_and_columns_also_of_views(both):

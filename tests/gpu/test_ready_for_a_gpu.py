@@ -6,29 +6,24 @@ import subprocess
 import sys
 
 import pytest
+from choosing import long
 
 from minidist.course.answers import ROOT
 
 LIMIT = 600  # seconds
 
 
-def on_the_standin(which: str) -> str:
+OF_ARRAYS = "row_depends or columns or formats or atomic or stages or background or keep_24_bits or products and 33"
+OF_RUNS = "near and tiled or fp8 and ep or odd or short"
+
+
+@pytest.mark.parametrize("which", [OF_ARRAYS, long("products"), long(OF_RUNS)])
+def test_its_tests_run_on_the_standin(which):
     path = os.pathsep.join([str(ROOT / "tests" / "gpu" / "standin"), str(ROOT)])
     command = [sys.executable, "-m", "pytest", "tests/gpu/test_on_a_gpu.py", "-k", which, "-p", "no:cacheprovider"]
-    result = subprocess.run(
-        command, capture_output=True, text=True, timeout=LIMIT, cwd=ROOT, env=os.environ | {"PYTHONPATH": path}
-    )
-    assert result.returncode == 0, result.stdout + result.stderr
-    return result.stdout
-
-
-def test_its_first_tests_run_on_the_standin():
-    assert "skipped" not in on_the_standin("sum or product or formats or stages or background or keep_24_bits")
-
-
-@pytest.mark.long
-def test_its_other_tests_run_on_the_standin():
-    assert "skipped" not in on_the_standin("repeats or near or odd and dp or fp8 and tp or chunks and cp")
+    environment = os.environ | {"PYTHONPATH": path}
+    result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, cwd=ROOT, env=environment)
+    assert result.returncode == 0 and "skipped" not in result.stdout, result.stdout + result.stderr
 
 
 @pytest.mark.long

@@ -18,8 +18,6 @@ import numpy as np
 import pytest
 from own_gpus import with_gpus
 
-import minidist as md
-from minidist.backend import xp
 from minidist.course.answers import ROOT
 
 HERE = ROOT / "tests" / "gpu" / "standin"
@@ -36,166 +34,39 @@ def refusal(call, *arguments) -> str:
     return "none"
 
 
-REFUSED = {
-    r"TypeError": [  # what would cross unnoticed
-        lambda cp, x: np.asarray(x),
-        lambda cp, x: np.exp(x),
-        lambda cp, x: np.sum(x),
-        lambda cp, x: memoryview(x),
-        lambda cp, x: x + np.ones(3),
-        lambda cp, x: np.ones(3) + x,
-        lambda cp, x: x.__iadd__(np.ones(3)),
-        lambda cp, x: cp.add(x, np.ones(3)),
-        lambda cp, x: cp.exp(x, out=np.ones(3)),
-        lambda cp, x: cp.stack([x, np.ones(3)]),
-        lambda cp, x: cp.where(x > 0, x, np.ones(3)),
-        lambda cp, x: x[np.array([0])],
-        lambda cp, x: x[[0, 1]],
-        lambda cp, x: x.__setitem__(slice(None), np.ones(3)),
-        lambda cp, x: cp.asarray(["text"]),
-        lambda cp, x: pickle.dumps(x),
-        lambda cp, x: copy.deepcopy(x),
+REFUSED = {  # the beginning of the error -> calls
+    "TypeError": [  # what would cross unnoticed
+        "np.asarray(x)", "np.exp(x)", "np.sum(x)", "memoryview(x)", "x + np.ones(3)", "np.ones(3) + x",
+        "x.__iadd__(np.ones(3))", "cp.add(x, np.ones(3))", "cp.exp(x, out=np.ones(3))", "cp.stack([x, np.ones(3)])",
+        "cp.where(x > 0, x, np.ones(3))", "x[np.array([0])]", "x[[0, 1]]", "x.__setitem__(0, np.ones(3))",
+        "cp.asarray(['text'])", "pickle.dumps(x)", "copy.deepcopy(x)",
     ],
-    r"TypeError: .*(argument|cupy's)": [  # arguments that CuPy lacks
-        lambda cp, x: x.max(initial=0),
-        lambda cp, x: cp.sum(x, where=x > 0),
-        lambda cp, x: cp.exp(x, where=x > 0),
-        lambda cp, x: cp.zeros(3, like=x),
-        lambda cp, x: x.astype("f4", subok=True, device="cpu"),
+    "TypeError: .*(argument|cupy's)": [  # arguments that CuPy lacks
+        "x.max(initial=0)", "cp.sum(x, where=x > 0)", "cp.exp(x, where=x > 0)", "cp.zeros(3, like=x)",
+        "x.astype('f4', subok=True, device='cpu')",
     ],
-    r"AttributeError": [  # names that CuPy lacks
-        *(lambda cp, x, name=name: getattr(cp, name) for name in ("errstate", "float128", "str_", "vectorize")),
-        lambda cp, x: x.flags.writeable,
+    "AttributeError": ["cp.errstate", "cp.float128", "cp.str_", "cp.vectorize", "x.flags.writeable"],
+    "TypeError: .*odd address": ["cp.zeros(9, 'u1')[1:].view('f4')"],
+    "TypeError: .*column_sums": [  # sums whose order depends on how many there are
+        "terms.sum(axis=-2)", "cp.sum(terms, axis=(1,))", "terms.mean(1)",
     ],
-    r"RuntimeError: .*non-contiguous": [lambda cp, x: cp.zeros((4, 4))[:, :2].set(np.ones((4, 2)))],
-    r"TypeError: .*odd address": [lambda cp, x: cp.zeros(9, "u1")[1:].view("f4")],
-    r"TypeError: .*column_sums": [  # sums whose order depends on how many there are
-        lambda cp, x: cp.ones((2, 17, 3), "f4").sum(axis=-2),
-        lambda cp, x: cp.sum(cp.ones((2, 17, 3), "f4"), axis=(1,)),
-        lambda cp, x: cp.ones((2, 17, 3), "f4").mean(1),
+    "TypeError: .*matmul_each": [  # products of views at any address
+        "cp.ones((5, 3), 'f4') @ view", "view.T @ cp.ones((3, 5), 'f4')",
     ],
-    r"TypeError: .*matmul_each": [  # products of views at any address
-        lambda cp, x: cp.ones((5, 3), "f4") @ cp.ones(13, "f4")[1:].reshape(3, 4),
-        lambda cp, x: cp.ones(13, "f4")[1:].reshape(3, 4).T @ cp.ones((5, 3), "f4").T,
+    "none": [
+        "cp.ones((2, 17, 16), 'f4').sum(axis=-2)", "cp.ones((2, 16, 3), 'f4').sum(axis=-2)", "terms.sum(-1)",
+        "terms.sum((1, 2))", "terms.sum()", "terms.sum(axis=1, dtype='f8')", "cp.ones((5, 3), 'f4') @ view.copy()",
     ],
-    r"none": [
-        lambda cp, x: [cp.ones((2, *shape), "f4").sum(axis=-2) for shape in ((17, 16), (16, 3))],
-        lambda cp, x: [cp.ones((2, 17, 3), "f4").sum(axis) for axis in (-1, (1, 2), None)],
-        lambda cp, x: cp.ones((2, 17, 3), "f4").sum(axis=1, dtype="f8"),  # rounded afterwards
-        lambda cp, x: cp.ones((5, 3), "f4") @ cp.ones(13, "f4")[1:].reshape(3, 4).copy(),
-    ],
-}
+}  # fmt: skip
 
 
 def test_what_cupy_does_not_take_is_refused(standin):
     wrong = []
+    names = {"np": np, "cp": standin, "copy": copy, "pickle": pickle, "x": standin.asarray(np.arange(3.0))}
+    names |= {"terms": standin.ones((2, 17, 3), "f4"), "view": standin.ones(13, "f4")[1:].reshape(3, 4)}
     for error, calls in REFUSED.items():
-        for number, call in enumerate(calls):
-            told = refusal(call, standin, standin.asarray(np.arange(3.0)))
-            wrong += [] if re.match(error, told) else [(error, number, told)]
-    assert wrong == []
-
-
-def test_every_stop_is_counted(standin):
-    """CuPy counts a mask's elements also where it writes, and looks at the numbers that it counts."""
-    x = standin.asarray(np.arange(3.0))
-    assert float(x[1]) == 1 and bool(x.any()) and x.sum().item() == 3
-    x.get()
-    x[x > 0]
-    x[x > 0] = 5
-    x.set(np.ones(3))
-    standin.bincount(x.astype("i8"), minlength=4)
-    counts = {kind: count for (kind, _), count in standin.crossings.items()}
-    assert counts == {"to device": 2, "scalar": 3, "to host": 1, "size": 3}
-
-
-def test_it_computes_as_cupy_where_numpy_does_not(standin):
-    """Numbers are arrays without axes, elements are views, -0.0 fills as 0.0, and ``add.at`` has orders of its own."""
-    x = standin.zeros(3, "f4")
-    for number in (x.sum(), x.max(), x[0], standin.sum(x), x[0] + 1, np.float32(2) * x[0]):
-        assert isinstance(number, standin.ndarray) and number.shape == () and number.dtype == np.float32
-    x[0] += 5
-    element = x[1]
-    element += 7
-    assert x.tolist() == [5, 7, 0]
-    x = standin.ones((2, 2), "f4")
-    x[:] = -0.0  # CuPy clears contiguous memory; ``full`` does not
-    x[:, :1] = -0.0
-    assert np.signbit(x.get()).tolist() == [[True, False], [True, False]]
-    assert np.signbit(standin.full(2, -0.0, "f4").get()).all()
-    values, found = standin.asarray(np.array([1, 1e8, -1e8], "f4")), set()
-    for _ in range(20):
-        target = standin.zeros(1, "f4")
-        standin.add.at(target, standin.asarray([0, 0, 0]), values)
-        found.add(float(target))
-    assert found == {0.0, 1.0}
-
-
-def test_subnormal_numbers_are_zeros(standin):
-    """Of float32, wherever something is computed: CuPy compiles with -ftz=true. What is moved or looked at stays."""
-    tiny = np.array([1e-39, -1e-39, 1e-38, 0, -0.0, np.nan], "f4")
-    x = standin.asarray(tiny)
-    flushed = np.array([0, -0.0, 0, 0, -0.0, np.nan], "f4")
-    y = x.copy()
-    y *= 1
-    assert [(one * 1).get().tobytes() for one in (x, np.float32(1) * x, y)] == 3 * [flushed.tobytes()]
-    assert standin.exp2(standin.asarray(np.array([-130], "f4"))).tolist() == [0]
-    assert (standin.asarray(np.array([2.0**-126], "f4")) / 2).tolist() == [0]
-    assert standin.concatenate([x, x]).get()[:6].tobytes() == x.view("u4").view("f4").get().tobytes() == tiny.tobytes()
-    assert (standin.asarray(tiny.astype("f8")) * 1).tolist()[0] != 0
-
-
-# cuBLAS
-
-PRODUCT = {  # 2 x 3 by 3 x 4, row by row, as cuBLAS takes it: 4 x 3 by 3 x 2, column by column
-    "handle": 0xB1A5, "transa": 0, "transb": 0, "m": 4, "n": 2, "k": 3, "Atype": 14, "lda": 4, "Btype": 14, "ldb": 3,
-    "Ctype": 0, "ldc": 4, "computeType": 68, "algo": -1,
-}  # fmt: skip
-BATCHED = {"strideA": 12, "strideB": 6, "strideC": 8, "batchCount": 2}
-CALLS = [  # a change of the call, and its error
-    ({}, "none"),
-    ({"transa": 1, "lda": 3}, "none"),
-    ({"handle": 0}, "NOT_INITIALIZED"),
-    ({"m": 0}, "INVALID_VALUE"),
-    ({"transb": 3}, "INVALID_VALUE"),
-    ({"algo": 99}, "INVALID_VALUE"),
-    ({"lda": 3}, "leading dimension 3 of matrices with 4 rows"),
-    ({"ldb": 2}, "leading dimension 2 of matrices with 3 rows"),
-    ({"ldc": 3}, "leading dimension 3 of matrices with 4 rows"),
-    ({"lda": 11}, "elements 0 to 26 of 24"),
-    ({"k": 20, "ldb": 20}, "of 24"),
-    ({"n": 5}, "of 12"),
-    ({"Atype": 0}, "NOT_SUPPORTED"),
-    ({"Atype": 0, "Btype": 0}, "float32 is read from, or written to, an array of uint16"),
-    ({"Ctype": 14}, "NOT_SUPPORTED"),
-    ({"computeType": 64}, "NOT_SUPPORTED"),
-    ({"computeType": 70}, "NOT_SUPPORTED"),
-    ({"A": 4096}, "no device array lives at 0x1000"),
-    ({"m": 4.0}, "an integer is required"),
-    ({"A": "c", "Atype": 0, "B": "c", "Btype": 0}, "overlaps"),
-    ({"beta": "alpha"}, "only alpha = 1 and beta = 0"),
-    ({"B": "freed"}, "no device array lives"),
-    (BATCHED, "none"),
-    (BATCHED | {"strideC": 7}, "overlap"),
-    (BATCHED | {"strideA": 13}, "elements 0 to 25 of 24"),
-    (BATCHED | {"strideB": 0}, "stride 0"),
-    (BATCHED | {"batchCount": 3}, "of 24"),
-]
-
-
-def test_cublas_takes_what_is_there_and_fits(standin):
-    wrong = []
-    for changes, error in CALLS:
-        a, b, c = standin.zeros((2, 3, 4), "u2"), standin.zeros((2, 2, 3), "u2"), standin.ones((2, 2, 4), "f4")
-        one, zero, freed = np.ones(1, "f4"), np.zeros(1, "f4"), standin.zeros(999).data.ptr
-        at = {"a": a.data.ptr, "b": b.data.ptr, "c": c.data.ptr, "freed": freed, "alpha": one.ctypes.data}
-        call = PRODUCT | {"A": "a", "B": "b", "C": "c", "alpha": "alpha", "beta": zero.ctypes.data} | changes
-        call = {name: at.get(value, value) for name, value in call.items()}
-        multiply = standin.cuda.cublas.gemmStridedBatchedEx if "batchCount" in changes else standin.cuda.cublas.gemmEx
-        told = refusal(lambda multiply=multiply, call=call: multiply(**call))
-        wrong += [] if error in told else [(changes, told)]
-        if error == "none":
-            assert not c.get()[: call.get("batchCount", 1)].any()
+        told = {call: refusal(eval, call, names) for call in calls}
+        wrong += [(call, found) for call, found in told.items() if not re.match(error, found)]
     assert wrong == []
 
 
@@ -207,25 +78,21 @@ WAIT = "; cp.cuda.Stream.null.wait_event(stream.record())"
 TWO = "cp.cuda.set_device_count(2); cp.cuda.Device(1).use(); "
 PROGRAMS = [
     (GOOD + WAIT + "; assert y.get().tolist() == list(range(8))", "none"),
+    (GOOD + "; x + 1", "none"),  # to read what is read is allowed
     (CALL.format("x.data.ptr, host.ctypes.data"), "NcclError: NCCL_ERROR_INVALID_ARGUMENT: .* in no array"),
-    (CALL.format("x[1:].data.ptr, y.data.ptr"), "NcclError: NCCL_ERROR_INVALID_ARGUMENT: .* in no array"),
-    (CALL.format("x, y.data.ptr"), "TypeError: .*integer"),
+    (CALL.format("x[1:].data.ptr, y.data.ptr"), "NcclError: .* in no array"),
     (CALL.format("x[:4].data.ptr, x[2:].data.ptr").replace("8", "4", 1), "NcclError: .*overlap"),
     (GOOD.replace("stream.ptr", "0"), "KeyError"),
     (GOOD + "; y + 1", "RuntimeError: another stream writes this array"),
-    (GOOD + "; x + 1", "none"),  # to read what is read is allowed
     ("x += 1; " + GOOD, "RuntimeError: the stream does not wait for what the null stream computes"),
     (GOOD.replace("x.data", "x.copy().data"), "NcclError: .* in no array"),  # freed at once
     ("z = cp.empty(8); " + GOOD.replace("y.", "z.") + "; del z" + WAIT, "RuntimeError: an array was freed"),
     ("cp.cuda.Stream()", "NotImplementedError"),
-    ("nccl.NcclCommunicator(1, (1,) * 128, 0)", "TypeError: .*expected bytes, got tuple"),
-    ("nccl.NcclCommunicator(1, b'1', 0)", "ValueError: commId length 1 != 128"),
-    ("nccl.NcclCommunicator(1, nccl.get_unique_id(), 1)", "NcclError: NCCL_ERROR_INVALID_ARGUMENT"),
     ("nccl.groupEnd()", "NcclError: NCCL_ERROR_INVALID_USAGE"),
     ("cp.cuda.Device(1).use()", "RuntimeError: cudaErrorInvalidDevice"),
-    (TWO + "x + 1", "ValueError: Array device must be same"),
+    (TWO + "x + 1", "ValueError: the array is on device 0"),
     (TWO + "x.get()", "none"),
-    (TWO + "stream.use()", "RuntimeError: The device that the stream"),
+    (TWO + "stream.use()", "RuntimeError: the stream is of device 0"),
 ]
 
 
@@ -237,43 +104,15 @@ def alone(world, program: str) -> str:
     comm, stream = nccl.NcclCommunicator(1, nccl.get_unique_id(), 0), cp.cuda.Stream(non_blocking=True)
     x, y, host = cp.asarray(np.arange(8.0)), cp.empty(8), np.zeros(8)
     stream.wait_event(cp.cuda.Stream.null.record())
-    names = {"cp": cp, "nccl": nccl, "comm": comm, "stream": stream, "x": x, "y": y, "host": host, "world": world}
-    return refusal(exec, program, names)
+    return refusal(
+        exec, program, {"cp": cp, "nccl": nccl, "comm": comm, "stream": stream, "x": x, "y": y, "host": host}
+    )
 
 
 def test_what_a_gpu_would_do_wrong_raises(device_ranks):
     told = [device_ranks(1).run(with_gpus, 1, alone, program)[0] for program, _ in PROGRAMS]
     pairs = zip(PROGRAMS, told, strict=True)
     assert [(program, found) for (program, error), found in pairs if not re.match(error, found)] == []
-
-
-def shared(world) -> str:
-    """All ranks on GPU 0."""
-    import cupy as cp
-
-    nccl = cp.cuda.nccl
-    cp.cuda.Device(0).use()
-    unique_id = np.zeros(128, np.uint8)
-    if world.rank == 0:
-        unique_id[:] = np.frombuffer(nccl.get_unique_id(), np.uint8)
-    md.broadcast(unique_id, 0, world)
-    return refusal(nccl.NcclCommunicator, world.size, unique_id.tobytes(), world.rank)
-
-
-def hangs(world) -> None:
-    """What the library does not compare: the second call of a kind on one rank, another on the other."""
-    x = xp.asarray(np.ones(4))
-    md.all_reduce(x, group=world)
-    md.broadcast(x, 0, world)
-    md.all_reduce(x, group=world) if world.rank == 0 else md.broadcast(x, 0, world)
-    x.get()
-
-
-def test_two_ranks_on_one_device_are_refused_and_what_hangs_on_a_gpu_is_told(device_ranks):
-    for found in device_ranks(2).run(with_gpus, 2, shared):
-        assert found.startswith("NcclError: NCCL_ERROR_INVALID_USAGE") and "Duplicate GPU detected" in found
-    with pytest.raises(md.RankFailed, match="HangsOnAGPU"):
-        device_ranks(2).run(with_gpus, 2, hangs)
 
 
 # What CuPy says itself
@@ -353,7 +192,8 @@ def test_names_and_arguments_of_nccl_are_cupys(standin):
     if numbers is None:
         pytest.skip("CuPy finds no NCCL: pip install nvidia-nccl-cu12")
     nccl = standin.cuda.nccl
-    assert {name: getattr(nccl, name) for name in numbers} == numbers
+    ours = {name: getattr(nccl, name) for name in dir(nccl) if name.startswith("NCCL_")}
+    assert {name: numbers.get(name) for name in ours} == ours
     assert str(nccl.NcclError(5)) == error
     for name in METHODS:
         theirs = re.match(r"NcclCommunicator\.\w+\((.*)\)", methods[name].splitlines()[0])[1]

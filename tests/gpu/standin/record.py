@@ -18,8 +18,8 @@ FUNCTIONS = """
     take_along_axis tril unpackbits where zeros zeros_like
 """
 METHODS = """
-    all any argmax argmin argsort astype clip copy cumsum dot fill flatten get item max mean min nonzero prod put
-    ravel repeat reshape round set sort squeeze sum swapaxes take tobytes tolist transpose var view
+    all any argmax argmin astype clip copy cumsum dot fill flatten get item max mean min nonzero prod put
+    ravel repeat reshape round sort squeeze sum swapaxes take tolist transpose view
 """
 
 

@@ -9,7 +9,6 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 
 from cupy import kernel
-from cupy.bits import check_factor, check_sum
 from cupy.device.devices import Device, current_device
 from cupy.device.streams import before_use, get_current_stream
 from cupy.traffic import crossing, launched
@@ -27,20 +26,14 @@ class ndarray:
     # that it was allocated on
     __hash__ = None
 
-    def __init__(self, *args, **kwargs) -> None:
-        raise TypeError("make arrays with cupy.empty, cupy.zeros or cupy.asarray")
-
-    shape = property(lambda self: self._memory.shape)
-    dtype = property(lambda self: self._memory.dtype)
-    ndim = property(lambda self: self._memory.ndim)
-    size = property(lambda self: self._memory.size)
-    nbytes = property(lambda self: self._memory.nbytes)
-    itemsize = property(lambda self: self._memory.itemsize)
-    strides = property(lambda self: self._memory.strides)
     T = property(lambda self: wrap(self._memory.T))
-    flags = property(lambda self: Flags(self._memory))
     data = property(lambda self: Pointer(self))
     device = property(lambda self: Device(self._device))
+
+    @property
+    def flags(self) -> SimpleNamespace:
+        flags = self._memory.flags
+        return SimpleNamespace(c_contiguous=flags.c_contiguous, f_contiguous=flags.f_contiguous)
 
     @property
     def _host(self) -> np.ndarray:
@@ -48,61 +41,15 @@ class ndarray:
         before_use(self._memory, self._device)
         return self._memory
 
-    # What crosses to the host
-
     def get(self, stream=None, order="C", out=None, blocking=True) -> np.ndarray:
         crossing("to host")
         with self.device:  # as CuPy does here, but nowhere else
-            if out is None:
-                return np.array(self._host, order=order)
-            out[...] = self._host
-            return out
-
-    def set(self, arr, stream=None) -> None:
-        if type(arr) is not np.ndarray:
-            raise TypeError(f"only numpy.ndarray can be set to cupy.ndarray, got {type(arr).__name__}")
-        if arr.shape != self.shape or arr.dtype != self.dtype:
-            raise ValueError(f"{arr.dtype} {arr.shape} cannot be set to {self.dtype} {self.shape}")
-        if not (self.flags.c_contiguous or self.flags.f_contiguous):
-            raise RuntimeError("Cannot set to non-contiguous array")
-        crossing("to device")
-        self._host[...] = arr
+            return np.array(self._host, order=order)
 
     def fill(self, value) -> None:
         """Zeros of either sign become bytes of 0 in contiguous memory."""
         value = unwrap(value)
         self._host[...] = 0 if self.flags.c_contiguous and value == 0 else value
-
-    def _number(self):
-        crossing("scalar")
-        return self._host.item()
-
-    def item(self):
-        return self._number()
-
-    def __bool__(self) -> bool:
-        return bool(self._number())
-
-    def __int__(self) -> int:
-        return int(self._number())
-
-    def __float__(self) -> float:
-        return float(self._number())
-
-    def tolist(self):
-        crossing("to host")
-        return self._host.tolist()
-
-    def tobytes(self, order="C") -> bytes:
-        crossing("to host")
-        return self._host.tobytes(order)
-
-    def __repr__(self) -> str:
-        crossing("to host")
-        return repr(self._host)
-
-    def __format__(self, how: str) -> str:
-        return format(self._number(), how) if self.ndim == 0 else repr(self)
 
     # What NumPy would do by itself
 
@@ -132,8 +79,6 @@ class ndarray:
         return len(self._memory)
 
     def __iter__(self):
-        if self.ndim == 0:
-            raise TypeError("iteration over a 0-d array")
         return (self[place] for place in range(len(self)))
 
     def __getitem__(self, index):
@@ -153,14 +98,6 @@ class ndarray:
 
 
 owners: WeakValueDictionary[int, ndarray] = WeakValueDictionary()  # id of NumPy's array -> the device array with it
-
-
-class Flags:
-    def __init__(self, host: np.ndarray) -> None:
-        self.c_contiguous, self.f_contiguous = host.flags.c_contiguous, host.flags.f_contiguous
-        self.owndata = host.flags.owndata
-
-
 asked: deque = deque(maxlen=64)  # references to the arrays whose memory was last asked for its address
 
 
@@ -169,9 +106,26 @@ class Pointer:
 
     def __init__(self, array: ndarray) -> None:
         memory = array if array.base is None else array.base
-        self.ptr, begin = (one._memory.__array_interface__["data"][0] for one in (array, memory))
+        self.ptr, begin = address_of(array), address_of(memory)
         self.mem = SimpleNamespace(ptr=begin)
         asked.append(ref(memory))
+
+
+def address_of(array: ndarray) -> int:
+    return array._memory.__array_interface__["data"][0]
+
+
+def owner_of(start: int, stop: int) -> ndarray | None:
+    """The living array that owns these bytes."""
+
+    def references():
+        yield from reversed(list(asked))
+        yield from owners.valuerefs()
+
+    for array in (reference() for reference in references()):
+        if array is not None and address_of(array) <= start and stop <= address_of(array) + array._memory.nbytes:
+            return array
+    return None
 
 
 def wrap(value):
@@ -249,6 +203,7 @@ def checked(name: str, parameters: str):
 
 
 VIEWS = ("ravel", "reshape", "squeeze", "swapaxes", "transpose", "view")  # nothing is computed
+CROSSINGS = {"item": "scalar", "nonzero": "size", "tolist": "to host"}
 
 
 def _method(name: str, parameters: str):
@@ -256,50 +211,41 @@ def _method(name: str, parameters: str):
 
     def method(self, *args, **kwargs):
         check((self, *args), kwargs)
-        if name == "nonzero":
-            crossing("size")
+        if name in CROSSINGS:
+            crossing(CROSSINGS[name])
         inside = self._memory if name in VIEWS else self._host
         found = getattr(inside, name)(*map(unwrap, args), **{key: unwrap(one) for key, one in kwargs.items()})
-        check_sum(name, inside, found, args[0] if args else kwargs.get("axis"))
+        kernel.check_sum(name, inside, found, args[0] if args else kwargs.get("axis"))
         if not shows(found, inside):
             launched(name)
         return wrap(found)
 
-    method.__name__ = name
     return method
 
 
-def _elementwise(name: str, *inputs, out=None):
-    return kernel.launch(getattr(np, name), *map(unwrap, inputs), out=out)
+def _operator(name: str, reflected: bool = False):
+    def method(self, *others):
+        if not all(isinstance(other, OPERANDS) for other in others):
+            return NotImplemented
+        operands = (*others, self) if reflected else (self, *others)
+        return wrap(kernel.launch(getattr(np, name), *map(unwrap, operands)))
 
-
-def _binary(name: str):
-    return lambda self, other: wrap(_elementwise(name, self, other)) if isinstance(other, OPERANDS) else NotImplemented
-
-
-def _reflected(name: str):
-    return lambda self, other: wrap(_elementwise(name, other, self)) if isinstance(other, OPERANDS) else NotImplemented
+    return method
 
 
 def _in_place(name: str):
     def method(self, other):
-        _elementwise(name, self, other, out=self._host)
+        kernel.launch(getattr(np, name), self._host, unwrap(other), out=self._host)
         return self
 
     return method
 
 
-def _unary(name: str):
-    return lambda self: wrap(_elementwise(name, self))
-
-
 def _matmul(self, other):
-    if not isinstance(other, OPERANDS):
-        return NotImplemented
     launched("matmul")
     product = wrap(self._host @ unwrap(other))
-    check_factor(self)
-    check_factor(other)
+    kernel.check_factor(self)
+    kernel.check_factor(other)
     return product
 
 
@@ -309,20 +255,21 @@ ARITHMETIC = {
     "mod": "remainder", "pow": "power", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
     "lshift": "left_shift", "rshift": "right_shift",
 }  # fmt: skip
-COMPARISONS = {
+OTHERS = {
     "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
+    "neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert",
 }  # fmt: skip
-UNARY = {"neg": "negative", "pos": "positive", "abs": "absolute", "invert": "invert"}
 
+for _name in ("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides"):
+    setattr(ndarray, _name, property(lambda self, name=_name: getattr(self._memory, name)))
 for _name, _parameters in SIGNATURES["methods"].items():
     if _name not in vars(ndarray):
         setattr(ndarray, _name, _method(_name, _parameters))
 for _name, _ufunc in ARITHMETIC.items():
-    setattr(ndarray, f"__{_name}__", _binary(_ufunc))
-    setattr(ndarray, f"__r{_name}__", _reflected(_ufunc))
+    setattr(ndarray, f"__r{_name}__", _operator(_ufunc, reflected=True))
     setattr(ndarray, f"__i{_name}__", _in_place(_ufunc))
-for _name, _ufunc in COMPARISONS.items():
-    setattr(ndarray, f"__{_name}__", _binary(_ufunc))
-for _name, _ufunc in UNARY.items():
-    setattr(ndarray, f"__{_name}__", _unary(_ufunc))
+for _name, _ufunc in (ARITHMETIC | OTHERS).items():
+    setattr(ndarray, f"__{_name}__", _operator(_ufunc))
+for _kind in (bool, int, float):
+    setattr(ndarray, f"__{_kind.__name__}__", lambda self, kind=_kind: kind(self.item()))
 ndarray.__matmul__ = _matmul

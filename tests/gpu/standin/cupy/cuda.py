@@ -9,18 +9,6 @@ from cupy.device.devices import Device, device_count, set_device_count
 from cupy.device.streams import Event, Stream, get_current_stream
 
 
-class MemoryPool:
-    """Keeps nothing: there is no memory."""
-
-    def free_all_blocks(self) -> None:
-        pass
-
-    def used_bytes(self) -> int:
-        return 0
-
-    total_bytes = used_bytes
-
-
 class Core:
     """``cupy._core``: the libraries that CuPy adds with, of both kinds, as it begins with them: CUB."""
 

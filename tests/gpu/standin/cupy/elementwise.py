@@ -1,13 +1,12 @@
 """``cupy.ElementwiseKernel``: C for one element, compiled for the host by the system's C++ compiler, and run on all.
 
-The C is the one that a GPU would run. ``exp`` and ``tanh`` are NumPy's, called back from it, so that a kernel may be
-held against lines of NumPy to the last bit; subnormal numbers are zeros, as with CuPy's ``-ftz=true``. Without a
-compiler the stand-in cannot run a kernel.
+The C is the one that a GPU would run. ``tanh``, of one number for each element, is NumPy's, so that a kernel may be
+held against lines of NumPy to the last bit: the kernel runs once to write down these numbers, and again with their
+``tanh``. Subnormal numbers are zeros, as with CuPy's ``-ftz=true``. Without a compiler no kernel can run.
 """
 
 import ctypes
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -28,17 +27,6 @@ TYPES = {
 }  # fmt: skip
 
 
-def _callback(name: str, kind, dtype):
-    """NumPy's function of one number, callable from C."""
-    function = getattr(np, name)
-    return ctypes.CFUNCTYPE(kind, kind)(lambda value: function(dtype(value)))
-
-
-CALLBACKS = [
-    _callback(name, kind, dtype)
-    for name in ("exp", "tanh")
-    for kind, dtype in ((ctypes.c_float, np.float32), (ctypes.c_double, np.float64))
-]
 SOURCE = """
 #include <algorithm>
 #include <cmath>
@@ -55,20 +43,18 @@ using namespace std;
 #define __device__ static inline
 static inline unsigned int __float_as_uint(float value) { unsigned int bits; memcpy(&bits, &value, 4); return bits; }
 static inline float __uint_as_float(unsigned int bits) { float value; memcpy(&value, &bits, 4); return value; }
-static float (*exp_of_float)(float), (*tanh_of_float)(float);
-static double (*exp_of_double)(double), (*tanh_of_double)(double);
-static inline float numpys_exp(float value) { return exp_of_float(value); }
-static inline double numpys_exp(double value) { return exp_of_double(value); }
-static inline float numpys_tanh(float value) { return tanh_of_float(value); }
-static inline double numpys_tanh(double value) { return tanh_of_double(value); }
-#define exp numpys_exp
-#define tanh numpys_tanh
+static void *tanhs;
+static bool known;
+template <class N> static inline N numpys_tanh(N value, long long i) {
+    N *number = (N *)tanhs + i;
+    return known ? *number : (*number = value);
+}
+#define tanh(value) numpys_tanh(value, i)
 struct Indexer { long long count; long long size() const { return count; } };
 %s
 %s
-extern "C" void run(void **arrays, long long count, void **functions) {
-    exp_of_float = (float (*)(float))functions[0]; exp_of_double = (double (*)(double))functions[1];
-    tanh_of_float = (float (*)(float))functions[2]; tanh_of_double = (double (*)(double))functions[3];
+extern "C" void run(void **arrays, long long count, void *tanhs_, bool known_) {
+    tanhs = tanhs_, known = known_;
     Indexer _ind = {count};
     unsigned int mode = flush();
     for (long long i = 0; i < count; ++i) {
@@ -87,12 +73,8 @@ class Parameter:
 
     def __init__(self, text: str) -> None:
         *raw, self.type, self.name = text.split()
-        if raw not in ([], ["raw"]):
-            raise ValueError(f"{text!r} is no parameter of a kernel")
-        self.raw = bool(raw)
+        self.raw = raw == ["raw"]
         self.open = len(self.type) == 1
-        if not self.open and self.type not in TYPES:
-            raise TypeError(f"the type of {text!r} is none of {', '.join(TYPES)}, nor a capital letter")
 
 
 class ElementwiseKernel:
@@ -100,26 +82,18 @@ class ElementwiseKernel:
 
     def __init__(self, in_params, out_params, operation, name="kernel", reduce_dims=True, preamble="",
                  no_return=False, return_tuple=False, options=()) -> None:  # fmt: skip
-        if not re.fullmatch(r"[A-Za-z_]\w*", name):
-            raise ValueError(f'Invalid kernel name: "{name}"')
         self.inputs, self.outputs = ([Parameter(one) for one in text.split(",")] for text in (in_params, out_params))
         if "i" in [one.name for one in self.inputs + self.outputs]:
             raise ValueError("Can not use 'i' as a parameter name")
         if "--fmad=false" not in options:
             raise ValueError("without --fmad=false a GPU rounds a * b + c once, and NumPy twice")
-        self.operation, self.name, self.preamble, self.no_return = operation, name, preamble, no_return
+        self.operation, self.name, self.preamble = operation, name, preamble
 
     def __call__(self, *arguments):
-        if len(arguments) not in (len(self.inputs), len(self.inputs) + len(self.outputs)):
-            raise TypeError(f"Wrong number of arguments for {self.name!r}")
         given = [unwrap(one) for one in arguments]
-        for parameter, one in zip(self.inputs + self.outputs, given, strict=False):
-            if not isinstance(one, np.ndarray) and (parameter in self.outputs or parameter.raw):
-                raise TypeError(f"{self.name}: {parameter.name} must be an array")
         types = self._types(given)
-        inputs = given[: len(self.inputs)]
+        inputs, outputs = given[: len(self.inputs)], given[len(self.inputs) :]
         taking = [one for one, parameter in zip(inputs, self.inputs, strict=True) if not parameter.raw]
-        outputs = given[len(self.inputs) :]
         shape = outputs[0].shape if outputs else np.broadcast_shapes(*(np.shape(one) for one in taking))
         if outputs and np.broadcast_shapes(shape, *(np.shape(one) for one in taking + outputs)) != shape:
             raise ValueError(f"{self.name}: out shape is mismatched")
@@ -134,22 +108,21 @@ class ElementwiseKernel:
             if result is not one:
                 result[...] = one
         launched(self.name)
-        if self.no_return:
-            return None
         found = tuple(arguments[len(self.inputs) :]) or tuple(map(wrap, results))
         return found[0] if len(found) == 1 else found
 
     def _types(self, given: list) -> dict[str, np.dtype]:
         """What each type is: those of the arrays, which must fit."""
+        if len(given) not in (len(self.inputs), len(self.inputs) + len(self.outputs)):
+            raise TypeError(f"Wrong number of arguments for {self.name!r}")
         types = {name: np.dtype(name) for name in TYPES}
         for parameter, one in zip(self.inputs + self.outputs, given, strict=False):
-            if isinstance(one, np.ndarray) and types.setdefault(parameter.type, one.dtype) != one.dtype:
-                raise TypeError(
-                    f"{self.name}: Type is mismatched. {parameter.name} {one.dtype} {types[parameter.type]}"
-                )
-        missing = {one.type for one in self.inputs + self.outputs} - set(types)
-        if missing:
-            raise TypeError(f"{self.name}: no array decides the type {missing}")
+            if isinstance(one, np.ndarray):
+                if types.setdefault(parameter.type, one.dtype) != one.dtype:
+                    told = f"{parameter.name} is {one.dtype}, not {types[parameter.type]}"
+                    raise TypeError(f"{self.name}: Type is mismatched. {told}")
+            elif parameter in self.outputs or parameter.raw:
+                raise TypeError(f"{self.name}: {parameter.name} must be an array")
         return types
 
     def _run(self, arrays: list[np.ndarray], types: dict[str, np.dtype], count: int) -> None:
@@ -159,20 +132,42 @@ class ElementwiseKernel:
         ]
         lines = []
         for place, parameter in enumerate(parameters):
-            kind = TYPES[types[parameter.type].name]
-            const = "const " if parameter in self.inputs else ""
-            pointer = f"(({const}{kind} *)arrays[{place}])"
-            lines.append(
-                f"{const}{kind} *{parameter.name} = {pointer};"
-                if parameter.raw
-                else f"{const}{kind} &{parameter.name} = {pointer}[i];"
-            )
+            kind = ("const " if parameter in self.inputs else "") + TYPES[types[parameter.type].name]
+            pointer = f"(({kind} *)arrays[{place}])"
+            how = f"*{parameter.name} = {pointer}" if parameter.raw else f"&{parameter.name} = {pointer}[i]"
+            lines.append(f"{kind} {how};")
         source = SOURCE % ("\n".join(letters), self.preamble, "\n".join(lines), self.operation)
-        functions = [ctypes.cast(one, ctypes.c_void_p) for one in CALLBACKS]
-        pointers = [ctypes.c_void_p(one.ctypes.data) for one in arrays]
-        _compiled(self.name, source)(
-            (ctypes.c_void_p * len(pointers))(*pointers), count, (ctypes.c_void_p * len(functions))(*functions)
-        )
+        pointers = (ctypes.c_void_p * len(arrays))(*(one.ctypes.data for one in arrays))
+        kernel, numbers = _compiled(self.name, source), None
+        if "tanh(" in self.operation:
+            numbers = np.empty(count, arrays[-1].dtype)
+            kernel(pointers, count, numbers.ctypes.data, False)
+            np.tanh(numbers, out=numbers)
+        kernel(pointers, count, None if numbers is None else numbers.ctypes.data, True)
+
+
+DOT = "T x, T y", "T out", "x * y", "a + b", "out = a", "0"
+
+
+class ReductionKernel:
+    """The one that the library has: dot products of rows."""
+
+    def __init__(
+        self, in_params, out_params, map_expr, reduce_expr, post_map_expr, identity, name="reduce_kernel",
+        reduce_type=None, reduce_dims=True, preamble="", options=(),
+    ) -> None:  # fmt: skip
+        code = in_params, out_params, map_expr, reduce_expr, post_map_expr, identity
+        if code != DOT or (reduce_type, preamble, options) != (None, "", ("--fmad=false",)):
+            raise NotImplementedError(f"the stand-in for CuPy cannot run the kernel {name}")
+        self.name = name
+
+    def __call__(self, a, b, axis=None):
+        if a.dtype != b.dtype or axis != -1:
+            raise TypeError(
+                f"{self.name}: two arrays of one dtype, and the last axis, not {a.dtype}, {b.dtype}, {axis}"
+            )
+        launched(self.name)
+        return wrap(np.einsum("...n,...n->...", unwrap(a), unwrap(b)))
 
 
 def _as(one, dtype: np.dtype):
@@ -186,8 +181,6 @@ _loaded: dict[str, object] = {}
 def _compiled(name: str, source: str):
     """The function ``run`` of this source."""
     if source not in _loaded:
-        if COMPILER is None:
-            raise RuntimeError("the stand-in for CuPy needs a C++ compiler to run a kernel")
         library = FOLDER / f"{name}-{sha256(source.encode()).hexdigest()[:16]}.so"
         if not library.exists():
             FOLDER.mkdir(exist_ok=True)
@@ -197,6 +190,6 @@ def _compiled(name: str, source: str):
                 subprocess.run(command, input=source, text=True, check=True, timeout=120)
                 os.replace(part, library)  # whole, although several ranks may compile it at once
         run = ctypes.CDLL(str(library)).run
-        run.restype, run.argtypes = None, [ctypes.c_void_p, ctypes.c_longlong, ctypes.c_void_p]
+        run.restype, run.argtypes = None, [ctypes.c_void_p, ctypes.c_longlong, ctypes.c_void_p, ctypes.c_bool]
         _loaded[source] = run
     return _loaded[source]

@@ -1,10 +1,12 @@
-"""An elementwise kernel of the device that does not exist."""
+"""Kernels of the device that does not exist: their bits, and sums and products whose bits would depend on layouts."""
 
 import numpy as np
 
 from cupy.traffic import launched
 
-SUBNORMAL = np.uint32(0x7FFFFF)  # the bits of the largest subnormal float32
+SMALLEST = np.finfo(np.float32).tiny  # of the numbers that are not subnormal
+SIDE_BY_SIDE, TERMS = 32, 16  # minidist/reductions.py; up to so many terms are added in one order all the same
+ALIGNMENT = 256  # bytes (minidist/products.py)
 
 
 def launch(compute, *inputs, out=None, **options):
@@ -18,22 +20,33 @@ def launch(compute, *inputs, out=None, **options):
     found = compute(*map(flushed, inputs), **options)
     if isinstance(found, tuple):
         return tuple(map(flushed, found))
-    if out is not None and has_subnormal(out):
-        out[...] = flushed(out)
+    if out is not None and (zeros := flushed(out)) is not out:
+        out[...] = zeros
     return flushed(found)
-
-
-def has_subnormal(array: np.ndarray) -> bool:
-    if array.dtype != np.float32:
-        return False
-    bits = np.atleast_1d(array).view(np.uint32) & np.uint32(0x7FFFFFFF)
-    return bool(((bits - np.uint32(1)) < SUBNORMAL).any())  # of 0 it is the largest integer
 
 
 def flushed(value):
     """Zeros of the same sign for subnormal float32 numbers."""
-    if isinstance(value, np.float32):
-        return value if abs(value) >= np.finfo(np.float32).tiny or value == 0 else np.copysign(np.float32(0), value)
-    if not isinstance(value, np.ndarray) or not has_subnormal(value):
+    if getattr(value, "dtype", None) != np.float32:
         return value
-    return np.where(np.abs(value) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), value), value)
+    subnormal = (np.abs(value) < SMALLEST) & (value != 0)
+    return np.where(subnormal, np.copysign(np.float32(0), value), value) if subnormal.any() else value
+
+
+def check_sum(name: str, terms: np.ndarray, found, axis) -> None:
+    """A float32 sum over an axis that is not the last: CuPy's order depends on how many results there are."""
+    if name not in ("sum", "mean") or axis is None or getattr(found, "dtype", None) != np.float32:
+        return
+    axes = {one % terms.ndim for one in (axis if isinstance(axis, tuple) else (axis,))}
+    many = terms.size // max(1, found.size) > TERMS
+    if terms.ndim - 1 not in axes and 0 < found.size < SIDE_BY_SIDE and many:
+        raise TypeError(
+            f"cupy.{name} over axis {axis} of {terms.shape}: the order depends on how many results there are, "
+            f"{found.size}; use reductions.column_sums"
+        )
+
+
+def check_factor(array) -> None:
+    """A float32 factor of ``@`` that begins at any address: cuBLAS may choose another kernel than elsewhere."""
+    if array.dtype == np.float32 and (array.data.ptr - array.data.mem.ptr) % ALIGNMENT:
+        raise TypeError(f"cuBLAS may choose its kernel by the address of a view {array.shape}: use matmul_each")

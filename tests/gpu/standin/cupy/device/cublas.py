@@ -7,22 +7,20 @@ a result that overlaps a factor, factors of different types.
 """
 
 import ctypes
-from itertools import chain
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
-from cupy.arrays import asked, owners
+from cupy.arrays import address_of, owner_of
 from cupy.traffic import product
 
-CUBLAS_OP_N, CUBLAS_OP_T, CUBLAS_OP_C = 0, 1, 2
+CUBLAS_OP_N, CUBLAS_OP_T = 0, 1
 CUBLAS_GEMM_DEFAULT = -1
 CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_64F = 68, 70
 CUDA_R_32F, CUDA_R_64F, CUDA_R_16F, CUDA_R_16BF = 0, 1, 2, 14  # of cupy.cuda.runtime
 HANDLE = 0xB1A5
 
 NAMES = {CUDA_R_32F: "float32", CUDA_R_64F: "float64", CUDA_R_16F: "float16", CUDA_R_16BF: "bfloat16"}
-STORED = {CUDA_R_32F: "float32", CUDA_R_64F: "float64", CUDA_R_16F: "uint16", CUDA_R_16BF: "uint16"}
+STORED = dict(zip(NAMES, map(np.dtype, ("float32", "float64", "uint16", "uint16")), strict=True))
 # Type of sums -> (C type of alpha and beta, type of the result, types of the factors): rows of cuBLAS's table
 COMPUTE = {
     CUBLAS_COMPUTE_32F: (ctypes.c_float, CUDA_R_32F, (CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF)),
@@ -54,32 +52,32 @@ def gemmStridedBatchedEx(
     strideC, batchCount, computeType, algo,
 ):  # fmt: skip
     factors, result = ((A, Atype, lda, strideA), (B, Btype, ldb, strideB)), (C, Ctype, ldc, strideC)
-    if batchCount > 1 and strideC < ldc * n:
-        raise CUBLASError(f"CUBLAS_STATUS_INVALID_VALUE: results that overlap, {strideC} elements apart")
+    _check(batchCount == 1 or strideC >= ldc * n, f"results overlap, {strideC} elements apart")
     _products(handle, (transa, transb), (m, n, k), alpha, factors, beta, result, batchCount, computeType, algo)
+
+
+def _check(right: bool, otherwise: str) -> None:
+    if not right:
+        raise CUBLASError(otherwise)
 
 
 def _products(handle, orders, sizes, alpha, factors, beta, result, count, compute, algo) -> None:
     (m, n, k), (_, kind, *_) = sizes, factors[0]
-    if handle != HANDLE:
-        raise CUBLASError("CUBLAS_STATUS_NOT_INITIALIZED: the handle is not that of this device")
     if any(type(one) is not int for one in (*orders, *sizes, *result, *factors[0], *factors[1], count)):
         raise TypeError("an integer is required")
-    if min(m, n, k, count) < 1 or set(orders) - {CUBLAS_OP_N, CUBLAS_OP_T} or algo != CUBLAS_GEMM_DEFAULT:
-        raise CUBLASError(f"CUBLAS_STATUS_INVALID_VALUE: sizes {sizes}, orders {orders}, algorithm {algo}")
-    if compute not in COMPUTE:
-        raise CUBLASError(f"CUBLAS_STATUS_NOT_SUPPORTED: compute type {compute}")
+    _check(handle == HANDLE, "the handle is not that of this device")
+    _check(min(m, n, k, count) > 0 and algo == CUBLAS_GEMM_DEFAULT, f"sizes {sizes}, {count} times, by {algo}")
+    _check(set(orders) <= {CUBLAS_OP_N, CUBLAS_OP_T} and compute in COMPUTE, f"orders {orders}, summed in {compute}")
     number, of_result, of_factors = COMPUTE[compute]
-    if factors[1][1] != kind or kind not in of_factors or result[1] != of_result:
-        raise CUBLASError(f"CUBLAS_STATUS_NOT_SUPPORTED: {kind}, {factors[1][1]} -> {result[1]}, summed in {compute}")
-    if (number.from_address(alpha).value, number.from_address(beta).value) != (1, 0):
-        raise CUBLASError("only alpha = 1 and beta = 0 are used here")
+    fits = factors[1][1] == kind and kind in of_factors and result[1] == of_result
+    _check(fits, f"not supported: {kind}, {factors[1][1]} -> {result[1]}, summed in {compute}")
+    one_and_zero = (number.from_address(alpha).value, number.from_address(beta).value) == (1, 0)
+    _check(one_and_zero, "only alpha = 1 and beta = 0 are used here")
     # Stored by columns, (rows, columns) of each: read by rows, as NumPy does, they are (columns, rows).
     stored = (m, k) if orders[0] == CUBLAS_OP_N else (k, m), (k, n) if orders[1] == CUBLAS_OP_N else (n, k)
     a, b = (_matrices(*factor, *shape, count) for factor, shape in zip(factors, stored, strict=True))
     c = _matrices(*result, m, n, count)
-    if np.may_share_memory(c, a) or np.may_share_memory(c, b):
-        raise CUBLASError("CUBLAS_STATUS_INVALID_VALUE: the result overlaps a factor")
+    _check(not np.may_share_memory(c, a) and not np.may_share_memory(c, b), "the result overlaps a factor")
     a, b = (
         _numbers(one, kind).swapaxes(-1, -2) if order == CUBLAS_OP_T else _numbers(one, kind)
         for one, order in zip((a, b), orders, strict=True)
@@ -90,29 +88,17 @@ def _products(handle, orders, sizes, alpha, factors, beta, result, count, comput
 
 def _matrices(address: int, kind: int, leading: int, stride: int, rows: int, columns: int, count: int) -> np.ndarray:
     """What is at an address: matrices by columns, so (count, columns, rows), a view of a device array's memory."""
-    if leading < rows:
-        raise CUBLASError(f"CUBLAS_STATUS_INVALID_VALUE: leading dimension {leading} of matrices with {rows} rows")
-    if stride < 0 or (count > 1 and stride == 0):
-        raise CUBLASError(f"CUBLAS_STATUS_INVALID_VALUE: stride {stride} between matrices")
-    memory, begin = _memory(address)
-    if memory.dtype.name != STORED[kind]:
-        raise CUBLASError(f"{NAMES[kind]} is read from, or written to, an array of {memory.dtype}")
-    first, rest = divmod(address - begin, memory.itemsize)
+    _check(leading >= rows, f"leading dimension {leading} of matrices with {rows} rows")
+    _check(stride > 0 or (stride == 0 and count == 1), f"stride {stride} between matrices")
+    owner = owner_of(address, address + 1)
+    _check(owner is not None, f"an illegal memory access: no device array lives at {address:#x}")
+    memory = owner._host.ravel("K")  # a view: an array that owns its memory has no gaps
+    _check(memory.dtype == STORED[kind], f"{NAMES[kind]} is read from, or written to, an array of {memory.dtype}")
+    first, rest = divmod(address - address_of(owner), memory.itemsize)
     end = first + (count - 1) * stride + (columns - 1) * leading + rows
-    if rest or end > memory.size:
-        raise CUBLASError(f"an illegal memory access: elements {first} to {end} of {memory.size}")
+    _check(rest == 0 and end <= memory.size, f"an illegal memory access: elements {first} to {end} of {memory.size}")
     strides = tuple(memory.itemsize * step for step in (stride, leading, 1))
-    return as_strided(memory[first:], (count, columns, rows), strides)
-
-
-def _memory(address: int) -> tuple[np.ndarray, int]:
-    """The memory of the live device array that an address is in, as one axis, and where it begins."""
-    for array in chain((reference() for reference in reversed(asked)), owners.values()):
-        if array is not None:
-            begin = array._host.__array_interface__["data"][0]
-            if begin <= address < begin + array.nbytes:
-                return as_strided(array._host, (array.size,), (array.itemsize,)), begin
-    raise CUBLASError(f"an illegal memory access: no device array lives at {address:#x}")
+    return np.ndarray((count, columns, rows), memory.dtype, memory, first * memory.itemsize, strides)
 
 
 def _numbers(stored: np.ndarray, kind: int) -> np.ndarray:

@@ -26,11 +26,8 @@ def current_device() -> int:
 class Device:
     """``with Device(1):`` makes a device the current one."""
 
-    def __init__(self, device: "int | Device | None" = None) -> None:
-        self.id = current_device() if device is None else int(device)
-
-    def __int__(self) -> int:
-        return self.id
+    def __init__(self, device: int | None = None) -> None:
+        self.id = current_device() if device is None else device
 
     def __eq__(self, other) -> bool:
         return isinstance(other, Device) and self.id == other.id

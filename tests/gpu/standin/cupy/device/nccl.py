@@ -7,33 +7,22 @@ NCCL defines it; calls that would hang because ranks call different things raise
 
 import ctypes
 import threading
-import time
+from collections import Counter
 from multiprocessing.connection import Client
 from operator import index
 from weakref import ref
 
-import numpy as np
-
+from cupy.arrays import owner_of
 from cupy.device import streams
 from cupy.device.devices import Device
-from cupy.device.nccl_hub import HangsOnAGPU, Hub
+from cupy.device.nccl_hub import DTYPES, Hub, result
 
 available = True
-NCCL_SUM, NCCL_PROD, NCCL_MAX, NCCL_MIN, NCCL_AVG = range(5)
-NCCL_INT8 = NCCL_CHAR = 0
-NCCL_UINT8 = 1
-NCCL_INT32 = NCCL_INT = 2
-NCCL_UINT32 = 3
-NCCL_INT64, NCCL_UINT64 = 4, 5
-NCCL_FLOAT16 = NCCL_HALF = 6
-NCCL_FLOAT32 = NCCL_FLOAT = 7
-NCCL_FLOAT64 = NCCL_DOUBLE = 8
-NCCL_BFLOAT16 = 9
-DTYPES = dict(enumerate(map(np.dtype, ("i1", "u1", "i4", "u4", "i8", "u8", "f2", "f4", "f8"))))  # NumPy has no bfloat16
+NCCL_SUM, NCCL_PROD, NCCL_MAX, NCCL_MIN = range(4)
+NCCL_INT8, NCCL_UINT8, NCCL_INT32, NCCL_UINT32, NCCL_INT64, NCCL_UINT64 = range(6)
+NCCL_FLOAT16, NCCL_FLOAT32, NCCL_FLOAT64 = range(6, 9)
 UNIQUE_ID_BYTES = 128
 ERRORS = {  # status: its name in CuPy, what NCCL says
-    1: ("NCCL_ERROR_UNHANDLED_CUDA_ERROR", "unhandled cuda error (run with NCCL_DEBUG=INFO for details)"),
-    2: ("NCCL_ERROR_SYSTEM_ERROR", "unhandled system error (run with NCCL_DEBUG=INFO for details)"),
     4: ("NCCL_ERROR_INVALID_ARGUMENT", "invalid argument (run with NCCL_DEBUG=WARN for details)"),
     5: ("NCCL_ERROR_INVALID_USAGE", "invalid usage (run with NCCL_DEBUG=WARN for details)"),
     6: ("NCCL_ERROR_REMOTE_ERROR", "remote process exited or there was a network error"),
@@ -41,13 +30,13 @@ ERRORS = {  # status: its name in CuPy, what NCCL says
 _group = threading.local()
 
 
+class HangsOnAGPU(RuntimeError):
+    """Ranks call different things. NCCL does not notice."""
+
+
 class NcclError(RuntimeError):
     def __init__(self, status: int, detail: str = "") -> None:
-        self.status = status
         super().__init__(": ".join(ERRORS[status]) + (f" [{detail}]" if detail else ""))
-
-    def __reduce__(self):
-        return NcclError, (self.status,)
 
 
 def get_unique_id() -> bytes:
@@ -77,48 +66,35 @@ class Span:
     """Bytes of a device array, by their address."""
 
     def __init__(self, address: int, nbytes: int) -> None:
-        self.start, self.stop = index(address), index(address) + nbytes
-        owner = _owner_of(self.start, self.stop)
+        self.start, self.stop, self.nbytes = index(address), index(address) + nbytes, nbytes
+        owner = owner_of(self.start, self.stop)
+        if owner is None or owner.device != Device():
+            raise NcclError(4, f"{nbytes} bytes at {address:#x} are in no array of this device")
         self.owner, self.allocated_on = ref(owner), owner._stream
         self._memory = owner._memory  # a GPU does not take freed memory away
 
     def read(self) -> bytes:
-        return ctypes.string_at(self.start, self.stop - self.start)
+        return ctypes.string_at(self.start, self.nbytes)
 
     def write(self, content: bytes) -> None:
-        assert len(content) == self.stop - self.start
+        assert len(content) == self.nbytes
         ctypes.memmove(self.start, content, len(content))
-
-
-def _owner_of(start: int, stop: int):
-    from cupy.arrays import owners
-
-    for weak in owners.valuerefs():
-        array = weak()
-        if array is not None:
-            begin = array._memory.__array_interface__["data"][0]
-            if begin <= start and stop <= begin + array._memory.nbytes:
-                if array._device != Device().id:
-                    raise NcclError(4, f"memory of device {array._device} on device {Device().id}")
-                return array
-    raise NcclError(4, f"{stop - start} bytes at {start:#x} are in no array of this device")
 
 
 class NcclCommunicator:
     def __init__(self, ndev: int, commId: bytes, rank: int, config=None) -> None:
         self._connection = None
-        if not isinstance(commId, bytes):
-            raise TypeError(f"Argument 'commId' has incorrect type (expected bytes, got {type(commId).__name__})")
-        if len(commId) != UNIQUE_ID_BYTES:
-            raise ValueError(f"commId length {len(commId)} != {UNIQUE_ID_BYTES}.")
-        if not 0 <= index(rank) < index(ndev):
-            raise NcclError(4)
+        if not isinstance(commId, bytes) or len(commId) != UNIQUE_ID_BYTES or not 0 <= index(rank) < index(ndev):
+            raise NcclError(4, f"rank {rank} of {ndev}, id {commId!r}")
         self._ndev, self._rank, self._device = ndev, rank, Device()
         self._error: BaseException | None = None
         self._aborted = False
         host, port = commId.rstrip(b"\0").decode().split()
         self._connection = Client((host, int(port)))
-        self._ask(ndev, rank, self._device.pci_bus_id)
+        self._collectives, self._messages = 0, Counter()
+        devices = self._everyones(self._device.pci_bus_id)
+        if len(set(devices)) < ndev:
+            raise NcclError(5, f"Duplicate GPU detected: {devices}")
 
     def __del__(self) -> None:
         self.destroy()
@@ -156,14 +132,12 @@ class NcclCommunicator:
     def reduceScatter(self, sendbuf, recvbuf, recvcount, datatype, op, stream) -> None:
         nbytes = recvcount * DTYPES[datatype].itemsize
         source, target = Span(sendbuf, nbytes * self._ndev), Span(recvbuf, nbytes)
-        _check_apart(source, target, source.start + self._rank * nbytes == target.start)
-        self._collective("reduceScatter", (datatype, op), stream, source, target)
+        self._collective("reduceScatter", (datatype, op), stream, source, target, self._rank * nbytes)
 
     def allGather(self, sendbuf, recvbuf, count, datatype, stream) -> None:
         nbytes = count * DTYPES[datatype].itemsize
         source, target = Span(sendbuf, nbytes), Span(recvbuf, nbytes * self._ndev)
-        _check_apart(source, target, target.start + self._rank * nbytes == source.start)
-        self._collective("allGather", (datatype,), stream, source, target)
+        self._collective("allGather", (datatype,), stream, source, target, -self._rank * nbytes)
 
     def send(self, sendbuf, count, datatype, peer, stream) -> None:
         self._message("send", sendbuf, count, datatype, peer, stream)
@@ -181,22 +155,39 @@ class NcclCommunicator:
         if not 0 <= index(rank) < self._ndev:
             raise NcclError(4)
 
-    def _collective(self, name: str, arguments: tuple, stream: int, source: Span | None, target: Span | None) -> None:
+    def _collective(
+        self, name: str, arguments: tuple, stream: int, source: Span | None, target: Span | None, shift: int = 0
+    ) -> None:
+        """``shift``: how far behind its source a target begins that is in place. Other overlaps are undefined."""
         if getattr(_group, "depth", 0):
             raise NotImplementedError("a collective within a group call")
-        if source and target:
-            _check_apart(source, target, name in ("reduceScatter", "allGather") or source.start == target.start)
+        overlap = source and target and source.start < target.stop and target.start < source.stop
+        if overlap and target.start - source.start != shift:
+            raise NcclError(4, "buffers overlap, and not in place")
 
         def work() -> list[tuple[Span, bytes]]:
-            found = self._ask("collective", name, arguments, source and source.read())
-            return [] if target is None else [(target, found)]
+            calls = self._everyones((name, arguments, source and source.read()))
+            lengths = {len(content) for *_, content in calls if content is not None}
+            if len({call[:2] for call in calls}) > 1 or len(lengths) > 1:
+                raise HangsOnAGPU(f"ranks call different things: {[call[:2] for call in calls]}, {lengths} bytes")
+            return (
+                [] if target is None else [(target, result(name, arguments, [call[2] for call in calls], self._rank))]
+            )
 
         self._submit(stream, work, [source] if source else [], [target] if target else [])
 
     def _exchange(self, outgoing: dict[int, Span], incoming: dict[int, Span]) -> list[tuple[Span, bytes]]:
-        sizes = {peer: span.stop - span.start for peer, span in incoming.items()}
-        found = self._ask("exchange", {peer: span.read() for peer, span in outgoing.items()}, sizes)
-        return [(span, found[peer]) for peer, span in incoming.items()]
+        """A send waits for its receive, which tells how many bytes it expects."""
+        names = {peer: (self._rank, peer, self._sent(self._rank, peer)) for peer in outgoing}
+        theirs = {peer: (peer, self._rank, self._sent(peer, self._rank)) for peer in incoming}
+        posted = {("bytes", *names[peer]): [1, span.read()] for peer, span in outgoing.items()}
+        posted |= {("size", *theirs[peer]): [1, span.nbytes] for peer, span in incoming.items()}
+        awaited = {("size", *name) for name in names.values()} | {("bytes", *name) for name in theirs.values()}
+        found = self._meet(posted, awaited)
+        expected = {peer: found[("size", *names[peer])] for peer in outgoing}
+        if expected != {peer: span.nbytes for peer, span in outgoing.items()}:
+            raise HangsOnAGPU(f"other ranks expect {expected} bytes of rank {self._rank}, which sends others")
+        return [(span, found[("bytes", *theirs[peer])]) for peer, span in incoming.items()]
 
     def _submit(self, pointer: int, work, read, written) -> None:
         """Put work into a stream: ``work()`` reads some bytes and returns what to write to others.
@@ -228,24 +219,26 @@ class NcclCommunicator:
                 self._error = error
                 raise
 
-    def _ask(self, *question):
-        deadline = time.monotonic() + streams.LIMIT
+    def _sent(self, source: int, destination: int) -> int:
+        """The number of a message between two ranks."""
+        self._messages[source, destination] += 1
+        return self._messages[source, destination]
+
+    def _everyones(self, mine) -> list:
+        """Every rank's, for its next collective."""
+        self._collectives += 1
+        names = [(self._collectives, rank) for rank in range(self._ndev)]
+        found = self._meet({names[self._rank]: [self._ndev, mine]}, set(names))
+        return [found[name] for name in names]
+
+    def _meet(self, posted: dict[tuple, list], awaited: set[tuple]) -> dict:
         try:
-            self._connection.send(question)
+            self._connection.send((posted, awaited))
             while not self._connection.poll(0.05):  # in steps, since another thread may abort
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"no answer to {question[:2]} for {streams.LIMIT:g} s: on a GPU it hangs")
-            status, answer = self._connection.recv()
+                pass
+            found = self._connection.recv()
         except (EOFError, OSError, AttributeError):
             raise NcclError(6) from None
-        if status == "hangs":
-            raise HangsOnAGPU(answer)
-        if status:
-            raise NcclError(status, answer)
-        return answer
-
-
-def _check_apart(source: Span, target: Span, in_place: bool) -> None:
-    """NCCL says nothing about other overlaps than those in place."""
-    if source.start < target.stop and target.start < source.stop and not in_place:
-        raise NcclError(4, "buffers overlap, and not in place")
+        if found is None:
+            raise HangsOnAGPU(f"nobody has posted all of {awaited}")
+        return found

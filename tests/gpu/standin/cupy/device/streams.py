@@ -16,8 +16,8 @@ from weakref import WeakValueDictionary, ref
 import numpy as np
 
 from cupy.device.devices import current_device
+from cupy.device.nccl_hub import LIMIT
 
-LIMIT = 120.0  # seconds of any wait
 _thread = threading.local()
 _numbers = itertools.count(1)
 by_pointer: WeakValueDictionary[int, "Stream"] = WeakValueDictionary()
@@ -40,23 +40,14 @@ class Mark:
 
 class Event:
     def __init__(self, block=False, disable_timing=False, interprocess=False) -> None:
-        if interprocess and not disable_timing:
-            raise ValueError("Timing must be disabled for interprocess events")
         self.mark: Mark | None = None
 
     @property
     def done(self) -> bool:
-        if self.mark is not None and self.mark.reached.is_set():
+        reached = self.mark.reached.is_set()
+        if reached:
             self.mark.stream.ordered(self.mark.place)
-        return self.mark is None or self.mark.reached.is_set()
-
-    def record(self, stream=None) -> None:
-        (stream or get_current_stream()).record(self)
-
-    def synchronize(self) -> None:
-        if self.mark is not None:
-            self.mark.wait()
-            self.mark.stream.ordered(self.mark.place)
+        return reached
 
 
 @dataclass
@@ -71,19 +62,19 @@ class Use:
 
 
 class Stream:
-    """``Stream(non_blocking=True)``. Others wait for the null stream by themselves, which nobody here relies on."""
+    """``Stream(non_blocking=True)``."""
 
     null: "Stream"
 
     def __init__(self, null=False, non_blocking=False, ptds=False, priority=None) -> None:
+        if not null and not non_blocking:
+            raise NotImplementedError("a stream that waits for the null stream, and lets it wait, by itself")
         self.ptr = 0 if null else 0x5000_0000 + next(_numbers)
         self.device_id = -1 if null else current_device()
         self.uses: list[Use] = []
         if null:
             self.awaited: list[Mark] = []  # of other streams, before the next computation
             return
-        if not non_blocking:
-            raise NotImplementedError("a stream that blocks the null stream")
         by_pointer[self.ptr] = self
         self.seen = -1  # how far the null stream was, as this stream has waited for
         self._queue: queue.SimpleQueue = queue.SimpleQueue()
@@ -91,7 +82,7 @@ class Stream:
         threading.Thread(target=_work, args=(self._queue,), daemon=True).start()
 
     def __del__(self) -> None:
-        if self.ptr:
+        if hasattr(self, "_queue"):
             self._queue.put(None)
 
     # Its queue
@@ -113,23 +104,16 @@ class Stream:
 
     def wait_event(self, event: Event) -> None:
         mark = event.mark
-        if mark is None or mark.stream is self:
-            return
         if self.ptr == 0:
             self.awaited.append(mark)
             mark.stream.ordered(mark.place)
-        elif mark.stream.ptr == 0:
-            self.seen = mark.place
         else:
-            self.submit(mark.wait)
+            self.seen = mark.place  # of the null stream: the library has one other
 
     def synchronize(self) -> None:
-        if self.ptr:
-            self.record().synchronize()
-
-    @property
-    def done(self) -> bool:
-        return self.record().done
+        mark = self.record().mark
+        mark.wait()
+        self.ordered(mark.place)
 
     def ordered(self, place: int) -> None:
         """The null stream, or the host, comes after so much of this stream."""
@@ -142,10 +126,7 @@ class Stream:
 
     def use(self) -> "Stream":
         if self.device_id not in (-1, current_device()):
-            raise RuntimeError(
-                f"The device that the stream is created on ({self.device_id}) does not match with the current device "
-                f"({current_device()})"
-            )
+            raise RuntimeError(f"the stream is of device {self.device_id}, and the current one is {current_device()}")
         _thread.stream = self
         return self
 
@@ -155,12 +136,6 @@ class Stream:
 
     def __exit__(self, *_) -> None:
         _thread.stream = self._before
-
-    def __eq__(self, other) -> bool:
-        return isinstance(other, Stream) and self.ptr == other.ptr
-
-    def __hash__(self) -> int:
-        return self.ptr
 
 
 Stream.null = Stream(null=True)
@@ -193,18 +168,13 @@ def _position() -> int:
 def check_seen(stream: Stream) -> None:
     """Work in a stream must come after what this thread has computed."""
     if stream.seen != _position():
-        raise RuntimeError(
-            "the stream does not wait for what the null stream computes: record an event, and wait_event"
-        )
+        raise RuntimeError("the stream does not wait for what the null stream computes: wait_event is missing")
 
 
 def before_use(memory: np.ndarray, device: int) -> None:
     """Called before anything is computed with an array."""
     if device != current_device():
-        raise ValueError(
-            f"Array device must be same as the current device: array device = {device} while current = "
-            f"{current_device()}"
-        )
+        raise ValueError(f"the array is on device {device}, and the current one is {current_device()}")
     stream = get_current_stream()
     if stream.ptr:
         stream.record().mark.wait()  # computing in its turn
