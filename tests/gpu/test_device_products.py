@@ -125,6 +125,9 @@ def test_a_vector_has_one_order_and_heads_start_at_aligned_addresses(device, cal
     matmul_codes(device.zeros((3, 5, 3), "u2"), device.zeros((3, 3, 7), "u2"), "bfloat16")
     first, *others = calls
     assert [(other[name] - first[name]) % ALIGNMENT for other in others for name in "ABC"] == [0] * 6
+    anywhere = device.zeros(16, "f4")[1:]
+    matmul_each(anywhere.reshape(1, 5, 3), device.zeros((1, 3, 7), "f4"))
+    assert calls[-1]["B"] != anywhere.data.ptr
 
 
 PLAIN = TrainConfig(layers=2, heads=4, width=16, context=12, global_batch=1, micro_batch=1, steps=1, attention_tile=5)

@@ -156,7 +156,7 @@ def let_go(world) -> None:
         for work in works[waits]:
             work.wait()
         del arrays, works
-        assert waits == slice(0) or not any(array() for array in held)
+        assert waits == slice(0) or all(array() is None for array in held)
         x = xp.asarray(np.ones(2))
         md.all_reduce(x, group=world)
         assert x.get().tolist() == [2.0, 2.0]
@@ -236,13 +236,23 @@ def without_nccl(world) -> set[str]:
 
 
 def test_ranks_with_a_gpu_each_and_nccl_take_it(device_ranks):
-    """Calls without a named algorithm, of the main thread; and of groups, those that have it. A background thread
-    begins on GPU 0, and has to go on to the rank's own."""
+    """Calls without a named algorithm, of the main thread; and of groups, those that have it."""
     always = {"named", "background"}
     assert device_ranks(3).run(with_gpus, 3, routes) == [always] * 3
     assert device_ranks(3).run(with_gpus, 2, routes) == [always | {"auto"}] * 3
     assert device_ranks(2).run(with_gpus, 1, routes) == [always | {"auto", "pair"}] * 2
     assert device_ranks(3).run(with_gpus, 3, without_nccl) == [always | {"auto", "pair"}] * 2 + [always | {"auto"}]
+
+
+def devices_of_threads(world) -> list[int]:
+    """Of the main thread and of a thread that runs programs."""
+    found = [xp.cuda.Device().id]
+    world.duplicate().start("a program", lambda: found.append(xp.cuda.Device().id)).wait()
+    return found
+
+
+def test_a_background_thread_uses_the_ranks_gpu(device_ranks):
+    assert device_ranks(3).run(with_gpus, 3, devices_of_threads) == [[0, 0], [1, 1], [2, 2]]
 
 
 # What is counted
