@@ -7,17 +7,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from every_scene import EveryScene
-from frames import arrows, boxes, labels, told
+from frames import arrows
 from recorded import recorded, short_runs
 
 from minidist.comm import algorithms
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.demos.collectives import kinds, run, scene, training
 from minidist.show.demos.collectives.code import CODE
-from minidist.show.demos.collectives.pictures.travel import journeys
 from minidist.show.demos.shared.runs import WarmRanks
 from minidist.show.figures.contributions import held
-from minidist.show.player.scene import Curve
 
 KINDS = {kind.name: kind for kind in (kinds.BROADCAST, kinds.RING, kinds.REDUCE_SCATTER, kinds.ALL_GATHER,
                                       kinds.ALL_TO_ALL)}  # fmt: skip
@@ -84,9 +82,6 @@ def test_result_bytes_and_steps_are_those_of_the_textbook_and_the_bug_is_where_i
                     adds = re.search(r"\badds?\b", kind.says[algorithm](number, n))
                     assert (new - old if adds else new) in had
         shown = scene.of_steps(kind, algorithm, steps, steps, defined)
-        answers = [question.choices[question.answer] for question in shown.questions]
-        assert answers[0].endswith(f" = {len(steps) - 1}")
-        assert len(answers) == 1 or answers[1].endswith(f" = {nbytes:,} B")
         for step, frame in zip(steps, shown.frames, strict=True):
             routes = [f"{message.source} → {message.destination}" for message in step.messages]
             assert [text[:5] for text in arrows(frame)] == routes
@@ -99,24 +94,6 @@ def test_result_bytes_and_steps_are_those_of_the_textbook_and_the_bug_is_where_i
         pattern = r"element (\d+) of rank (\d+): expected (\S+), got (\S+),"
         element, rank, expected, got = re.search(pattern, told_of).groups()
         assert f"{right[int(rank), int(element)]:.6g}" == expected != got
-        assert f"First wrong in step {first}: " in told_of
-
-
-@pytest.mark.parametrize("n", [3, 4])
-@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_what_is_sent_on_is_what_arrived(ranks, kind, n):
-    """A thing that travels is one box: it begins where its sender had it, and has a stop for each of its messages."""
-    for algorithm, program in kinds.programs_for(kind, n).items():
-        steps = run.recorded(kind, program, WarmRanks(ranks), n, 2 * n, 0)[0]
-        found = journeys(steps)
-        assert len({one.id for one in found}) == len(found)
-        assert sum(len(one.stops) - 1 for one in found) == sum(len(step.messages) for step in steps)
-        for one in found:
-            (source, sent), *_ = one.stops.values()
-            assert held(steps[one.first].values[source, sent[0]], n)
-        if algorithm == "ring" and kind is kinds.RING:  # each sum goes around: one rank further in each step
-            for start, one in enumerate(found):
-                assert [rank for rank, _ in one.stops.values()] == [(start + s) % n for s in range(2 * n - 1)]
 
 
 def test_the_ring_step_by_step(ranks):
@@ -125,33 +102,6 @@ def test_the_ring_step_by_step(ranks):
     letters = [["".join("abc"[chunk] + str(rank) for rank, chunk in held(value, 3)) for value in row]
                for row in steps[2].values]  # fmt: skip
     assert letters == [["a0a1a2", "b0b2", "c0"], ["a1", "b0b1b2", "c0c1"], ["a1a2", "b2", "c0c1c2"]]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["ring", "reduce-scatter"])
-def test_small_integers_add_up_on_the_screen(name):
-    found = recorded(name).scene("numbers")
-    begin, end = (
-        [box.text for box in boxes(frame, id="", fill="paper") if box.text.isdigit()]
-        for frame in (found.frames[0], found.frames[-1])
-    )
-    assert begin == [str((rank + 1) * (chunk + 1)) for rank in range(4) for chunk in range(4)]
-    assert {str(10 * (chunk + 1)) for chunk in range(4)} <= {*end}
-    assert found.questions[0].choices[found.questions[0].answer] == "10"
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["ring", "reduce-scatter", "all-gather"])
-def test_the_bug_makes_training_diverge_and_the_picture_has_the_losses(name):
-    found = recorded(name)
-    broken, ((function, bad), (_, one)) = found.animation.broken, found.runs
-    assert function and bad.fingerprint != one.fingerprint and "it first differs after step 0" in told(broken)
-    *_, losses, weights = broken.frames
-    assert "loss" in labels(losses) and "weights off by, %" in labels(weights)
-    drift = [shape for shape in {*weights.shapes} - {*losses.shapes} if isinstance(shape, Curve)]
-    moved = [curve for curve in drift if len(curve.points) > 3]  # an axis has 3
-    assert moved and len({curve.points[0] for curve in moved}) == 1  # ranks begin with the right weights
-    assert all(curve.points[-1][1] < curve.points[0][1] for curve in moved)  # and leave them
 
 
 def test_a_right_algorithm_in_the_place_of_a_broken_one_does_no_harm(ranks, monkeypatch):
@@ -179,9 +129,6 @@ def test_the_program_beside_the_picture_is_the_library_s(kind, algorithm):
     for n in (2, 4, 8):
         lit = {line for step in range(2 * n) for line in code.at(step, n)}
         assert lit <= set(range(len(code.lines))) and code.at(0, n) == ()
-    if (kind, algorithm) == ("ring", "ring"):  # adds in the first half, and passes on in the second
-        adds = ["combine" in "".join(code.lines[i] for i in code.at(step, 4)) for step in range(1, 7)]
-        assert adds == [True] * 3 + [False] * 3
 
 
 @pytest.mark.parametrize(
@@ -190,22 +137,11 @@ def test_the_program_beside_the_picture_is_the_library_s(kind, algorithm):
         ("broadcast", {"ranks": 9}, "shows 2 to 8 ranks, not 9"),
         ("broadcast", {"ranks": 2.0}, "ranks must be an integer, got 2.0"),
         ("broadcast", {"size": 0}, "size, numbers in each chunk, must be from 1 to 10,000, got 0"),
-        ("broadcast", {"size": True}, "size must be an integer"),
         ("broadcast", {"seed": -1}, "seed must not be negative, got -1"),
-        ("dp", {"size": 4}, "the model's width, must be from 8 to 512, got 4"),
-        ("zero", {"size": 257}, "the model's width, must be from 4 to 256"),
-        ("tp", {"size": 7}, "the model's width, must be from 8 to 512, got 7"),
-        ("cp", {"size": 65}, "tokens in each chunk of zigzag, must be from 1 to 64, got 65"),
-        ("ep", {"size": 5}, "tokens on each rank, must be from 1 to 4, got 5"),
         ("pp", {"ranks": 2, "size": 17}, "the micro-batches of a step, must be at most 16"),
-        ("flash", {"size": 11}, "the tokens, must be from 12 to 512, got 11"),
         ("flash", {"ranks": 2}, "shows 1 rank, not 2"),
-        ("async", {"size": 1}, "the last worker is, must be from 2 to 6, got 1: none lags"),
-        ("compress", {"size": 7}, "the numbers that are drawn, must be from 8 to 24, got 7"),
         ("deadlock", {"size": 1000}, "numbers in a message, must be from 1,001 to 1,000,000, got 1,000"),
-        ("cluster", {"ranks": 6}, "shows 4 or 8 ranks, not 6"),
         ("cluster", {"size": 130}, "must be a multiple of its 4 heads, got 130"),
-        ("failure", {"size": 1}, "the steps between two checkpoints, must be from 2 to 6, got 1"),
     ],
 )
 def test_what_cannot_be_shown_is_refused_before_anything_runs(name, arguments, message):

@@ -40,7 +40,7 @@ class TestScenes(EveryScene):
 def test_recomputation_holds_and_adds_what_the_formulas_say():
     """By hand, per token: a product counts 2 FLOPs for each weight, and backward is two forwards."""
     found = recorded("recompute")
-    right, wrong = found.trained("train_logging_memory"), found.trained("train_redrawn")
+    right = found.trained("train_logging_memory")
     width, context = right[0].config.width, right[0].config.context
     core = 2 * (2 * context * width)  # queries with keys, and attention weights with values
     block = 2 * (12 * width**2) + core
@@ -57,14 +57,7 @@ def test_recomputation_holds_and_adds_what_the_formulas_say():
         assert kept < most[-1] and last(scene, "4 blocks")[0] == pytest.approx(
             kept / (1e6 if kept > 1e6 else 1e3), abs=0.05
         )
-        for frame in scene.frames:
-            marked = len([box for box in boxes(frame) if box.fill == scene.key.get("recomputed", "none")])
-            assert numbers(frame.facts["recomputed so far"])[:1] == ([marked] if again else [])
     assert most == sorted(most, reverse=True)
-    answers = [found.scene(mode).questions[0].answer for mode in MODES[1:]]
-    assert answers == [1, 2]  # less than a tenth, about a third
-    assert not {one.fingerprint for one in right} & {one.fingerprint for one in wrong}
-    assert all("after step 1" in scene.details for scene in found.animation.all_broken)
 
 
 @pytest.mark.long
@@ -103,18 +96,9 @@ def test_the_bits_and_numbers_are_those_of_the_run(place):
         assert text == f"{masters.view(np.uint32)[step]:032b}{int(codes[step]):016b}"
         assert numbers(frame.facts["update"])[0] == pytest.approx(updates[step], abs=1e-6)  # six decimals
         assert numbers(frame.facts["changes of the stored number"]) == [moved[step]]
-        distance = numbers(frame.facts[f"distance to the next {format.name}"])[0]
-        near, up = stored[max(0, step - 1)], updates[step] > 0
-        exponent = (10 if place % 2 else 7) + (near < 1 or (near == 1 and not up))
-        assert distance == round(2.0**-exponent, 6) == numbers(next(reversed(
-            [value for name, value in frame.facts.items() if name.startswith("formula")])))[0]  # fmt: skip
     if scene.twin:
         assert scene.verdict.startswith(f"This weight ends at {stored[-1]:g} instead of ")
         assert moved[-1] <= last(found.scene(scene.twin), "changes")[0]
-    else:
-        (question,) = scene.questions
-        when = moved.index(1)
-        assert question.choices[question.answer] == ("in the first step" if when == 1 else f"after {when} steps")
 
 
 def test_a_weight_in_steps_of_its_format():
@@ -169,13 +153,9 @@ def test_the_bug_is_marked_where_sums_are_not_rescaled(kind):
     scene = recorded("flash").scene(f"broken {kind}")
     assert scene.first_wrong == 1 + raised.index(True)
     assert ["not rescaled" in frame.note for frame in scene.frames[1:]] == raised
-    wrong = [f"O{i}" for i, rows in enumerate(tiles(48, 8)) if bad.error[rows].max() > 1e-9]
-    assert [frame.note.split()[0] for frame in scene.frames if " is wrong: " in frame.note] == wrong
     assert f"{(bad.error.max(axis=1) > 1e-9).sum()} of 48 rows are wrong" in told(scene)
     errors = [float(frame.facts["error of these rows"]) for frame in scene.frames]
     assert errors[scene.first_wrong - 1] == 0 < 1e-3 < errors[scene.first_wrong]
-    merged = [event.name for event in recorded("flash").animation.logs[0] if event.name.startswith("merge")]
-    assert len(merged) == 6 * (6 + 1) / 2 and merged[0] == "merge rows 0–7, keys 0–7"  # of the causal run
 
 
 def test_a_bug_that_does_nothing_and_a_count_that_the_formula_does_not_have_are_errors(monkeypatch):
