@@ -58,10 +58,6 @@ MEANINGS = {
     "wrong": "wrong",
     "result": "right",
 }
-KIN = (  # meanings that share a colour
-    {"forward", "parameters"}, {"backward", "gradients", "computing"}, {"optimizer", "optimizer state"},
-    {"communication", "full link", "read"}, {"reduce-scatter", "link between nodes"}, {"attention", "softmax"},
-)  # fmt: skip
 RANKS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#BFA800", "#444444")
 SIGNED = ("#762A83", "#9970AB", "#C2A5CF", "#F7F7F7", "#ACD39E", "#5AAE61", "#1B7837")  # from negative to positive
 SHARES = ("#E6DBF5", "#B79BDD", "#5B00B5")  # of a load: from little to much
