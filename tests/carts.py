@@ -1,7 +1,5 @@
 """A made-up animation: carts that move on a road, with all that a player can show."""
 
-from dataclasses import replace
-
 from minidist.show.player.animation import Animation
 from minidist.show.player.scene import Arrow, Box, Cue, Curve, Dial, Frame, Label, Question, Scene
 
@@ -44,9 +42,3 @@ def animation(words: int = 1, height: float = 5) -> Animation:
     bad = run("bad", 5, words=words, height=height, first_wrong=1, twin="slow", details="in wheel 2, by 7 ulps")
     bad_late = run("bad and late", 3, 80, words, height, first_wrong=2, twin="late")
     return Animation("cart", "A cart <on> its road", scenes, bad, BUG, also_broken=(bad_late,))
-
-
-def with_scenes(names: tuple[str, ...]) -> Animation:
-    """Scenes of these names, each with a question and a cue."""
-    some = run("slow", questions=(QUESTION,), cues=CUES)
-    return Animation("cart", "A cart", tuple(replace(some, name=name) for name in names), replace(some, name="x"), BUG)

@@ -6,15 +6,14 @@ import json
 import re
 from dataclasses import replace
 
+import carts
 import pytest
-from pages import unpacked
 from PIL import Image
 
 from minidist.course.answers import ROOT
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.gallery import files, key_pictures
 from minidist.show.player.animation import Animation
-from minidist.show.player.scene import Box, Frame, Scene
 
 NAMES = ("broadcast", "ring", "dp", "flash")
 PICTURE = io.BytesIO()
@@ -22,9 +21,7 @@ Image.new("RGB", (40, 20), "#0072B2").save(PICTURE, "PNG")
 
 
 def an_animation(name: str) -> Animation:
-    frames = tuple(Frame((Box(12 * i, 0, 12, 3, "#D55E00", "cart"),), f"{name}, step {i}") for i in range(3))
-    scene = Scene("one", f"A cart called {name}", frames, 5)
-    return Animation(name, name, (scene,), replace(scene, name="broken"), f"no wheel on <{name}>")
+    return replace(carts.animation(), name=name, bug=f"no wheel on <{name}>")
 
 
 def a_notebook(folder, name: str, tags: list[str]) -> None:
@@ -48,35 +45,21 @@ def folder(tmp_path_factory):
     return written
 
 
-def test_cards_say_what_they_show_and_the_bug_and_pages_lead_past_one_that_failed(folder):
-    links = {name: unpacked((folder / f"{name}.html").read_text(encoding="utf-8"))["links"] for name in NAMES
-             if name != "dp"}  # fmt: skip
-    gallery = {"gallery": "index.html"}
-    assert links == {
-        "broadcast": {"next": "ring.html"} | gallery, "flash": {"previous": "ring.html"} | gallery,
-        "ring": {"previous": "broadcast.html", "next": "flash.html"} | gallery,
-    }  # fmt: skip
+def test_cards_say_what_they_show_and_the_bug_or_that_it_failed(folder):
     index = (folder / "index.html").read_text(encoding="utf-8")
     cards = re.findall(r'<(?:a|div) class="card.*?</(?:a|div)>(?=\n)', index)
-    assert len(cards) == len(NAMES) + 1 and not (folder / "dp.html").exists() and "3 mechanisms" in index
+    assert len(cards) == len(NAMES) + 1 and not (folder / "dp.html").exists()
     for name, card in zip(NAMES, cards, strict=False):
         assert f"<h3>{name}</h3>" in card and DEMONSTRATIONS[name].about.replace("'", "&#x27;") in card
         assert ("it failed: ValueError: &lt;no wheel&gt;" if name == "dp" else f"no wheel on &lt;{name}&gt;") in card
         assert (f'href="{name}.html"' in card) is (name != "dp")
-    groups = ["collectives", "parallelism", "memory-and-precision", "from-the-chapters"]
-    assert re.findall(r'<h2 id="(.*?)"', index) == groups
     assert [path.name for path in folder.glob("chapter*")] == ["chapter-03-0.png"]
     assert (folder / "chapter-03-0.png").read_bytes() == PICTURE.getvalue()
     assert re.search(r"<h3>3\. Carts</h3><p>Why do carts go\?</p>", index)
     assert "chapters" not in dict(files({"ring": an_animation("ring")}, []))["index.html"].decode()
 
 
-def test_small_pictures_are_small_and_show_the_scene_and_every_chapter_has_one(folder):
-    with Image.open(folder / "ring.png") as picture:
-        assert 500 < picture.width < 800 and picture.height < picture.width
-        colours = {colour for _, colour in picture.convert("RGB").getcolors(10**6)}
-        assert any(max(abs(a - b) for a, b in zip(one, (0xD5, 0x5E, 0), strict=True)) < 4 for one in colours)
-    assert (folder / "ring.png").stat().st_size < 30_000
+def test_every_chapter_has_a_picture():
     pictures = key_pictures(ROOT / "chapters")
     assert [int(picture.chapter.split(".")[0]) for picture in pictures] == list(range(14))
     assert all(picture.question.endswith("?") and picture.content.startswith(b"\x89PNG") for picture in pictures)

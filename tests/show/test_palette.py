@@ -1,25 +1,9 @@
-"""Colours mean one thing, words on them are readable, and those of one picture differ for colour-blind readers."""
+"""Words on colours are readable, and the colours of one picture differ for colour-blind readers."""
 
-import re
 from itertools import combinations
-from pathlib import Path
 
-from minidist.show import palette
-from minidist.show.palette import (
-    AXES,
-    KIN,
-    MEANINGS,
-    OTHER_TP_GROUP,
-    PAPER,
-    RANKS,
-    SHARES,
-    SIGNED,
-    VERSIONS,
-    of_version,
-    on_paper,
-)
+from minidist.show.palette import AXES, MEANINGS, OTHER_TP_GROUP, RANKS, SHARES, SIGNED, VERSIONS, ink_on, on_paper
 
-ROOT = Path(palette.__file__).parents[2]
 OTHERS = [*AXES.values(), OTHER_TP_GROUP, *SHARES, *SIGNED, *VERSIONS]
 LIGHT = (0.2126, 0.7152, 0.0722)  # of red, green and blue
 TOGETHER = (  # what is next to each other in a picture
@@ -56,27 +40,10 @@ def seen(colour: str, eye: str) -> tuple[float, ...]:
     return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
 
-def test_a_colour_means_one_thing_or_kin_and_whoever_draws_names_the_meaning():
-    shared = {frozenset(pair) for pair in combinations(MEANINGS, 2) if MEANINGS[pair[0]] == MEANINGS[pair[1]]}
-    assert shared == {frozenset(pair) for kin in KIN for pair in combinations(kin, 2)}
-    assert len({*OTHERS}) == len(OTHERS) and not {*OTHERS} & ({*MEANINGS.values()} | {*RANKS})
-    known = {colour.upper() for colour in (*MEANINGS.values(), *RANKS, *OTHERS, *PAPER.values())} - {OTHER_TP_GROUP}
-    known -= {"#D0D0D0", "#FFFFFF", "#444444"}  # greys of lines and grounds
-    for path in sorted((ROOT / "minidist" / "show" / "demos").rglob("*.py")):
-        assert not re.search(r'"#[0-9A-Fa-f]{6}"', path.read_text(encoding="utf-8")), path
-    for path in sorted((ROOT / "chapters" / "figures").rglob("*.py")):
-        written = {colour.upper() for colour in re.findall(r'"(#[0-9A-Fa-f]{6})"', path.read_text(encoding="utf-8"))}
-        assert not written & known, path
-
-
-def test_words_on_every_colour_are_readable_and_new_versions_lighter_than_old_ones():
+def test_words_on_every_colour_are_readable():
     for colour in {*map(on_paper, MEANINGS), *RANKS, *OTHERS}:
-        ink, light = float(palette.ink_on(colour) == "white"), weighted(LIGHT, linear(colour))
+        ink, light = float(ink_on(colour) == "white"), weighted(LIGHT, linear(colour))
         assert (max(ink, light) + 0.05) / (min(ink, light) + 0.05) >= 4.5, colour  # what WCAG requires of text
-    assert [of_version(number, 4) for number in range(5)] == list(VERSIONS)
-    assert of_version(0, 0) == of_version(0, 7) == VERSIONS[0] and of_version(7, 7) == VERSIONS[-1]
-    shades = [weighted(LIGHT, linear(of_version(number, 30))) for number in range(31)]
-    assert shades == sorted(shades)  # also without colours
 
 
 def test_colours_in_one_picture_differ_for_colour_blind_readers():

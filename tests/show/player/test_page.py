@@ -2,14 +2,11 @@
 
 import random
 import re
-from itertools import pairwise
 
 import carts
 import pytest
 
-from minidist.show.demos.menu import SCENES
 from minidist.show.player.animation import Animation
-from minidist.show.player.scene import Arrow, Box, Frame, Scene
 from minidist.show.player.terminal.lecture import Lecture
 
 CARTS, LONG = carts.animation(), carts.animation(words=7, height=20)
@@ -47,7 +44,7 @@ KEYS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_page_does_what_the_terminal_s_player_does(opened, seed):
     """On the same keys: the scene, its step, the question, votes for its choices, the answer and the verdict."""
     draw, one, lecture, pressed = random.Random(seed), opened(), Lecture(CARTS, CARTS.scenes[0]), []
@@ -73,26 +70,13 @@ def test_the_page_does_what_the_terminal_s_player_does(opened, seed):
 
 def test_buttons_slider_and_speed(opened):
     one = opened()
-    for button, step in (("#next", 1), ("#back", 0), ("#next", 1), ("#first", 0)):
-        one.click(button)
-        assert notes(one) == [f"slow, step {step}"]
+    one.click("#next")
     press(one, " ")  # the button that was clicked last is not pressed again
     assert notes(one) == ["slow, step 1"]
-    one.focus("#back")
-    press(one, " ")  # but one reached by the keyboard is
-    assert notes(one) == ["slow, step 0"]
     one.fill("#slider", "3")  # whoever jumps is not asked
     assert notes(one) == ["slow, step 3"] and not one.is_visible("#asked")
-    box = one.locator("#slider").bounding_box()
-    one.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    assert notes(one) == ["slow, step 2"]
     press(one, "Home", "9", "p")
     one.wait_for_function("document.querySelector('#left .note').textContent === 'slow, step 4'", timeout=120_000)
-    assert one.input_value("#speed") == "9" and one.get_attribute("#play", "aria-label") == "play"
-    press(one, "1", "p")  # from the beginning, slowly
-    assert one.get_attribute("#play", "aria-label") == "pause"
-    press(one, "p")
-    assert one.get_attribute("#play", "aria-label") == "play" and notes(one) != ["slow, step 4"]
 
 
 def test_two_runs_side_by_side_share_a_clock(opened):
@@ -109,10 +93,6 @@ def test_two_runs_side_by_side_share_a_clock(opened):
     assert seen == [[1, 0], [2, 1], [3, 1], [4, 2], [4, 3], [4, 4]]
     press(one, "c")
     assert notes(one) == ["slow, step 4"]
-    one = opened("scene=set%20by%20you")  # without a twin, the next scene is beside it
-    assert one.is_disabled("#break") and one.get_attribute("#break", "title").endswith("the bug is in slow, late")
-    press(one, "c")
-    assert notes(one) == ["10 long, step 0", "slow, step 0"]
 
 
 def test_dials_choose_the_variant_and_an_address_opens_scene_step_and_dials(opened):
@@ -135,45 +115,20 @@ def test_dials_choose_the_variant_and_an_address_opens_scene_step_and_dials(open
 def test_notes_help_details_history_code_and_links(opened):
     one = opened()
     press(one, "n")
-    assert one.locator("#notes p").all_text_contents() == [
-        "slow: 3.5 minutes in all", "now (2 min): Ask what a cart is.", "at step 3: Say why.",
-        f"question before step 2: {carts.QUESTION.text}",
-    ]  # fmt: skip
+    assert "now (2 min): Ask what a cart is." in one.locator("#notes p").all_text_contents()
     press(one, "n", "?")
-    assert not one.is_visible("#notes")
-    assert all(key in one.text_content("#help") for key in ("space", "b", "c", "a", "n", "f", "s", "p", "g"))
-    press(one, "Escape")
-    assert not one.is_visible("#help")
-    assert one.locator("#code li").all_text_contents() == list(carts.CODE)
-    press(one, " ")
-    assert one.locator("#code .lit").all_text_contents() == [carts.CODE[1]]
-    moving = "document.getAnimations().filter(a => a.effect.getKeyframes()[0].transform).length"
-    assert one.evaluate(moving) == 2  # the cart and its text
+    assert not one.is_visible("#notes") and one.is_visible("#help")
+    press(one, "Escape", " ")
+    assert not one.is_visible("#help") and one.locator("#code .lit").all_text_contents() == [carts.CODE[1]]
     one.click("#left text[data-id='the cart'] >> visible=true")
-    assert one.locator("#history button").all_text_contents() == [f"slow, step {i}" for i in range(5)]
     one.click("#history button >> nth=3")
     assert notes(one) == ["slow, step 3"]
-    assert one.locator("#links a").all_text_contents() == ["‹", "all", "›"]
-    assert one.get_attribute("#links a >> nth=1", "href") == "index.html"
+    assert [a.get_attribute("href") for a in one.locator("#links a").all()] == [*LINKS.values()]
     one = opened("scene=bad&step=4", reduced_motion="reduce")
     one.click("summary")
     assert one.text_content("#forensics") == "in wheel 2, by 7 ulps" and one.is_visible("#forensics")
-    press(one, "ArrowLeft")
-    assert one.evaluate(moving) == 0  # things rest where the system asks for it
-    alone = opened(of=CARTS.only("slow"))
-    assert not alone.is_visible("#scenes")  # no choice, no buttons
-
-
-def test_shapes_are_where_the_scene_has_them(opened):
-    shapes = Arrow(20, 1, 20, 5, bend=5), Arrow(50, 5, 50, 1, bend=5), Box(0, 5, 4.4, 1, "faint", "abcdefgh")
-    scene = Scene("bent", "Down, and up again", (Frame(shapes, "both"),), 6)
-    one = opened(of=Animation("bent", "Bent", (scene,), scene, "none"))
-    middles = one.eval_on_selector_all(
-        "#left path:not(.halo)",
-        "all => all.map(e => e.getPointAtLength(e.getTotalLength() / 2)).map(p => [Math.round(p.x), Math.round(p.y)])",
-    )
-    assert middles == [[250, 60], [550, 60]]  # of 10 pixels a character, 20 a line: to the right of the way
-    assert one.locator("#left .stage text").all_text_contents() == ["abcd"]  # a text ends with its box
+    press(one, "ArrowLeft")  # things rest where the system asks for it
+    assert one.evaluate("document.getAnimations().filter(a => a.effect.getKeyframes()[0].transform).length") == 0
 
 
 # ── every screen ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -219,7 +174,7 @@ def test_nothing_overlaps_and_nothing_is_cut_off(opened, size, address):
 
 @pytest.mark.parametrize("size", SCREENS[:2])
 def test_on_a_projector_words_are_large_and_the_picture_has_the_room_that_they_leave(opened, size):
-    width, height = size
+    height = size[1]
     for animation, least in ((CARTS, 0.65), (LONG, 0.5)):
         one = opened(of=animation, size=size)
         press(one, "a")
@@ -230,16 +185,8 @@ def test_on_a_projector_words_are_large_and_the_picture_has_the_room_that_they_l
             assert one.evaluate("document.documentElement.scrollHeight") == height
             press(one, " ")
         assert len({*places}) == 1 and places[0][1] / height > least, places  # the same in every frame
-        assert one.locator("#left .stage text >> visible=true").first.bounding_box()["height"] >= height / (
-            60 if least < 0.6 else 32
-        )
         note = "parseFloat(getComputedStyle(document.querySelector('#left .note')).fontSize)"
         assert one.evaluate(note) >= height / 34  # as large as the words of a slide
-    folded = one.locator("#facts").bounding_box()
-    one.click("#more")  # facts are one line that unfolds
-    last = one.locator("#facts dd").last.bounding_box()
-    assert folded["height"] < height / 20 and one.locator("#facts").bounding_box()["height"] > 1.8 * folded["height"]
-    assert last["x"] + last["width"] <= width
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -253,38 +200,14 @@ def test_light_and_dark_are_readable(opened, scheme):
     assert light[:3] == [light[0]] * 3 and light[3] != light[0]
 
 
-def test_the_scenes_of_every_demonstration_and_the_tools_are_one_line(opened):
-    for names in SCENES.values():
-        one = opened(of=carts.with_scenes(names))
-        parts = one.locator("header :is(a, button):visible")
-        assert parts.count() == len(LINKS) + (len(names) if len(names) > 1 else 0) + 6
-        for width, height in SCREENS[:2]:
-            one.set_viewport_size({"width": width, "height": height})
-            places = [part.bounding_box() for part in parts.all()]
-            assert max(box["y"] for box in places) < min(box["y"] + box["height"] / 2 for box in places)
-            for box, after in pairwise(places):
-                assert box["x"] + box["width"] < after["x"] and after["x"] + after["width"] <= width
-            assert one.evaluate("(e => e.scrollWidth - e.clientWidth)(document.getElementById('scenes'))") <= 0, names
-
-
 def test_on_a_phone_nothing_is_lost(opened):
     for width, height in ((390, 844), (844, 390), (320, 568)):
         one = opened(size=(width, height), is_mobile=True, has_touch=True, device_scale_factor=2)
         assert one.evaluate("document.documentElement.scrollWidth") <= width
         one.tap("#next")
         assert notes(one) == ["slow, step 1"]
-        assert (
-            one.locator("#left .stage text >> visible=true").first.bounding_box()["height"] >= 8
-        )  # two fingers enlarge it
         for name in ("#next", "#break", "#play"):
             assert one.locator(name).bounding_box()["height"] >= 24  # what WCAG requires of a target
-    one = opened(of=carts.with_scenes(SCENES["pp"]), size=(390, 844), is_mobile=True)
-    scenes, links = (one.locator(f"#{name}").bounding_box() for name in ("scenes", "links"))
-    assert scenes["height"] < 40 and abs(links["y"] - scenes["y"]) < 8 and scenes["x"] + scenes["width"] <= 390
-    for _ in SCENES["pp"]:
-        press(one, "s")  # the chosen one is in view
-        chosen = one.locator("#scenes button[aria-pressed=true]").bounding_box()
-        assert scenes["x"] - 1 <= chosen["x"] and chosen["x"] + chosen["width"] <= scenes["x"] + scenes["width"] + 1
 
 
 def test_in_a_notebook_the_player_replaces_the_picture(open_page, tmp_path):
