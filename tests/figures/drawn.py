@@ -1,6 +1,6 @@
 """What is in a matplotlib Figure."""
 
-from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 
 
@@ -18,11 +18,3 @@ def bars(axes) -> list[tuple[float, float]]:
 
 def widths(axes) -> list[float]:
     return [width for _, width in bars(axes)]
-
-
-def heights(axes) -> list[float]:
-    return [round(float(bar.get_height()), 6) for bar in axes.patches if bar.get_height()]
-
-
-def arrows(axes) -> list[FancyArrowPatch]:
-    return [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from itertools import combinations
+from math import prod
 
 from frames import boxes, labels, numbers, reds, texts, told
 from pages import unpacked
@@ -157,12 +158,10 @@ class EveryScene:
     def test_every_dial_changes_what_is_shown(self, shown):
         for scene in shown.animation.all_scenes:
             sizes = [len(dial.values) for dial in scene.dials]
-            for place, dial in enumerate(scene.dials):
-                step = 1
-                for size in sizes[place + 1 :]:
-                    step *= size
-                at = sum(one.start * _product(sizes[i + 1 :]) for i, one in enumerate(scene.dials)) - dial.start * step
-                ends = [scene.variants[at + step * value] for value in (0, len(dial.values) - 1)]
+            steps = [prod(sizes[place + 1 :]) for place in range(len(sizes))]
+            start = sum(dial.start * step for dial, step in zip(scene.dials, steps, strict=True))
+            for dial, step in zip(scene.dials, steps, strict=True):
+                ends = [scene.variants[start + step * (at - dial.start)] for at in (0, len(dial.values) - 1)]
                 assert ends[0].frames != ends[1].frames, (scene.name, dial.name)
 
     def test_the_page_has_all_of_it_and_is_one_small_file(self, shown):
@@ -171,6 +170,9 @@ class EveryScene:
         scenes = unpacked(page)["scenes"]
         for scene, packed in zip(shown.animation.all_scenes, scenes, strict=True):
             assert packed["notes"] == [frame.note for frame in scene.frames]
+            for number, frame in enumerate(scene.frames):
+                kinds = [kind for kind, first, last, *_ in packed["shapes"] if first <= number <= last]
+                assert kinds == [type(shape).__name__.lower() for shape in frame.shapes], (scene.name, number)
             assert packed["facts"] == json.loads(json.dumps([list(frame.facts.items()) for frame in scene.frames]))
             assert (packed["verdict"], packed["details"]) == (scene.verdict, scene.details)
             assert len(packed["variants"]) == len(scene.variants) and len(packed["questions"]) == len(scene.questions)
@@ -188,10 +190,3 @@ class EveryScene:
                 visible = {text for *_, text in texts(frame)} & {*labels(frame)}
                 hidden = {one for one in visible if re.search("[a-z]{3}", one) and one not in "\n".join(lines)}
                 assert not hidden, (scene.name, number, hidden)
-
-
-def _product(sizes: list[int]) -> int:
-    found = 1
-    for size in sizes:
-        found *= size
-    return found

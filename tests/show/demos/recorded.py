@@ -27,7 +27,7 @@ RANKS = {"dp": 2, "tp": 2, "sp": 2}  # which have as many ranks as cores otherwi
 KEPT = {  # whose results tests look at
     "cluster": [(cluster, "steps_of"), (cluster, "step_on")],
     "compress": [(compress_run.Recorded, "of"), (factors, "approximate")],
-    "cp": [(context_parallel, "passes_of"), (context_parallel.heads_run, "exchanges_of")],
+    "cp": [(context_parallel, "passes_of")],
     "failure": [(failure, "interrupted"), (failure, "record"), (failure, "moments_of")],
     "tp": [(attention, "whole"), (attention, "split")],
 }

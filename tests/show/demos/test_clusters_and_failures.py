@@ -1,8 +1,6 @@
 """The demonstrations of clusters, deadlocks and failures: what they show is what the clock, parent and disk say."""
 
 from collections import Counter
-from dataclasses import replace
-from types import SimpleNamespace
 
 import multiprocess
 import pytest
@@ -11,22 +9,13 @@ from every_scene import EveryScene
 from frames import arrows, boxes, last, numbers, told
 from recorded import recorded
 
-from minidist.analysis.clock.network import Flow
 from minidist.comm.failures import RankFailed
-from minidist.plan.cluster.topology import Link, Topology
 from minidist.show.demos import DEMONSTRATIONS
-from minidist.show.demos.cluster.load import Load
 from minidist.show.demos.cluster.scene import uplink_full
-from minidist.show.demos.deadlock.run import FITS, Event, moments
-from minidist.show.demos.failure import run
+from minidist.show.demos.deadlock.run import FITS
 from minidist.show.demos.failure.power_cut import resumed_from
 from minidist.show.demos.failure.recording import RANKS
-from minidist.show.demos.shared.gpus import CHIPS, LATENCIES, LINKS, on_gpus
-from minidist.show.demos.shared.runs import warm_ranks
-from minidist.trace import Message
 from minidist.train.checkpoint.commit import LATEST
-
-EXACT = 1e-9  # relative: sums of some hundred float64 numbers
 
 
 @pytest.fixture(params=[long(name) for name in ("cluster", "failure")] + ["deadlock"])
@@ -47,46 +36,19 @@ def test_on_every_cluster_the_same_is_sent_and_a_scene_shows_the_times_bytes_and
     right, bad = results["steps_of"][0], results["step_on"]
     sent = [Counter((f.source, f.destination, f.nbytes) for f in step.replayed.flows) for step in (*right, *bad)]
     assert sent == [sent[0]] * 5
-    gradients, activations = right[1].crossing_bytes(tensor_parallel=False), bad[0].crossing_bytes(tensor_parallel=True)
-    assert 0 < gradients < activations / 3
-    crossing = [(step.crossing_bytes(True), step.crossing_bytes(False)) for step in (*right, *bad)]
-    assert crossing == [(0, 0), (0, gradients), (0, gradients), (activations, 0), (activations, 0)]
     assert right[-1].topology.nodes == (0, 0, 0, 0, 1, 1, 1, 1) and bad[-1].topology.nodes == (0, 0, 1, 1) * 2
     for step in (*right, *bad):  # the rates of the picture add up to the bytes of the clock
         for edge, use in step.replayed.links.items():
             seconds = step.replayed.seconds
             carried = step.load.mean(edge, 0.0, seconds) * seconds * step.topology.links[edge].bandwidth
             assert carried == pytest.approx(use.nbytes, rel=1e-6, abs=1e-3), edge  # messages of 0 s are left out
-        assert max(max(load.values(), default=0.0) for load in step.load.loads) <= 1 + EXACT
+        assert max(max(load.values(), default=0.0) for load in step.load.loads) <= 1 + 1e-9
     for scene, step in zip(found.all_scenes, (*right, bad[1], bad[0]), strict=True):
         end = scene.frames[-1]
         assert end.facts["time"] == f"{step.seconds * 1e6:,.0f} µs" and end.at == 1e6 * step.seconds
         assert last(scene, "between nodes") == [round(step.crossing_bytes(kind) / 1e6, 1) for kind in (True, False)]
         if step is not right[0]:
             assert f"full {uplink_full(step):.0%} of it" in told(scene)
-
-
-def test_load_by_hand():
-    """Two messages of 4 and 2 bytes share 2 bytes/s: until 2 s both, then one alone, at full speed."""
-    links = {("a", "x"): Link(2.0), ("b", "x"): Link(1.5), ("x", "c"): Link(2.0)}
-    topology = Topology(("a", "b", "c"), (0, 0, 0), links)
-    first, second = (Flow(rank, 2, 0, 0, 0.0, topology.route(rank, 2)) for rank in (0, 1))
-    first.start, first.sent, second.start, second.sent = 0.0, 3.0, 0.0, 2.0
-    load = Load([first, second], topology, lambda flow: f"from {flow.source}")
-    assert [load.mean(("a", "x"), *times) for times in ((0, 2), (2, 3), (0, 3), (3, 5))] == [0.5, 1.0, 2 / 3, 0.0]
-    assert load.mean(("b", "x"), 0, 2) == pytest.approx(1 / 1.5)
-    assert [load.mean(("x", "c"), 0, 4, kind) for kind in ("from 0", "from 1", "x", None)] == [0.5, 0.25, 0, 0.75]
-    assert load.full(("x", "c"), 0, 3) == load.full(("x", "c"), 1, 2) == 1
-    assert load.full(("a", "x"), 0, 4) == 1 / 4 and load.full(("b", "x"), 0, 4) == 0
-
-
-@pytest.mark.long
-def test_a_faster_link_or_chip_or_less_latency_shortens_a_step():
-    logs = recorded("dp").animation.logs
-    start = {"link": "0.1 GB/s", "latency": "100 µs", "chip": "0.1 TFLOP/s"}
-    for name, values in (("link", list(LINKS)), ("latency", list(LATENCIES)[::-1]), ("chip", list(CHIPS))):
-        seconds = [on_gpus(logs, *(start | {name: value}).values()).seconds for value in values]
-        assert seconds == sorted(seconds, reverse=True) and seconds[0] > seconds[-1], name
 
 
 # ── deadlocks ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -102,17 +64,6 @@ def test_the_cycle_is_the_one_that_the_parent_finds_and_no_process_is_left_behin
     assert {*arrows(broken.frames[-2])} == {*arrows(broken.frames[-1])} == everybody  # from the calls, and as reported
     ring = " → ".join(map(str, [*range(ranks), 0]))
     assert f"waits for rank 1 to take {8 * (FITS + 1):,} bytes" in told(broken) and ring in told(broken)
-    messages = {(m.kind, m.source, m.destination) for log in animation.logs for m in log if isinstance(m, Message)}
-    assert messages == {(kind, r, (r + 1) % ranks) for r in range(ranks) for kind in ("send", "receive")}
-
-
-def test_who_waits_after_each_call():
-    send, recv = {"sends": ((0, 1),)}, {"receives": ((0, 1),)}
-    events = [Event(1, 0, "send", **send), Event(2, 1, "recv", **recv), Event(3, 0, ""), Event(4, 1, "")]
-    assert [moment.waiting for moment in moments(events, fits=False)] == [{0: [1]}, {}, {}, {}]
-    assert [moment.waiting for moment in moments(events, fits=True)] == [{}, {}, {}, {}]
-    assert [moment.waiting for moment in moments(events[1::-1], fits=True)] == [{1: [0]}, {}]
-    assert moments(events, fits=False)[-1].finished == {0, 1}
 
 
 # ── a rank dies: 4 ranks, a checkpoint every 4 steps, 7 steps taken before the death ─────────────────────────────────
@@ -130,30 +81,14 @@ def test_a_run_that_lost_a_rank_goes_on_in_another_layout_and_the_picture_tells_
     assert one.lost == range(SIZE, KILLED) and one.before.ended_by(one.fault.rank) == KILLED
     assert one.after.losses[0][: len(one.lost)] == one.before.losses[one.fault.rank][SIZE:KILLED]
     assert forgetful.reference == one.reference != forgetful.fingerprint
-    losses = [[loss + 1 for loss in each] for each in one.after.losses]
-    with pytest.raises(RuntimeError, match=r"step 4 has loss .* when taken again: a bug in minidist"):
-        run._check_same_losses(replace(one, after=replace(one.after, losses=losses)))
     found = recorded("failure").animation
     scene, wrong = found.scenes[0], found.also_broken[0]
     assert scene.frames[KILLED].facts["steps"] == f"{KILLED} of {3 * SIZE}"
-    assert (scene.frames[KILLED + 2].facts["steps lost"], f"(SHA-256 {one.reference[:8]})" in told(scene)) == (
-        "3",
-        True,
-    )
+    assert scene.frames[KILLED + 2].facts["steps lost"] == "3" and f"(SHA-256 {one.reference[:8]})" in told(scene)
     saved = [box.id for box in boxes(scene.frames[-1]) if box.id.startswith("checkpoint of step")]
     assert saved == [f"checkpoint of step {step}" for step in (4, 8, 12)]
     # The loss of a step is that of the weights before it: step 5 has the right one with forgotten moments, too.
     assert wrong.first_wrong == KILLED + 5 and forgetful.fingerprint[:8] in told(wrong)
-
-
-@pytest.mark.long
-def test_a_run_that_survives_its_fault_is_an_error_and_no_folder_stays(monkeypatch, tmp_path):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    nobody = SimpleNamespace(rank=99, step=0)
-    monkeypatch.setattr(run, "Fault", lambda rank, step, kind: nobody)
-    with warm_ranks() as warm, pytest.raises(RuntimeError, match="did not end the run: this is a bug in minidist"):
-        run.interrupted(warm, run.config_of(2, 2, 0), 2, 2)
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith("minidist-failure")]
 
 
 # ── a save, and the power fails ──────────────────────────────────────────────────────────────────────────────────────

@@ -13,8 +13,7 @@ from minidist.nn.attention.tiled import tiles
 from minidist.nn.gpt import GPT
 from minidist.nn.memory.recompute import MODES
 from minidist.nn.precision.formats import BFLOAT16, FLOAT16
-from minidist.show.demos import flash
-from minidist.show.demos.bf16.run import Synced, Weight
+from minidist.show.demos.bf16.run import Synced
 from minidist.show.demos.flash.bug import merge_without_rescaling
 from minidist.show.demos.flash.run import KINDS, WIDTH, run_of
 from minidist.show.demos.flash.scene import steps_of
@@ -54,9 +53,7 @@ def test_recomputation_holds_and_adds_what_the_formulas_say():
         most.append(one.ranks[0].memory["activations"])
         assert last(scene, "most so far")[0] == pytest.approx(most[-1] / (1e6 if most[-1] > 1e6 else 1e3), abs=0.05)
         kept = 4 * bytes_of_block(one.config, mode)
-        assert kept < most[-1] and last(scene, "4 blocks")[0] == pytest.approx(
-            kept / (1e6 if kept > 1e6 else 1e3), abs=0.05
-        )
+        assert last(scene, "4 blocks")[0] == pytest.approx(kept / (1e6 if kept > 1e6 else 1e3), abs=0.05)
     assert most == sorted(most, reverse=True)
 
 
@@ -99,15 +96,6 @@ def test_the_bits_and_numbers_are_those_of_the_run(place):
     if scene.twin:
         assert scene.verdict.startswith(f"This weight ends at {stored[-1]:g} instead of ")
         assert moved[-1] <= last(found.scene(scene.twin), "changes")[0]
-
-
-def test_a_weight_in_steps_of_its_format():
-    values = np.float32([1, 1 + 2**-9, 1 + 2**-8 + 2**-10, 0.75])
-    weight = Weight(BFLOAT16, values, BFLOAT16.encode(values))
-    assert [weight.dropped(step) for step in range(4)] == [0, 0.25, 0.625, 0]
-    assert [weight.number(step) for step in range(4)] == [1, 1, 1 + 2**-7, 0.75]
-    assert [weight.distance(step, up=False) for step in range(4)] == [2**-8, 2**-8, 2**-7, 2**-8]
-    assert [weight.moves(step) for step in range(4)] == [0, 0, 1, 2]
 
 
 # ── attention tile by tile ───────────────────────────────────────────────────────────────────────────────────────────
@@ -154,14 +142,3 @@ def test_the_bug_is_marked_where_sums_are_not_rescaled(kind):
     assert scene.first_wrong == 1 + raised.index(True)
     assert ["not rescaled" in frame.note for frame in scene.frames[1:]] == raised
     assert f"{(bad.error.max(axis=1) > 1e-9).sum()} of 48 rows are wrong" in told(scene)
-    errors = [float(frame.facts["error of these rows"]) for frame in scene.frames]
-    assert errors[scene.first_wrong - 1] == 0 < 1e-3 < errors[scene.first_wrong]
-
-
-def test_a_bug_that_does_nothing_and_a_count_that_the_formula_does_not_have_are_errors(monkeypatch):
-    monkeypatch.setattr(flash, "merge_without_rescaling", slow_memory.merge)
-    with pytest.raises(RuntimeError, match="changes no bit of the output: choose another size or seed"):
-        flash.animation(1, 21, 0)
-    monkeypatch.setattr(flash.run, "formula", lambda *_: 0)
-    with pytest.raises(RuntimeError, match="causal attention does not read and write what its formula says"):
-        run_of("causal", 12, 0)

@@ -6,7 +6,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from every_scene import EveryScene
-from frames import arrows, boxes, last, numbers
+from frames import last, numbers
 from recorded import recorded
 
 from minidist.analysis.steps import kind_of, step_length, traced_step
@@ -17,18 +17,14 @@ from minidist.parallel.context import sequence_chunks_of
 from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.tools.schedule_check import bubble, timeline
 from minidist.parallel.tools.schedules import Action, schedule
-from minidist.show.demos.context_parallel import heads_run
 from minidist.show.demos.context_parallel.run import BACKWARD, CHUNKS, FORWARD, Pass, Visit
 from minidist.show.demos.data_parallel.drift import distances
 from minidist.show.demos.expert_parallel import balance
 from minidist.show.demos.expert_parallel.run import step_of
-from minidist.show.demos.pipeline.bug import activations_swapped, corrupted_by, waits_with_bug
-from minidist.show.demos.pipeline.kinds import KINDS, NAIVE, SWAPPABLE
+from minidist.show.demos.pipeline.bug import activations_swapped, corrupted_by
+from minidist.show.demos.pipeline.kinds import KINDS
 from minidist.show.demos.shared.gpus import DIALS, last_step_of, on_gpus
-from minidist.show.demos.shared.runs import WarmRanks
 from minidist.show.demos.tensor_parallel.attention.run import HEAD, TOKENS, WIDTH, numbers_of, weights_of
-from minidist.show.demos.tensor_parallel.numbers import numbers_of as mlp_numbers_of
-from minidist.show.demos.tensor_parallel.split import matches, split, whole
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
@@ -127,15 +123,7 @@ def test_tp_and_sp_call_send_wait_and_hold_what_was_traced(demo, scene, calls, f
     assert last(shown, "activations at peak") == [round(run.ranks[0].memory["activations"] / 2**10)]
 
 
-def test_the_cut_mlp_and_the_cut_heads_are_numpy_s(ranks):
-    given, warm = mlp_numbers_of(2, 0), WarmRanks(ranks)
-    one = whole(warm, given)
-    hidden = np.maximum((given.x_hat * given.gain) @ given.a, 0)
-    assert np.array_equal(one.y, (hidden @ given.b).sum(0))  # GELU of these numbers is exact
-    for sequence, broken, sent in ((False, "g", 192), (True, "gain", 168)):  # T C of float64 twice; sp: and the gain's
-        held = split(warm, given, sequence)
-        assert matches(held, one) and [rank.sent[-1] for rank in held] == [sent] * 2
-        assert not matches(split(warm, given, sequence, broken), one)
+def test_the_cut_heads_are_numpy_s():
     found = recorded("tp")
     given, (one,), (held, bad) = numbers_of(0), found.results["whole"], found.results["split"]
     assert [rank.sent for rank in held] == [8 * TOKENS * WIDTH] * 2 and [rank.sent for rank in bad] == [0, 0]
@@ -168,9 +156,6 @@ def test_cp_computes_every_pair_up_to_the_diagonal_once_and_sends_the_bytes_of_t
         shown, busy = found.scene(kind), (n + 1) / (2 * n) if kind == "ring" else 1
         assert last(shown, "a rank sends") == [passes[FORWARD].nbytes]
         assert shown.verdict == f"The ranks are busy for {busy:.1%} of the time."
-        for hop in range(1, n):  # keys move on, each to the next rank
-            expected = {f"{(rank - 1) % n} → {rank}: KV {(rank - hop) % n}" for rank in range(n)}
-            assert {*arrows(shown.frames[2 * hop])} == expected
     stale = found.results["passes_of"][2][FORWARD].stale()
     assert stale == {(hop, rank) for hop in range(1, n) for rank in range(hop, n)}
     assert found.animation.broken.verdict.startswith(f"Wrong keys in {len(stale)} of ")
@@ -181,18 +166,6 @@ def test_cp_time_by_hand():
     counts = [[5, 1, 1], [1, 0, 2], [0, 3, 0]]
     visits = [[Visit(FORWARD, 0, rank, [(0, 0)] * count, None) for rank, count in enumerate(hop)] for hop in counts]
     assert Pass(visits).times() == [[(0, 5), (0, 1), (0, 1)], [(5, 6), (1, 1), (1, 3)], [(6, 6), (5, 8), (3, 3)]]
-
-
-def test_cp_heads_and_tokens_change_places():
-    found, n = recorded("cp"), 4
-    (there, back), _ = (heads_run.exchanges_of(run) for run in found.trained("train_heads"))
-    for rank in range(n):
-        assert {*there[rank].before} == {*back[rank].after} == {(rank, head) for head in range(n)}
-        assert {*there[rank].after} == {*back[rank].before} == {(chunk, rank) for chunk in range(n)}
-    sent, arrived = ({k: v for one in there for k, v in getattr(one, when).items()} for when in ("before", "after"))
-    assert sent == arrived  # moved, and nothing else
-    elements = 2 * n * 8 // n * 8 * n * (n - 1) // n  # T/N tokens, C columns, less a rank's own head
-    assert last(found.scene("Ulysses"), "a rank has sent") == [4 * (3 + 1) * elements]
 
 
 # ── expert parallelism ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -217,10 +190,6 @@ def test_ep_routes_as_one_process_and_sends_the_rows_that_it_shows():
         assert last(scene, "busiest rank") == [rows.sum(axis=0).max(), rows.sum() / n]
         dropped = n * 2 * 2 - rows.sum()
         assert (f"{dropped} of 16 copies are dropped" in scene.verdict) == bool(dropped)
-        for distance in range(1, n):
-            (frame,) = [f for f in scene.frames if f.note.startswith(f"Dispatch, message {distance} of 3")]
-            expected = [(r, (r + distance) % n, int(rows[r, (r + distance) % n])) for r in range(n)]
-            assert {*arrows(frame)} == {f"{a} → {b}: {k} row{'s' * (k > 1)}" for a, b, k in expected if k}
 
 
 def test_ep_gradients_and_loads_are_those_of_the_runs():
@@ -236,7 +205,6 @@ def test_ep_gradients_and_loads_are_those_of_the_runs():
     counts = [np.array(run.ranks[0].expert_counts)[-1, 0, :8] for run in runs]  # without a balance loss, with it
     shown, idle = found.scene("balance"), [int((one == 0).sum()) for one in counts]
     assert shown.verdict == f"Without a balance loss {idle[0]} of 8 experts are idle in the end; with it, {idle[1]}."
-    assert numbers(shown.frames[-1].note)[1:] == pytest.approx([one.max() / one.mean() for one in counts], abs=0.05)
     assert last(shown, "loss") == [round(run.losses[-1], 3) for run in runs]
 
 
@@ -251,16 +219,10 @@ def test_pp_plans_have_the_bubbles_and_stores_of_the_closed_forms_and_runs_did_w
     }  # fmt: skip
     stored = {"naive": 1, "GPipe": m, "1F1B": p, "interleaved": p + (p - 1) / 2, "ZB-H1": p}
     for kind, run in zip(KINDS, found.trained(pp=p), strict=True):
-        scene, length, plan = found.scene(kind.name), slots[kind.name], kind.slots(p, m)
+        scene, length = found.scene(kind.name), slots[kind.name]
         idle = 1 - 3 * m / length
         assert scene.verdict.startswith(f"{length:g} slots, {idle:.0%} idle; up to {stored[kind.name]:g} stored")
         assert last(found.scene("all"), kind.name) == [round(100 * idle), stored[kind.name]]
-        for frame in scene.frames:  # idle so far, and what rank 0 stores
-            busy = sum(max(0, min(slot.end, frame.at) - slot.start) for row in plan for slot in row)
-            assert numbers(frame.facts["idle so far"])[:2] == [p * frame.at - busy, p * frame.at]
-            begun = sum(slot.action.kind == "F" and slot.start < frame.at for slot in plan[0]) / kind.virtual
-            ended = sum(slot.action.kind in "BW" and slot.end <= frame.at for slot in plan[0]) / kind.virtual
-            assert numbers(frame.facts["rank 0 stores"])[0] == pytest.approx(begun - ended)
         ran = slots_of([last_step_of(rank.log) for rank in run.ranks])
         assert [[slot.action for slot in row] for row in ran] == schedule(kind.schedule, p, m, kind.virtual)
         assert found.scene("measured").frames[-1].facts[kind.name] == f"{bubble(ran):.0%} idle"
@@ -287,16 +249,3 @@ def test_pp_exactly_what_is_marked_as_corrupted_is_wrong(ranks):
     )
     marked = corrupted_by([Action(1, "F", 0), Action(1, "F", 1)], timeline(schedule("1f1b", 3, 6)))
     assert {action for action in right if right[action] != wrong[action]} == marked & {*right}
-
-
-def test_pp_tells_the_loss_of_the_bug_and_who_waits_for_whom():
-    found = recorded("pp")
-    right = found.trained(world_size=1)[0].losses[0]
-    for kind, run in zip(SWAPPABLE, found.trained("activations_swapped"), strict=True):
-        scene = next(one for one in found.animation.all_broken if one.twin == kind.name)
-        assert scene.verdict.endswith(f" wrong cells; the loss is {run.losses[0]:.3f} instead of {right:.3f}.")
-    naive = found.scene("broken naive")
-    for rank, other in waits_with_bug(NAIVE, 4, 8).items():  # as the plan says, so the real ranks said
-        assert f"waits for rank {other}" in [box.text for box in boxes(naive.frames[-1])]
-        told_of = next(line for line in naive.details.splitlines() if line.startswith(f"  rank {rank} is in irecv: "))
-        assert f"waits for a message from rank {other}" in told_of
