@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import subprocess
 import sys
 import time
@@ -85,22 +86,19 @@ def judged(monkeypatch):
 
 def test_all_chapters_are_shown_one_by_one_as_they_are_judged(folder, capsys, judged):
     """Who reads the first line only, as ``| head -1`` does, need not wait for the last chapter."""
-    shown_before, numbers = [], []
+    shown_before = []  # (chapter, what was printed before its first verdict)
 
     def judge(impl, targets, on_verdict):
         verdicts = [Verdict(number, "test", "passed") for number in targets]
         for verdict in verdicts:
             on_verdict(verdict)
-            numbers.append(chapter_of(verdict.task))
-            shown_before.append(capsys.readouterr().out)
-        return results_of([task for name in dict.fromkeys(numbers) for task in tasks_of(name)], verdicts)
+            shown_before.append((chapter_of(verdict.task), capsys.readouterr().out))
+        return results_of(tasks_of_three(), verdicts)
 
     check(Console(highlight=False, markup=False), str(folder), None, True, judge)
-    names = list(dict.fromkeys(numbers))
-    tables = [f"chapter {int(name[2:4])}:" for name in names]
-    for table, following in zip(tables[:-1], names[1:], strict=True):
-        assert table in shown_before[numbers.index(following)]
-    assert tables[-1] in (rest := capsys.readouterr().out) and not any(table in rest for table in tables[:-1])
+    texts = {name: "".join(shown for one, shown in shown_before if one == name) for name in THREE}
+    tables = [re.findall(r"chapter (\d+):", text) for text in (*texts.values(), capsys.readouterr().out)]
+    assert tables == [[], ["0"], ["1"], ["3"]]
 
 
 def test_only_what_has_changed_is_judged(folder, capsys, judged, monkeypatch):
@@ -140,28 +138,24 @@ def test_only_what_has_changed_is_judged(folder, capsys, judged, monkeypatch):
 def test_the_chapter_being_worked_on_is_shown_and_others_take_one_line(folder, capsys, judged):
     for name, solution in SOLUTIONS.items():
         (folder / f"{name}.py").write_text(stub_of(solution))
-    assert "chapter 0:" in checked(folder, capsys)[1]
-    mine, zero = folder / f"{NAME}.py", folder / f"{ZERO}.py"
-    mine.write_text(solve("broadcast_tree"))
-    status, shown = checked(folder, capsys)
-    assert "chapter 3:" in shown and "chapter 0:" not in shown and "next: 3.2" in shown
-    assert status == 1 and shown.count("to do") == 7 and shown.count("passed") == 1
-    mine.write_text(solve("broadcast_tree", "all_reduce_naive").replace("out=flat", "out=flat.copy()"))
-    assert "chapter 3:" in (shown := checked(folder, capsys)[1]) and "3.2 fails in test_text" in shown
-    assert "details: minidist check 3.2" in shown and "details:" not in checked(folder, capsys, "3.2")[1]
-    zero.write_text(solve("memory_buckets", "devices_needed", chapter=ZERO))
-    os.utime(zero, (time.time() + 9,) * 2)
-    shown = checked(folder, capsys)[1]
-    assert "chapter 0:" in shown and "chapter 3:" not in shown and "next: 0.2" in shown
-    assert "also failing: 3.2" in shown and "3.2 fails" not in shown
-    zero.write_text(SOLUTIONS[ZERO])
-    mine.write_text(STUB)
-    os.utime(zero, (time.time() + 19,) * 2)
-    shown = checked(folder, capsys)[1]
-    assert "chapter 0:" in shown and "Well done" in shown and "next: 1.1" in shown
-    assert (
-        "chapter 1:" in checked(folder, capsys)[1]
-    )  # who has seen that a chapter is solved is led to the one after it
+    wrong = solve("broadcast_tree", "all_reduce_naive").replace("out=flat", "out=flat.copy()")
+    begun = solve("memory_buckets", "devices_needed", chapter=ZERO)
+    steps = [  # (the files that are saved, words that are shown or not)
+        ({}, "chapter 0:"),
+        ({NAME: solve("broadcast_tree")}, "chapter 3:|-chapter 0:|next: 3.2|passed"),
+        ({NAME: wrong}, "chapter 3:|3.2 fails in test_text|details: minidist check 3.2"),
+        ({ZERO: begun}, "chapter 0:|-chapter 3:|next: 0.2|also failing: 3.2|-3.2 fails"),
+        ({NAME: STUB, ZERO: SOLUTIONS[ZERO]}, "chapter 0:|Well done|next: 1.1"),
+        ({}, "chapter 1:"),  # who has seen that a chapter is solved is led to the one after it
+    ]
+    for number, (files, words) in enumerate(steps):
+        for name, text in files.items():
+            (folder / f"{name}.py").write_text(text)
+            os.utime(folder / f"{name}.py", (time.time() + 9 * number,) * 2)  # the last of them is worked on
+        status, shown = checked(folder, capsys)
+        missing = [word for word in words.split("|") if (word.removeprefix("-") in shown) == word.startswith("-")]
+        assert status == (number != 4) and not missing, (missing, shown)
+    assert "details:" not in checked(folder, capsys, "3.2")[1]
 
 
 def test_progress_that_cannot_be_stored_or_read(folder, capsys, judged):
@@ -184,19 +178,14 @@ def test_reset_asks(folder, capsys, monkeypatch):
     for answer, text in (("n", solve("broadcast_tree")), ("y", STUB)):
         monkeypatch.setattr("builtins.input", lambda question, answer=answer: answer)
         assert main(["reset", "3.1", "--impl", str(folder)]) == 0 and mine.read_text() == text
-    assert "your work is saved in .backups/" in capsys.readouterr().out
 
 
 def test_hints_go_from_a_push_to_nearly_the_code(capsys):
-    def hinted(*arguments: str) -> str:
-        assert main(["check", "--hint", *arguments]) == 0
-        return " ".join(capsys.readouterr().out.split())
-
     first, second, *_ = hints_of(NAME)["3.3"]
-    shown = hinted("3.3")
-    assert shown.startswith("3.3 reduce_scatter_ring") and first in shown and second not in shown and "3.4" not in shown
-    assert "the next one: minidist check --hint 3.3 2" in shown
-    assert all(hint in hinted("3.3", "2") for hint in (first, second)) and hinted("3").count("hint 1 of") == 8
+    for arguments, has_second in ((["3.3"], False), (["3.3", "2"], True)):
+        assert main(["check", "--hint", *arguments]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert shown.startswith("3.3 reduce_scatter_ring") and first in shown and (second in shown) == has_second
     for name in SOLUTIONS:
         hints = hints_of(name)
         assert list(hints) == [task.number for task in tasks_of(name)], name
@@ -219,7 +208,6 @@ def test_untouched_stubs_score_nothing(tmp_path):
     for name, solution in SOLUTIONS.items():
         (tmp_path / f"{name}.py").write_text(stub_of(solution))
     results = run_graders(str(tmp_path))  # (tests/exercises shows that solutions score everything)
-    assert len(results) >= 24
     assert {result.state for result in results} == {"todo"} and sum(result.points for result in results) == 0
 
 
@@ -236,21 +224,28 @@ ANSWERS = [  # (functions solved, (old, new) text, the task that is checked, exi
     # one rank waits forever for another that loops forever; both are in this function
     (["broadcast_tree"], ENDLESS, "3.1", 1, "3.1 fails|did not end within 10 s"),
     (["all_gather_ring"], ("sendrecv(outgoing, right, incoming", "recv(incoming"), "3.4", 1, "deadlock|{NAME}.py:"),
+    # not Python: said once, not for every task
+    (["broadcast_tree"], ("distance *= 2", "distance = ("), "3", 1, "SyntaxError|cannot be loaded"),
 ]  # fmt: skip
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("solved", "change", "task", "status", "words"), ANSWERS)
-def test_an_answer_is_judged(solved, change, task, status, words, folder, capsys):
-    text = solve(*solved) if solved is not None else replace_definitions(SOLUTION, STUB, ["global_max"])
-    assert change[0] in text
-    (folder / f"{NAME}.py").write_text(text.replace(*change) if change[0] else text)
-    lines = text.replace(*change).splitlines() if change[0] else []
-    line = next((number for number, one in enumerate(lines, 1) if one.strip() == change[1]), 0)
-    found, shown = checked(folder, capsys, task)
-    for word in words.format(NAME=NAME, line=line).split("|"):
-        assert (word.removeprefix("-") in shown) == (not word.startswith("-")), (word, shown)
-    assert found == status and (change is not ENDLESS or shown.count(f"{NAME}.py:") == 2)
+def test_an_answer_is_judged(folder, capsys):
+    offenders = []
+    for solved, (old, new), task, status, words in ANSWERS:
+        text = solve(*solved) if solved is not None else replace_definitions(SOLUTION, STUB, ["global_max"])
+        assert old in text
+        text = text.replace(old, new) if old else text
+        (folder / f"{NAME}.py").write_text(text)
+        line = next((number for number, one in enumerate(text.splitlines(), 1) if old and one.strip() == new), 0)
+        found, shown = checked(folder, capsys, task)
+        wanted = words.format(NAME=NAME, line=line).split("|")
+        missing = [word for word in wanted if (word.removeprefix("-") in shown) == word.startswith("-")]
+        if missing or found != status or ((old, new) == ENDLESS and shown.count(f"{NAME}.py:") != 2):
+            offenders.append(f"{solved}, {new}: status {found}, {missing} of {shown}")
+        if shown.count("cannot be loaded") > 1:
+            offenders.append(f"said more than once: {shown}")
+    assert not offenders, "\n".join(offenders)
 
 
 @pytest.mark.long  # test_dependencies.py has the rule
@@ -266,13 +261,6 @@ def test_a_task_that_uses_one_that_fails(folder, capsys):
     mine.write_text(right.replace("chunks = chunks_of(flat, group.size)", "chunks = chunks_of(-flat, group.size)"))
     _, shown = checked(folder, capsys, "3")
     assert "3.5 fails in" in shown and "uses" not in shown  # its own bug
-
-
-@pytest.mark.long
-def test_a_file_that_is_not_python(folder, capsys):
-    (folder / f"{NAME}.py").write_text(STUB + "\ndef broken(:\n")
-    status, shown = checked(folder, capsys, "3")
-    assert status == 1 and "SyntaxError" in shown and shown.count("cannot be loaded") == 1  # once, not for every task
 
 
 @pytest.mark.long

@@ -11,70 +11,54 @@ from minidist.course.source.uses import tasks_used
 
 ANSWERS = """
 import numpy as np
-
 LIMIT = 3
-
 
 def helper(x):
     return x + 1
 
-
 def first(x):
     return helper(x)
-
 
 def second(x: int, start=0):
     return x
 
-
 class Third:
     size = 4
-
     def run(self):
         return self.size
-
 
 def stage1():
     pass
 """
-GRADERS = '''
+GRADERS = """
 def run_second(answers):
     return answers.second(1)
-
 
 def run_stage(answers, number):
     return getattr(answers, f"stage{number}")()
 
-
 @pytest.mark.task("9.1", points=1)
-class TestFirst:
-    """first"""
-
+class TestFirst: pass
 
 @pytest.mark.task("9.2", points=1)
 class TestThird:
-    """third"""
-
     def test(self, student):
         run_second(student)
 
-
 @pytest.mark.task("9.3", points=1)
 class TestFourth:
-    """fourth"""
-
     def test(self, student):
         run_stage(student, 1)
-'''
+"""
 DEFINITIONS = {"9.1": ["first"], "9.2": ["Third"], "9.3": []}
 USES = {"9.1": ["a"], "9.2": ["b", "B"], "9.3": ["c"]}
 
 
-def changed(old: str, new: str, answers: str = ANSWERS, graders: str = GRADERS) -> str:
+def changed(old: str, new: str, answers: str = ANSWERS, graders: str = GRADERS, definitions=DEFINITIONS) -> str:
     """The tasks to judge again after a change of the answers."""
     assert answers.count(old) == 1
-    before = dependencies(answers, graders, DEFINITIONS)
-    after = dependencies(answers.replace(old, new), graders, DEFINITIONS)
+    before = dependencies(answers, graders, definitions)
+    after = dependencies(answers.replace(old, new), graders, definitions)
     return " ".join(task for task in before if before[task][0] != after[task][0])
 
 
@@ -103,10 +87,12 @@ def test_what_a_change_concerns():
     assert wrong == [] and changed("return x + 1", "return x + 2", at_load) == "9.1 9.2 9.3"
     by_name = ANSWERS.replace("helper(x)\n", "globals()['helper'](x)\n")  # depends on all
     assert changed("    pass", "    return 1", by_name) == "9.1 9.3"
-    texts = (ANSWERS, GRADERS), (ANSWERS, GRADERS + "\n"), ("\n" + ANSWERS, GRADERS)
-    now, graders, moved = (dependencies(*text, DEFINITIONS) for text in texts)
+    below = ANSWERS.replace("return helper(x)", "\n    return helper(x)")  # within a definition
+    texts = (ANSWERS, GRADERS), (ANSWERS, GRADERS + "\n"), ("\n" + ANSWERS, GRADERS), (below, GRADERS)
+    now, graders, moved, inner = (dependencies(*text, DEFINITIONS) for text in texts)
     assert all(now[task][0] != graders[task][0] for task in now)
     assert all(now[task][0] == moved[task][0] and now[task][1] != moved[task][1] for task in now)
+    assert now["9.1"][0] == inner["9.1"][0] and now["9.1"][1] != inner["9.1"][1]
 
 
 def test_which_tasks_an_answer_builds_on():
@@ -130,14 +116,12 @@ def test_in_the_course_a_task_depends_on_little():
     definitions, graders = definitions_by_task(solution), grader_of("ch03_collectives")
     start = solution.index("def reduce_scatter_ring")
     other = solution[:start] + solution[start:].replace("for step in", "for  step in range(0) or", 1)
-    before, after = (dependencies(text, graders, definitions) for text in (solution, other))
-    assert [task for task in before if before[task][0] != after[task][0]] == ["3.3", "3.5"]
+    assert changed(solution, other, solution, graders, definitions) == "3.3 3.5"
 
 
 @pytest.mark.long
 def test_the_task_list_is_what_pytest_collects():
     for result in run_graders("solutions", [], "--collect-only"):
-        task = result.task
-        read = next(other for other in tasks_of(task.chapter) if other.number == task.number)
-        task.tests = 0
-        assert read == task
+        read = {task.number: task for task in tasks_of(result.task.chapter)}
+        result.task.tests = 0
+        assert read[result.task.number] == result.task
