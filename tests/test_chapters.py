@@ -11,11 +11,9 @@ import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
-from itertools import zip_longest
 from pathlib import Path
 
 import pytest
-from readable import POINTS
 
 from minidist.course.answers import ROOT
 from minidist.course.grading.run_graders import run_graders
@@ -29,8 +27,6 @@ QUESTION = re.compile(r"\*\*Before you (run|look)\b")  # "before you step" is ab
 FOLD = "<details><summary><b>The answer</b></summary>"
 FOLDED = re.compile(rf"(?:^|\n\n){FOLD}\n\n(?:(?!<details).)+?\n\n</details>(?=\n\n|$)", re.S)
 MARKED = re.compile(r"# >>> (\d+\.\d+)\n|pytest\.mark\.task\(\s*\"(\d+\.\d+)\"|^\[\"(\d+\.\d+)\"", re.M)  # of a task
-TABLE = 104  # characters of the words that cannot be broken: about 880 pixels, what JupyterLab has in a window of 1,000
-PLOT_LINES = 25
 TAGS = {"collapsed", "jupyter", "tags"}  # what the metadata of a cell may have
 BYTES = 600_000  # of a notebook with its pictures and players, of which dials make the most
 
@@ -44,21 +40,15 @@ def read(path: Path):
     return jupyter("nbformat").read(path, as_version=4)
 
 
-def skip_if_it_cannot_run(path: Path) -> None:
-    module = NEEDS.get(path.name[:2])
-    if module and find_spec(module) is None:
-        pytest.skip(f"needs {module}")
+def can_run(path: Path) -> bool:
+    return find_spec(NEEDS.get(path.name[:2], "minidist")) is not None
 
 
-def test_chapters_and_exercises_belong_together():
-    assert [path.name[:2] for path in CHAPTERS] == [
-        path.name[2:4] for path in sorted((ROOT / "solutions").glob("ch*.py"))
-    ]
-
-
-def test_every_notebook_is_a_chapter_or_an_appendix():
+def test_every_notebook_is_a_chapter_with_exercises_or_an_appendix():
+    solutions = sorted((ROOT / "solutions").glob("ch*.py"))
+    assert [path.name[:2] for path in CHAPTERS] == [path.name[2:4] for path in solutions]
     assert set((ROOT / "chapters").glob("*.ipynb")) == set(NOTEBOOKS)
-    assert all(path.name[:2] in NEEDS for path in APPENDICES)
+    assert [path.name[:2] for path in APPENDICES] == list(NEEDS)
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +64,8 @@ def running(request, tmp_path_factory):
         return nbclient.NotebookClient(notebook, timeout=CELL_SECONDS, resources=resources).execute(env=environment)
 
     paths = [item.callspec.params["path"] for item in request.session.items if item.function is test_it_runs]
-    chosen = [path for path in paths if find_spec(NEEDS.get(path.name[:2], "minidist"))]
     with ThreadPoolExecutor(2) as pool:
-        yield {path: pool.submit(run, path) for path in chosen}
+        yield {path: pool.submit(run, path) for path in paths if can_run(path)}
         pool.shutdown(cancel_futures=True)
 
 
@@ -84,7 +73,8 @@ def running(request, tmp_path_factory):
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs(path, running):
     """An error in a cell, also a failed assertion about a number, is raised here."""
-    skip_if_it_cannot_run(path)
+    if not can_run(path):
+        pytest.skip(f"needs {NEEDS[path.name[:2]]}")
     notebook = running[path].result()
     for before, after in zip(code_cells(read(path)), code_cells(notebook), strict=True):
         assert kinds(before) == kinds(after), f"committed with other outputs than it has now:\n{before.source}"
@@ -105,16 +95,15 @@ def kinds(cell) -> list[tuple]:
 
 def test_what_chapters_import_and_patch_exists():
     """Most chapters run in the long tests only: a name that has moved is found here."""
-    for path in NOTEBOOKS:
-        if find_spec(NEEDS.get(path.name[:2], "minidist")):
-            source = "\n".join(re.sub(r"^[%!].*", "", cell.source, flags=re.M) for cell in code_cells(read(path)))
-            names = re.findall(r'patch\("([\w.]+)"', source)
-            for node in ast.walk(ast.parse(source)):
-                if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "minidist":
-                    names += [f"{node.module}.{alias.name}" for alias in node.names]
-            assert names, path
-            for name in names:
-                pkgutil.resolve_name(name)  # raises AttributeError or ImportError
+    for path in filter(can_run, NOTEBOOKS):
+        source = "\n".join(re.sub(r"^[%!].*", "", cell.source, flags=re.M) for cell in code_cells(read(path)))
+        names = re.findall(r'patch\("([\w.]+)"', source)
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "minidist":
+                names += [f"{node.module}.{alias.name}" for alias in node.names]
+        assert names, path
+        for name in names:
+            pkgutil.resolve_name(name)  # raises AttributeError or ImportError
 
 
 def faults_of_form(path: Path) -> Iterator[str]:
@@ -133,43 +122,21 @@ def faults_of_form(path: Path) -> Iterator[str]:
     if raw["metadata"]["kernelspec"]["name"] != "python3" or re.search(r"/(home|root|tmp|Users|work)/", text):
         yield "it names a kernel or a path of one machine"
     asked, folded = False, 0
-    for cell, stored in zip(notebook.cells, raw["cells"], strict=True):
-        metadata = stored["metadata"]
-        if not (set(metadata) <= TAGS and set(metadata.get("jupyter", {})) <= {"outputs_hidden", "source_hidden"}):
-            yield f"times of a run, or the state of an editor: {metadata}"
+    for cell in notebook.cells:
+        jupyters = cell.metadata.get("jupyter", {})
+        if not (set(cell.metadata) <= TAGS and set(jupyters) <= {"outputs_hidden", "source_hidden"}):
+            yield f"times of a run, or the state of an editor: {cell.metadata}"
         if cell.cell_type == "markdown":
             asked = bool(QUESTION.search(cell.source.split("\n\n")[-1]))
-            rest = FOLDED.sub("", cell.source)
             folded += FOLD in cell.source
-            if "<details" in rest or "</details" in rest:  # Markdown inside HTML needs an empty line around it
+            if "<details" in FOLDED.sub("", cell.source):  # Markdown inside HTML needs an empty line around it
                 yield f"an answer is folded in another form: {cell.source}"
             continue
         hidden = asked and bool(cell.outputs)  # the learner guesses first
-        if {metadata.get("jupyter", {}).get("outputs_hidden", False), metadata.get("collapsed", False)} != {hidden}:
+        if {jupyters.get("outputs_hidden", False), cell.metadata.get("collapsed", False)} != {hidden}:
             yield f"exactly the outputs below a question are hidden, but not here: {cell.source}"
-        if re.search(r"^figure.*plt\.", cell.source, re.M) and cell.source.count("\n") + 1 > PLOT_LINES:
-            yield f"a plot of more than {PLOT_LINES} lines belongs into chapters/figures: {cell.source}"
-        sizes = re.findall(r"(?:fontsize|labelsize|font\.size)\W+([\d.]+)", cell.source)
-        if any(float(size) < POINTS for size in sizes):
-            yield f"a label is small: {cell.source}"
     if not appendix and folded < 4:
         yield "it has fewer than four answers to unfold"
-    for rows in tables(notebook):  # a column is as wide as its longest word; two characters separate it from the next
-        columns = zip_longest(*rows, fillvalue="")
-        widest = [max(map(len, re.split(r"[\s–-]+", " ".join(column).replace("`", "")))) for column in columns]
-        if sum(widest) + 2 * len(widest) > TABLE:
-            yield f"a table is cut at the right: {rows[0]}"
-
-
-def tables(notebook):
-    """The rows of each Markdown table, written or shown by a cell; a row is a list of cells."""
-    for cell in notebook.cells:
-        shown = [output.data.get("text/markdown", "") for output in cell.get("outputs", []) if "data" in output]
-        for text in [cell.source] * (cell.cell_type == "markdown") + shown:
-            for table in re.findall(r"(?:^\|.*\|[ ]*$\n?)+", text, re.M):
-                yield [
-                    line.strip()[1:-1].split("|") for line in table.splitlines() if not re.fullmatch(r"[-:| ]+", line)
-                ]
 
 
 def test_the_form_of_every_notebook():

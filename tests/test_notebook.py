@@ -34,11 +34,9 @@ def test_a_cluster_in_a_notebook():
     nbclient = pytest.importorskip("nbclient", reason="Jupyter is not installed")
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
     nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute()
-    outputs = [cell.outputs for cell in notebook.cells]
-    texts = ["".join(o.get("text", "") for o in out if o.output_type == "stream") for out in outputs]
-    results = [next((o.data["text/plain"] for o in out if o.output_type == "execute_result"), None) for out in outputs]
-    assert results[2] == "[30, 30, 30]" and sorted(texts[2].splitlines()) == [f"rank {r} has 30" for r in range(3)]
-    assert results[3] == "[300, 300, 300]"
-    assert results[4] == "[[0, 100], [1, 100], [2, 100]]"
+    texts = ["".join(output.get("text", "") for output in cell.outputs) for cell in notebook.cells]
+    results = [[o.data["text/plain"] for o in cell.outputs if "data" in o] for cell in notebook.cells]
+    assert results[2] == ["[30, 30, 30]"] and sorted(texts[2].split("\n")[:3]) == [f"rank {r} has 30" for r in range(3)]
+    assert results[3:5] == [["[300, 300, 300]"], ["[[0, 100], [1, 100], [2, 100]]"]]
     assert "ranks 0, 1, 2 of 3 can never go on" in texts[5] and "<lambda>" in texts[5]
-    assert results[6] == "[300, 300, 300]"
+    assert results[6] == ["[300, 300, 300]"]

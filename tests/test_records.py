@@ -12,14 +12,9 @@ from records import ROOT, Records, depends_on, drawn, group_of, hash_of, slice_o
 
 LIMIT = 300
 FILES = [
-    "nn/test_optim",
-    "train/test_elastic",
-    "comm/test_launch",
-    "plan/test_hardware",
-    "exercises/test_ch12_failures",
-    "figures/test_figures_of_runs",
-    "test_cli",
-]
+    "nn/test_optim", "train/test_elastic", "comm/test_launch", "plan/test_hardware", "exercises/test_ch12_failures",
+    "figures/test_figures_of_runs", "test_cli",
+]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -83,36 +78,26 @@ def test_a_commit_draws_a_tenth_and_another_one_another():
     assert 150 < len(one) < 260 and 150 < len(other) < 260 and len(one & other) < 60
 
 
-def report(nodeid, outcome):
-    return SimpleNamespace(nodeid=nodeid, outcome=outcome)
-
-
 def test_what_passed_is_written_and_not_run_again(monkeypatch, tmp_path):
     monkeypatch.setattr(records, "FILE", tmp_path / "verdicts.json")
     monkeypatch.setattr(records, "drawn", lambda group, commit: False)
-    names = [
-        "tests/nn/test_optim.py::a",
-        "tests/nn/test_optim.py::b",
-        "tests/nn/test_gpt.py::c",
-        "tests/nn/test_bits.py::d",
-    ]
+    optim, gpt, bits = (f"tests/nn/test_{name}.py" for name in ("optim", "gpt", "bits"))
+    names = {f"{optim}::a": "passed", f"{optim}::b": "passed", f"{gpt}::c": "failed", f"{bits}::d": "skipped"}
     items = [SimpleNamespace(nodeid=name) for name in names]
     first = Records(fresh=False)
     assert all(map(first.has_to_run, items))
-    outcomes = ["passed", "passed", "failed", "skipped"]
-    for name, outcome in zip(names, outcomes, strict=True):
-        first.pytest_runtest_logreport(report(name, "passed"))  # its setup
-        first.pytest_runtest_logreport(report(name, outcome))
+    for name, outcome in names.items():
+        for each in ("passed", outcome):  # its setup, and itself
+            first.pytest_runtest_logreport(SimpleNamespace(nodeid=name, outcome=each))
     first.write()
-    assert json.loads(records.FILE.read_text()) == {"tests/nn/test_optim.py": hash_of("tests/nn/test_optim.py")}
-    second = Records(fresh=False)
-    assert [second.has_to_run(item) for item in items] == [False, False, True, True]
+    assert json.loads(records.FILE.read_text()) == {optim: hash_of(optim)}
+    assert list(map(Records(fresh=False).has_to_run, items)) == [False, False, True, True]
     fresh = Records(fresh=True)
     assert all(map(fresh.has_to_run, items)) and fresh.contradicted() == []
-    fresh.pytest_runtest_logreport(report(names[1], "failed"))
-    assert fresh.contradicted() == ["tests/nn/test_optim.py"]  # flaky, or its slice lacks a file
+    fresh.pytest_runtest_logreport(SimpleNamespace(nodeid=f"{optim}::b", outcome="failed"))
+    assert fresh.contradicted() == [optim]  # flaky, or its slice lacks a file
 
 
 def test_a_group_is_a_file_or_a_chapter():
-    assert group_of("tests/nn/test_optim.py::test_a[1]") == "tests/nn/test_optim.py"
-    assert group_of("tests/test_chapters.py::test_it_runs[05_zero]") == "tests/test_chapters.py::test_it_runs[05_zero]"
+    chapter = "tests/test_chapters.py::test_it_runs[05_zero]"
+    assert group_of("tests/nn/test_optim.py::test_a[1]") == "tests/nn/test_optim.py" and group_of(chapter) == chapter

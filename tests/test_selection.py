@@ -26,10 +26,6 @@ def run_pytest(*arguments: str, environment: dict | None = None) -> list[str]:
     return result.stdout.splitlines()
 
 
-def test_what_needs_a_browser_is_long():
-    assert not any("test_the_page" in line for line in run_pytest("--collect-only", "tests/show/test_live.py"))
-
-
 def said(lines: list[str]) -> bool:
     return any(line.endswith("long tests left out; pytest --all runs them") for line in lines)
 
@@ -37,13 +33,10 @@ def said(lines: list[str]) -> bool:
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
-        ((FILE,), {SHORT}),
-        ((LONG,), {LONG}),
-        long((FILE, "--all"), {SHORT, LONG}),
+        ((FILE,), {SHORT}), ((LONG,), {LONG}), long((FILE, "--all"), {SHORT, LONG}),
         long((FILE, "--all", "-m", "long"), {LONG}),
     ],
-    ids=["a file", "a node id", "--all", "the long ones"],
-)
+)  # fmt: skip
 def test_which_are_chosen(arguments, names):
     lines = run_pytest("--collect-only", *arguments)
     assert {SHORT, LONG} & set(lines) == names
@@ -51,29 +44,22 @@ def test_which_are_chosen(arguments, names):
 
 
 @pytest.mark.long
-def test_the_first_test_of_each_exercise_is_short():
+def test_the_first_test_of_each_exercise_is_short_and_what_needs_a_browser_is_long():
     short, everything = (
         [line for line in run_pytest("--collect-only", GRADER, *more) if line.startswith(GRADER)]
         for more in ((), ("--all",))
     )
     tasks = [test.split("::")[1] for test in everything]
-    assert [test.split("::")[1] for test in short] == list(dict.fromkeys(tasks)) and len(short) < len(everything)
-    assert set(short) < set(everything)
+    assert [test.split("::")[1] for test in short] == list(dict.fromkeys(tasks)) and set(short) < set(everything)
+    assert not any("test_the_page" in line for line in run_pytest("--collect-only", "tests/show/test_live.py"))
 
 
 @pytest.mark.long
-def test_workers_tell_how_many_they_left_out():
-    pytest.importorskip("xdist", reason="pytest-xdist is not installed")
-    file, word = ONLY_LONG
-    assert said(run_pytest("-n", "1", file, "-k", word))
-
-
-@pytest.mark.long
-def test_without_arguments_all_cores_work():
+def test_without_arguments_all_cores_work_and_tell_how_many_they_left_out():
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     file, word = ONLY_LONG
     lines = run_pytest("-vv", "-o", f"testpaths={file}", "-k", word)
-    assert any(f"{cores()}/{cores()} workers" in line for line in lines), lines
+    assert said(lines) and any(f"{cores()}/{cores()} workers" in line for line in lines), lines
 
 
 def test_a_worker_that_crashes_ends_the_tests_it_shared(tmp_path):

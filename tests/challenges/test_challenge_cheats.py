@@ -120,17 +120,18 @@ def test_no_cheat_has_a_score(chapter, judged):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("chapter", "old", "new", "message"),
     [
-        ("2**steps != group.size or group.size == 1", "group.size == 1", "of (3|6)|never received|rank"),
-        long("    ", "    while True:\n        pass\n    ", "did not end within"),
+        ("3", "2**steps != group.size or group.size == 1", "group.size == 1", "of (3|6)|never received|rank"),
+        ("5", "- 2 * unreduced", "- unreduced", "they hold"),  # a little more than the memory
+        long("3", "    ", "    while True:\n        pass\n    ", "did not end within"),
     ],
-    ids=["right for powers of two alone", "loops for ever"],
+    ids=["right for powers of two alone", "holds too much for a moment", "loops for ever"],
 )
-def test_a_better_answer_that_is_spoiled_has_no_score(old, new, message, judged):
-    text = better_answer(challenge_of("3")).text
+def test_a_better_answer_that_is_spoiled_has_no_score(chapter, old, new, message, judged):
+    text = better_answer(challenge_of(chapter)).text
     assert old in text
-    found = judged(challenge_of("3"), text.replace(old, new, 1))
+    found = judged(challenge_of(chapter), text.replace(old, new, 1))
     assert found.score is None and re.search(message, found.message), found
 
 

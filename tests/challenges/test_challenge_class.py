@@ -25,44 +25,35 @@ FORGED = json.dumps({"challenge": EIGHT.module, "score": 0.001, "unit": "%", "da
 def submissions(tmp_path_factory):
     """One folder or zip file for each student: some answer challenges, some do not."""
     folder = tmp_path_factory.mktemp("class") / "submissions"
-
-    def send(student: str, files: dict[str, str]) -> None:
-        for name, text in files.items():
-            (folder / student / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / student / name).write_text(text, encoding="utf-8")
-
     nine, eight = f"exercises/{FOLDER}/{NINE.module}.py", f"exercises/{FOLDER}/{EIGHT.module}.py"
-    send("ada", {nine: better_answer(NINE).text, eight: better_answer(EIGHT).text})
-    send("bob", {nine: WORSE, eight: KILLER})
-    send("carl", {f"exercises/{OF_A_LEARNER}": FORGED, eight: "def plan_recomputation(*_):\n    return 0.001\n"})
-    send("dora", {nine: library_answer(NINE).text})
-    send("eve", {"exercises/ch03_collectives.py": "", f"solutions/{FOLDER}/{NINE.module}.py": better_answer(NINE).text})
+    for name, text in {
+        f"ada/{nine}": better_answer(NINE).text,
+        f"ada/{eight}": better_answer(EIGHT).text,
+        f"bob/{nine}": WORSE,
+        f"bob/{eight}": KILLER,
+        f"carl/exercises/{OF_A_LEARNER}": FORGED,
+        f"carl/{eight}": "def plan_recomputation(*_):\n    return 0.001\n",
+        f"dora/{nine}": library_answer(NINE).text,
+        "eve/exercises/ch03_collectives.py": "",
+        f"eve/solutions/{FOLDER}/{NINE.module}.py": better_answer(NINE).text,
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
     with zipfile.ZipFile(folder / "=fred.zip", "w") as archive:
         archive.writestr(f"deep/{NINE.module}.py", better_answer(NINE).text)
     return folder
 
 
-@pytest.fixture(scope="module")
-def graded(submissions):
-    """The folder of grades, and what was printed."""
+@pytest.mark.long
+def test_the_best_come_first_and_wrong_answers_and_forged_scores_have_no_score(submissions):
     out = submissions.parent / "grades"
     for student in ("ada", "carl"):
         (out / "students" / student).mkdir(parents=True)
         (out / "students" / student / "results.json").write_text('{"score": 3}', encoding="utf-8")
     console = Console(record=True, width=100)
     grade_challenges(console, submissions, out, Limits(), 2, [])
-    return out, console.export_text()
-
-
-def rows_of(graded) -> dict[tuple[str, str], dict]:
-    """(chapter, student) -> the row of leaderboard.csv, in its order."""
-    with open(graded[0] / FILE, newline="", encoding="utf-8") as file:
-        return {(row["chapter"], row["student"]): row for row in csv.DictReader(file)}
-
-
-@pytest.mark.long
-def test_the_best_come_first_and_wrong_answers_and_forged_scores_have_no_score(graded):
-    rows = rows_of(graded)
+    with open(out / FILE, newline="", encoding="utf-8") as file:
+        rows = {(row["chapter"], row["student"]): row for row in csv.DictReader(file)}
     assert [(*key, row["place"]) for key, row in rows.items()] == [
         ("8", "ada", "1"), ("8", "bob", ""), ("8", "carl", ""),
         ("9", "'=fred", "1"), ("9", "ada", "1"), ("9", "bob", "3"),
@@ -72,12 +63,11 @@ def test_the_best_come_first_and_wrong_answers_and_forged_scores_have_no_score(g
     assert rows["9", "bob"]["library"] == "1617" and rows["8", "ada"]["unit"] == "%"
     for student, remark in (("carl", "expected a list of strings, got 0.001"), ("bob", "it ended the judging process")):
         assert rows["8", student]["score"] == "" and remark in rows["8", student]["remarks"]
-    lines = [" ".join(line.replace("│", " ").split()) for line in graded[1].splitlines()]
+    lines = [" ".join(line.replace("│", " ").split()) for line in console.export_text().splitlines()]
     assert "8 plan 1 ada 133 % 316 %" in lines and "8 plan carl no score 316 %" in lines
-    ada, carl = (json.loads((graded[0] / "students" / name / "results.json").read_text()) for name in ("ada", "carl"))
+    ada, carl = (json.loads((out / "students" / name / "results.json").read_text()) for name in ("ada", "carl"))
     assert ada["score"] == 3 and carl == {"score": 3, "leaderboard": []}  # as Gradescope gets them
-    named = [(one["name"], one["order"]) for one in ada["leaderboard"]]
-    assert named == [("8 plan (%)", "asc"), ("9 placement (MB)", "asc")]
+    assert [one["name"] for one in ada["leaderboard"]] == ["8 plan (%)", "9 placement (MB)"]
     assert ada["leaderboard"][0]["value"] == pytest.approx(EIGHT.known, rel=1e-3)
 
 

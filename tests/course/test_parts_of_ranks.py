@@ -1,7 +1,5 @@
 """Messages that name the rank whose part of a sum is missing, or whose array came instead."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 
@@ -18,28 +16,31 @@ def message(assertion, *args) -> str:
     return str(caught.value).partition("\nassert ")[0]
 
 
-def test_whose_part_is_wrong():
-    for (counts, expected), dtype in product(
-        (
-            ([1, 0, 1, 1, 1], "chunk 0: rank 1's part is missing"),
-            ([2, 0, 1, 1, 1], "chunk 0: rank 1's part is missing, rank 0's part is counted twice"),
-            ([0, 0, 0, 1, 2], "chunk 0: the parts of ranks 0, 1 and 2 are missing, rank 4's part is counted twice"),
-        ),
-        ("float64", "float32", "int32"),
-    ):
-        parts = [part.astype(dtype) for part in PARTS]
-        found = sum(count * part for count, part in zip(counts, parts, strict=True)).astype(dtype)
-        assert message(is_sum, found, parts, "chunk 0") == expected
-        found[1:] = sum(parts)[1:]  # only one element is wrong
-        assert message(is_sum, found, parts, "chunk 0").startswith("chunk 0: ")
-    found = message(is_sum, sum(OTHER[1:]), PARTS, "chunk 0", {"chunk 1": OTHER})
-    assert found == "chunk 0: it holds the sum of chunk 1, rank 0's part is missing"
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int32"])
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ([1, 0, 1, 1, 1], "rank 1's part is missing"),
+        ([2, 0, 1, 1, 1], "rank 1's part is missing, rank 0's part is counted twice"),
+        ([0, 0, 0, 1, 2], "the parts of ranks 0, 1 and 2 are missing, rank 4's part is counted twice"),
+    ],
+)
+def test_whose_part_is_wrong(counts, expected, dtype):
+    parts = [part.astype(dtype) for part in PARTS]
+    found = sum(count * part for count, part in zip(counts, parts, strict=True)).astype(dtype)
+    assert message(is_sum, found, parts, "chunk 0") == f"chunk 0: {expected}"
+    found[1:] = sum(parts)[1:]  # only one element is wrong
+    assert message(is_sum, found, parts, "chunk 0").startswith("chunk 0: ")
+
+
+def test_what_came_instead_of_a_sum():
     for given, expected in (
+        (sum(OTHER[1:]), "it holds the sum of chunk 1, rank 0's part is missing"),
         (sum(PARTS) + 0.5, "element 0: expected"),  # nothing explains it
         (np.zeros(3), "expected shape (4,), got (3,)"),
         (None, "expected an array of float64, got NoneType"),
     ):
-        assert expected in message(is_sum, given, PARTS, "chunk 0")
+        assert expected in message(is_sum, given, PARTS, "chunk 0", {"chunk 1": OTHER})
     is_sum(sum(PARTS), PARTS, "chunk 0", {"chunk 1": OTHER})
 
 

@@ -1,12 +1,9 @@
 """Exercises are their solutions without the bodies, and nobody's work is overwritten."""
 
-import ast
-
 import pytest
 
-from minidist.course.answers import Source, chapter_names, course_folder, read_answers
+from minidist.course.answers import chapter_names, course_folder, read_answers
 from minidist.course.learner.reset import plan_reset, write_reset
-from minidist.course.sandbox.loading import run_file
 from minidist.course.source.stubs import definitions_by_task, replace_definitions, stub_of, untouched, write_stubs
 
 SOLUTION = '''
@@ -119,16 +116,3 @@ def test_reset_of_one_task_and_of_a_chapter(tmp_path):
     assert mine.read_text() == stub
     mine.write_text("def broken(:\n")
     assert plan_reset("3", tmp_path)[1] == stub
-
-
-def test_answers_are_parsed_once(monkeypatch):
-    """Every test of a task asks whether it is untouched, and every call on a rank loads the file."""
-    parsed: list[str] = []
-    parse = ast.parse
-    monkeypatch.setattr(ast, "parse", lambda text, *more: parsed.append(text) or parse(text, *more))
-    mine = STUB + "THIS_TEST = 1\n"
-    assert all(untouched(mine, STUB, ["first", "Second"]) for _ in range(3))
-    assert parsed.count(mine) == 1
-    source = Source("ch09_test", "ch09_test.py", mine)
-    modules = [run_file(source) for _ in range(3)]
-    assert parsed.count(mine) == 2 and modules[0] is not modules[1] and modules[2].THIS_TEST == 1

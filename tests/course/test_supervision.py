@@ -1,20 +1,20 @@
 """Whatever a submission starts, and however grading ends, nothing stays behind."""
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
 
 import psutil
 import pytest
-from choosing import long
 
 from minidist.course.answers import course_folder, read_answers
 from minidist.course.grading.namespaces import can_have_own_shared_memory
-from minidist.course.grading.standby import Standby
 from minidist.course.grading.workplace import Workplace
 
 NAME = "ch03_collectives"
@@ -48,47 +48,19 @@ def segments_of(pids: set[int]) -> list[str]:
     return [name for name in names if name.startswith("minidist-") and int(name.split("-")[1]) in pids]
 
 
-@pytest.mark.parametrize("command", [long("check"), long("grade"), long("watch")])
-def test_kill_9_leaves_nothing(command, tmp_path, scratch):
-    """While an answer runs that never ends."""
-    folder = tmp_path / "in" / "student"
-    folder.mkdir(parents=True)
-    started = tmp_path / "started"
-    (folder / f"{NAME}.py").write_text(f"{SOLUTION}\nopen({str(started)!r}, 'w')\nwhile True:\n    pass\n")
-    arguments = {
-        "grade": ["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--task", "3.5"],
-        "check": ["check", "3.5", "--impl", str(folder)],
-        "watch": ["check", "3.5", "--impl", str(folder), "--watch"],
-    }
+@contextmanager
+def started(scratch: Path, *arguments: str):
+    """A command that is killed at the end, with -9 unless it has ended; nothing of it stays."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "minidist.cli", *arguments[command]],
-        env=os.environ | {"TMPDIR": str(scratch)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        wait_for(lambda: started.exists() or process.poll() is not None, "the answer has not started")
-        assert process.poll() is None
-        pids = {int(line.split()[0]) for line in processes_in(scratch)}
-    finally:
-        process.kill()
-        process.wait(LIMIT)
-    wait_for(lambda: not processes_in(scratch), "processes are left")
-    wait_for(lambda: not list(scratch.iterdir()), "temporary folders are left")
-    assert segments_of(pids) == []
-
-
-@pytest.mark.long
-def test_kill_9_while_a_process_stands_by_leaves_nothing(tmp_path, scratch):
-    """Between two saves a grading process waits, with the server that forks ranks."""
-    (tmp_path / f"{NAME}.py").write_text(SOLUTION)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "minidist.cli", "check", "3.5", "--impl", str(tmp_path), "--watch"],
-        env=os.environ | {"TMPDIR": str(scratch)}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        [sys.executable, "-m", "minidist.cli", *arguments], env=os.environ | {"TMPDIR": str(scratch)},
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     timer = Timer(LIMIT, process.kill)
     timer.start()
+    pids = set()
     try:
-        assert any("Save a file" in line for line in process.stdout)
-        wait_for(lambda: "stand_by" in str(processes_in(scratch)), "no process stands by")
+        yield process
+        pids = {int(line.split()[0]) for line in processes_in(scratch)}
     finally:
         timer.cancel()
         process.kill()
@@ -96,17 +68,48 @@ def test_kill_9_while_a_process_stands_by_leaves_nothing(tmp_path, scratch):
         process.stdout.close()
     wait_for(lambda: not processes_in(scratch), "processes are left")
     wait_for(lambda: not list(scratch.iterdir()), "temporary folders are left")
+    assert segments_of(pids) == []
 
 
 @pytest.mark.long
-def test_a_process_that_stands_by_reads_the_answers_when_it_judges(tmp_path):
+@pytest.mark.parametrize("ends", ["kill", "terminate"])
+@pytest.mark.parametrize("command", ["check", "grade", "watch"])
+def test_a_signal_leaves_nothing(command, ends, tmp_path, scratch):
+    """While an answer runs that never ends. Of a class, what is finished is kept."""
+    for student, code in (("a", ""), ("b", f"\nopen({str(tmp_path / 'runs')!r}, 'w')\nwhile True:\n    pass\n")):
+        (tmp_path / "in" / student).mkdir(parents=True)
+        (tmp_path / "in" / student / f"{NAME}.py").write_text(SOLUTION + code)
+    arguments = {
+        "grade": ["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--task=3.2", "--jobs=1"],
+        "check": ["check", "3.5", "--impl", str(tmp_path / "in" / "b")],
+        "watch": ["check", "3.5", "--impl", str(tmp_path / "in" / "b"), "--watch"],
+    }
+    with started(scratch, *arguments[command]) as process:
+        wait_for(lambda: (tmp_path / "runs").exists() or process.poll() is not None, "the answer has not started")
+        assert process.poll() is None
+        if ends == "terminate":
+            process.terminate()
+            assert process.wait(LIMIT) == 130 and list(scratch.iterdir()) == []
+    if (command, ends) == ("grade", "terminate"):
+        grades = json.loads((tmp_path / "out" / "grades.json").read_text())
+        assert [(grade["student"], grade["points"]) for grade in grades] == [("a", 2)]
+
+
+@pytest.mark.long
+def test_watch_judges_at_once_and_when_a_file_is_saved_and_leaves_nothing(tmp_path, scratch):
+    """Between two saves a grading process waits, with the server that forks ranks; it reads what is saved later."""
+    pytest.importorskip("watchfiles", reason="watchfiles is not installed")
     mine = tmp_path / f"{NAME}.py"
     mine.write_text(SOLUTION.replace("distance *= 2", "distance *= 3"))
-    with Standby() as standby:
-        wait_for(lambda: psutil.Process().children(recursive=True), "nothing has started")
-        mine.write_text(SOLUTION)
-        results = standby.run_graders(str(tmp_path), ["3.1"])
-        assert [result.task.number for result in results if result.state == "passed"] == ["3.1"]
+    with started(scratch, "check", "3.1", "--impl", str(tmp_path), "--watch") as process:
+        for words in (["3.1 fails"], [f"changed: {NAME}.py", "passed"]):
+            shown = ""
+            while "Save a file" not in shown:
+                shown += (line := process.stdout.readline())
+                assert line, f"the process ended after printing {shown!r}"
+            assert all(word in shown for word in words), shown
+            wait_for(lambda: "stand_by" in str(processes_in(scratch)), "no process stands by")
+            mine.write_text(SOLUTION)
 
 
 def test_a_program_that_hides_from_its_supervisor_ends():
