@@ -112,16 +112,6 @@ def test_no_character_ends_a_command(monkeypatch, encoding, command):
     assert len(shown) > 200 and shown.count("?") < 20
 
 
-def test_every_character_has_one_in_its_place():
-    """So that tables stay aligned, whatever the encoding."""
-    text = "".join(map(chr, (*cli.PLAIN, 0x1F600, 0x4E00)))
-    monkeyed = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    with redirect_stdout(monkeyed):
-        cli.print_in_any_encoding()
-        print(text, end="", flush=True)
-    assert monkeyed.buffer.getvalue() == bytes(cli.PLAIN.values()) + b"??"
-
-
 def command_in(folder, arguments, *python, **more):
     """A command in a process of its own: (exit status, what it printed on standard error)."""
     done = subprocess.run(

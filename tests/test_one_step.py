@@ -41,7 +41,7 @@ def test_a_step_is_plain_calls():
 
 def step_calls(world, config) -> Counter:
     """Count the library's calls in the second step of a run, by (file, function)."""
-    calls, steps = Counter(), []
+    calls, steps, share_step = Counter(), [], share.train_step
 
     def note(frame, event, _):
         if event == "call" and "minidist" in frame.f_code.co_filename:
@@ -55,7 +55,6 @@ def step_calls(world, config) -> Counter:
         finally:
             sys.setprofile(None)
 
-    share_step = share.train_step
     with mock.patch.object(share, "train_step", counted):
         train_rank(world, config, Layout(), RunOptions())
     return calls

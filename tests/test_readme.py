@@ -46,13 +46,6 @@ def output(folder: Path, program: str) -> str:
     return result.stdout
 
 
-def test_files_have_about_as_many_lines_as_the_table_of_axes_says():
-    rows = re.findall(r"^\| .*?\]\((minidist/[\w/]+\.py)\) \| (\d+) \|", TEXT[README], re.MULTILINE)
-    assert len(rows) == 9
-    for name, lines in rows:
-        assert int(lines) == pytest.approx(len((ROOT / name).read_text(encoding="utf-8").splitlines()), rel=0.15), name
-
-
 def test_the_counts_of_tasks_and_demonstrations_are_right():
     graders = {int(file.name[7:9]): file.read_text() for file in (ROOT / "tests" / "exercises").glob("test_ch*.py")}
     counts = {chapter: len(re.findall(r"^@pytest\.mark\.task\(", text, re.M)) for chapter, text in graders.items()}
@@ -167,17 +160,3 @@ def test_the_matrix_has_as_many_combinations_as_its_page_says():
     chosen = covering([combination.settings for combination in combinations])
     text = TEXT[ROOT / "docs" / "verify.md"]
     assert f"{len(combinations):,} for this model with 4 layers" in text and f"({len(chosen)} runs" in text
-
-
-@pytest.mark.long
-def test_train_prints_the_collectives_that_its_page_shows(capsys):
-    (shown,) = blocks("docs/train.md", "text")
-    assert cli.main(["train", "--dp", "2", "--tp", "2", "--steps", "1", "--tables"]) == 0
-    printed = capsys.readouterr().out
-
-    def cells(text: str) -> list[str]:
-        """The lines without the frame and its width."""
-        lines = [line for line in text.splitlines() if not line.startswith(tuple("┏┡└"))]
-        return [" ".join(re.findall(r"[^\s│┃]+", line)) for line in lines]
-
-    assert len(cells(shown)) == 10 and "\n".join(cells(shown)) in "\n".join(cells(printed))

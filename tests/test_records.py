@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import records
 from choosing import long
-from records import ROOT, Records, depends_on, drawn, group_of, hash_of, slice_of
+from records import ROOT, Records, depends_on, drawn, hash_of, slice_of
 
 LIMIT = 300
 FILES = [
@@ -96,8 +96,3 @@ def test_what_passed_is_written_and_not_run_again(monkeypatch, tmp_path):
     assert all(map(fresh.has_to_run, items)) and fresh.contradicted() == []
     fresh.pytest_runtest_logreport(SimpleNamespace(nodeid=f"{optim}::b", outcome="failed"))
     assert fresh.contradicted() == [optim]  # flaky, or its slice lacks a file
-
-
-def test_a_group_is_a_file_or_a_chapter():
-    chapter = "tests/test_chapters.py::test_it_runs[05_zero]"
-    assert group_of("tests/nn/test_optim.py::test_a[1]") == "tests/nn/test_optim.py" and group_of(chapter) == chapter

@@ -46,7 +46,6 @@ BEGINNINGS = {
 CHEATS = {  # chapter -> (what it tries, a body of the function that is asked for, a pattern that the message matches)
     "3": [
         ("does nothing", "pass", "not the sum"),
-        ("returns a score", "return 0.001\nscore = library = 0.001", "not the sum"),
         ("sends in the background", "all_reduce(flat, group=group, async_op=True).wait()",
          "all_reduce runs in the background"),
         ("hands arrays over in files",
@@ -67,7 +66,6 @@ CHEATS = {  # chapter -> (what it tries, a body of the function that is asked fo
     ],
     "4": [
         ("sends nothing", "return []", "each must be in one bucket, exactly once"),
-        ("forgets the gradient that is last", "return [list(range(1, len(nbytes)))]", "exactly once"),
         ("sends a gradient twice", "return [[n, 3] for n in range(len(nbytes))]", "exactly once"),
         ("has empty buckets", "return [[]]", "a bucket is empty"),
         ("returns a score", "return 0.0", "expected a list of buckets, got 0.0"),

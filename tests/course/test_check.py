@@ -1,22 +1,18 @@
 """minidist check as a learner sees it: one chapter from untouched to solved."""
 
-import functools
 import os
-import re
 import time
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from minidist.cli.main import main
-from minidist.course.answers import chapter_of, course_folder, read_answers
+from minidist.course.answers import course_folder, read_answers
 from minidist.course.grading.run_graders import run_graders
-from minidist.course.learner.check import check
 from minidist.course.learner.hints import hints_of
 from minidist.course.source.stubs import definitions_by_task, replace_definitions, stub_of, untouched
 from minidist.course.source.task_list import tasks_of
-from minidist.course.tasks import Task, TaskResult, Verdict, results_of
+from minidist.course.tasks import TaskResult, Verdict, results_of
 
 NAME, ZERO = "ch03_collectives", "ch00_walls"
 THREE = [ZERO, "ch01_transformer", NAME]
@@ -44,17 +40,9 @@ def checked(folder, capsys, *arguments) -> tuple[int, str]:
     return status, capsys.readouterr().out
 
 
-# ── What is judged and shown, whatever the graders say ───────────────────────────────────────────────────────────────
-
-
-@functools.cache
-def tasks_of_three() -> list[Task]:
-    return [task for name in THREE for task in tasks_of(name)]
-
-
 def judge_text(impl: str, targets: list[str], on_verdict=lambda verdict: None) -> list[TaskResult]:
     """A task is passed if its functions are those of the solution, and to do if they are those of the stub."""
-    tasks = [task for task in tasks_of_three() if task.number in targets]
+    tasks = [task for name in THREE for task in tasks_of(name) if task.number in targets]
     verdicts = []
     for task in tasks:
         solution, names = SOLUTIONS[task.chapter], definitions_by_task(SOLUTIONS[task.chapter])[task.number]
@@ -78,23 +66,6 @@ def judged(monkeypatch):
 
     monkeypatch.setattr("minidist.course.learner.check.run_graders", run)
     return numbers
-
-
-def test_all_chapters_are_shown_one_by_one_as_they_are_judged(folder, capsys, judged):
-    """Who reads the first line only, as ``| head -1`` does, need not wait for the last chapter."""
-    shown_before = []  # (chapter, what was printed before its first verdict)
-
-    def judge(impl, targets, on_verdict):
-        verdicts = [Verdict(number, "test", "passed") for number in targets]
-        for verdict in verdicts:
-            on_verdict(verdict)
-            shown_before.append((chapter_of(verdict.task), capsys.readouterr().out))
-        return results_of(tasks_of_three(), verdicts)
-
-    check(Console(highlight=False, markup=False), str(folder), None, True, judge)
-    texts = {name: "".join(shown for one, shown in shown_before if one == name) for name in THREE}
-    tables = [re.findall(r"chapter (\d+):", text) for text in (*texts.values(), capsys.readouterr().out)]
-    assert tables == [[], ["0"], ["1"], ["3"]]
 
 
 def test_only_what_has_changed_is_judged(folder, capsys, judged, monkeypatch):
@@ -186,9 +157,6 @@ def test_hints_go_from_a_push_to_nearly_the_code(capsys):
         hints = hints_of(name)
         assert list(hints) == [task.number for task in tasks_of(name)], name
         assert all(2 <= len(levels) <= 3 for levels in hints.values()), name
-
-
-# ── With the graders ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_untouched(folder, capsys):

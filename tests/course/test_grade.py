@@ -87,17 +87,18 @@ if sys.platform == "linux":  # setsid
 EVIL = "\x1b[2J\x9b31m\n\u202e"  # in names, which are a student's to choose
 
 
-def left_in(folder: str) -> set[int]:
+def left_in(folder: str) -> list[psutil.Process]:
     """The processes of submissions whose HOME is in this folder."""
-    found = set()
-    for process in psutil.process_iter():
+
+    def is_one(process: psutil.Process) -> bool:
         try:
-            home = process.environ().get("HOME", "")
-            if MARK in process.environ() and home.startswith(folder) and process.status() != psutil.STATUS_ZOMBIE:
-                found.add(process.pid)
+            environment = process.environ()
+            here = MARK in environment and environment.get("HOME", "").startswith(folder)
+            return here and process.status() != psutil.STATUS_ZOMBIE
         except (psutil.Error, OSError):
-            continue
-    return found
+            return False
+
+    return list(filter(is_one, psutil.process_iter()))
 
 
 def dead_segments() -> set[str]:
@@ -176,15 +177,10 @@ def test_zip_files_missing_answers_tables_and_gradescope(graded):
 
 
 @pytest.mark.long
-def test_nothing_is_left(graded):
-    """No process, temporary file or shared-memory segment of these submissions remains."""
-    assert left_in(graded.temporary) == set() and os.listdir(graded.temporary) == []
+def test_nothing_is_left_and_no_name_reaches_a_terminal_or_a_file_with_control_characters(graded):
+    """No process, temporary file or shared-memory segment; names of folders, skipped files and entries of zip files."""
+    assert left_in(graded.temporary) == [] and os.listdir(graded.temporary) == []
     assert dead_segments() - graded.segments == set()
-
-
-@pytest.mark.long
-def test_names_reach_no_terminal_and_no_file_with_control_characters(graded):
-    """The names of folders, of skipped files and of entries in a zip file."""
     names = [str(path.relative_to(graded.out)) for path in graded.out.rglob("*")]
     remarks = [remark for grade in graded.grades.values() for remark in grade["remarks"]]
     assert all(any(words in remark for remark in remarks) for words in ("skipped ch03", "found 2"))
