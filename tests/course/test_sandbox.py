@@ -1,8 +1,6 @@
 """Answers on ranks: what they may not do, what is noticed besides a right value, and that no later answer suffers."""
 
-import functools
 import re
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from minidist.course.authoring.plugin import RANK_MODULES
 from minidist.course.sandbox.guard import PRINTED_CHARACTERS
 from minidist.course.sandbox.in_rank import Contract
 from minidist.course.sandbox.student import Student
-from minidist.course.sandbox.values import generator, many_digits, numbers, use_dtype, working_dtype
+from minidist.course.sandbox.values import generator, numbers
 from minidist.course.sandbox.warm_ranks import WarmRanks
 
 ALGORITHMS, COLLECTIVES = "minidist.comm.algorithms", "minidist.comm.collectives"
@@ -287,9 +285,6 @@ def test_a_file_that_is_gone_still_runs_and_tracebacks_quote_it(student, tmp_pat
     assert 'ch09_test.py", line 11, in g' in caught.value.traceback_text
 
 
-# ── Rehearsals, and what a grader lends, replaces and measures ───────────────────────────────────────────────────────
-
-
 def test_what_an_answer_keeps_from_its_first_call(student):
     """One load serves all calls of a task, and the first that counts is not the first: a default list has grown."""
     grows = "def f(seen=[]):\n    seen.append(1)\n    return len(seen)"
@@ -298,23 +293,16 @@ def test_what_an_answer_keeps_from_its_first_call(student):
     assert student(grows, task="9.2").call("f") == 2  # another task loads it again
 
 
-def f_of_numbers(world, answers):
-    return answers.f(numbers(world.rank, 4)), numbers(world.rank, 4)
-
-
-def f_of_a_generator(world, answers):
+def f_of_drawn_numbers(world, answers):
     drawn = generator(6, world.rank).integers(0, 1 << 30, 3)
-    return answers.f(drawn), drawn
+    return [(answers.f(lent), lent) for lent in (numbers(world.rank, 4), drawn)]
 
 
 def test_a_rehearsal_has_other_values(student):
     """What counts has the values that the grader itself computes."""
     memo = "MEMO = {}\ndef f(x):\n    return MEMO.setdefault(x.shape, x * 2).copy()"
-    for task, call, expected in (
-        ("9.1", f_of_numbers, numbers(0, 4)),
-        ("9.2", f_of_a_generator, generator(6, 0).integers(0, 1 << 30, 3)),
-    ):
-        found, lent = student(memo, task=task).on_ranks(1, call)[0].value
+    pairs = student(memo, task="9.1").on_ranks(1, f_of_drawn_numbers)[0].value
+    for (found, lent), expected in zip(pairs, (numbers(0, 4), generator(6, 0).integers(0, 1 << 30, 3)), strict=True):
         assert not np.array_equal(found, 2 * lent) and np.array_equal(lent, expected)
 
 
@@ -334,32 +322,3 @@ def test_nothing_that_was_lent_or_replaced_is_there_in_the_next_run(student):
     one = student("def helper():\n    return 'own'\ndef f(world):\n    return helper()")
     assert run(one, 1, f_with_another_helper) == ("replaced", "replaced")
     assert run(one, 1, f_of_world) == "own"
-
-
-def dtype_of(world, answers):
-    return str(answers.f(numbers(0, 3)).dtype), str(working_dtype())
-
-
-def round_to_float32(world, answers, many):
-    lent = many_digits(world.rank, 8) if many else numbers(world.rank, 8)
-    return (answers.f(lent) == lent).all()
-
-
-def test_numbers_have_the_dtype_of_the_test_and_many_digits_show_rounding_to_float32(student):
-    for dtype in ("int32", "float32", None):
-        found = student("def f(x):\n    return 2 * x", dtype=dtype).on_ranks(1, dtype_of)[0].value
-        assert found == (dtype or "float64",) * 2
-    for dtype in ("float64", "int32"):
-        rounds = student("def f(x):\n    return x.astype(np.float32).astype(x.dtype)", dtype=dtype)
-        assert [rounds.on_ranks(1, round_to_float32, many)[0].value for many in (True, False)] == [False, True]
-
-
-def test_sums_of_many_digits_are_exact():
-    for dtype in ("float64", "float32", "int32"):
-        use_dtype(dtype)
-        parts = np.stack([many_digits(rank, 200) for rank in range(16)])
-        use_dtype(None)
-        exact = [sum(map(Fraction, column.tolist())) for column in parts.T]
-        for order in (parts, parts[::-1]):
-            total = functools.reduce(np.add, order)
-            assert total.dtype == dtype and list(map(Fraction, total.tolist())) == exact

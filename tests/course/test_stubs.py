@@ -32,23 +32,14 @@ class Second:
             # <<<
         return 0
 '''
-STUB = '''
-LIMIT = 3
-
-def first(x):
-    """Add one."""
-    raise NotImplementedError("task 9.1")
-
-class Second:
-    def begin(self):
-        raise NotImplementedError("task 9.2")
-
-    def go(self, step):
-        if step:
-            for i in range(3):
-                step += i
-        return 0
-'''
+STUB = (
+    SOLUTION.replace(
+        "    # >>> 9.1\n    y = x + 1\n    return y\n    # <<<", '    raise NotImplementedError("task 9.1")'
+    )
+    .replace("# >>> 9.2\n        self.x = 0\n        # <<<", 'raise NotImplementedError("task 9.2")')
+    .replace("# >>> 9.2\n            return step\n            # === given to the learner\n            # for", "for")
+    .replace("            #     step += i\n            # <<<", "                step += i")
+)
 
 
 def test_stubs_have_no_bodies():

@@ -6,24 +6,16 @@ from minidist.parallel.tools.schedules import schedule
 
 
 def choose_schedule(ranks, micro_batches, limit):
-    best = float("inf"), [[str(action) for action in actions] for actions in schedule("naive", ranks, micro_batches)]
-    down_and_up = [*range(ranks), *reversed(range(ranks))]  # the first rank has the first and the last stage
-    for spare, eager in product(range(0, 2 * limit, max(1, limit // 4)), (False, True)):
-        found = planned(down_and_up, ranks, micro_batches, 2 * limit, spare, eager)
-        if found and found[0] < best[0]:
-            best = found
-    return best[1]
+    naive = [[str(action) for action in actions] for actions in schedule("naive", ranks, micro_batches)]
+    ways = product(range(0, 2 * limit, max(1, limit // 4)), (False, True))
+    found = [planned(ranks, micro_batches, 2 * limit, spare, eager) for spare, eager in ways]
+    return min(filter(None, found), default=(0, naive))[1]
 
 
-def planned(rank_of, ranks, micro_batches, room, spare, eager):
-    """(slots, actions of each rank), if it ends.
-
-    Args:
-        rank_of: each stage's rank.
-        room: how many activations of a stage a rank can hold.
-        spare: how many of them the first stage's forwards leave to others.
-        eager: whether a forward is more urgent than the first half of a backward.
-    """
+def planned(ranks, micro_batches, room, spare, eager):
+    """(slots, actions of each rank), if it ends: a rank has room for so many activations of a stage, the first stage's
+    forwards spare some of them, and eager forwards are more urgent than backwards."""
+    rank_of = [*range(ranks), *reversed(range(ranks))]  # of each stage: the first rank has the first and the last
     stages = len(rank_of)
     ended = {}
     done = [[] for _ in range(ranks)]
