@@ -177,7 +177,7 @@ def test_untouched_stubs_score_nothing(tmp_path):
 
 RING = "incoming = chunks[(rank - 1 - step) % size]"
 ANSWERS = [  # (functions solved, (old, new) text, the task that is checked, exit status, words that are shown or not)
-    (["broadcast_tree"], ("distance *= 2", "distance *= 3"), "3.1", 1, "3.1 fails in test_values|-values[|rank"),
+    (["broadcast_tree"], ("distance *= 2", "distance *= 3"), "3.1", 1, "failing|3.1 fails in test_values|rank"),
     (["broadcast_tree"], ("", ""), "3.1", 0, "passed|3 of |Well done"),
     ([], ("", ""), "3.6", 1, "to do|the program fails in test_values|rank "),  # a debugging task, from the start
     (None, ("", ""), "3", 1, "next: 3.6|the program fails in test_values|-failing"),  # and as the last one left

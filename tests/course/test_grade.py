@@ -40,9 +40,9 @@ def in_3_5(code: str) -> str:
 C_LIBRARY = "import ctypes, os\nrun = ctypes.CDLL(None).system\n"  # starts programs in a way that no rule sees
 SUBMISSIONS = {  # student -> (the file, points for 3.2, 3.5 and 3.6, a pattern that a remark matches)
     # (what is noticed in a rank, such as a fork or a file that is read, is in test_sandbox.py)
-    "solves_all": (SOLUTION, (2, 4, 3), None),
-    "untouched": (stub_of(SOLUTION), (0, 0, 0), None),
-    "hangs_when_loaded": (SOLUTION + "\nwhile True:\n    pass\n", (0, 0, 0), r"cannot be loaded: the run did not end"),
+    "hangs_when_loaded": (
+        SOLUTION + "\nwhile True:\n    pass\n", (0, 0, 0),
+        r"3\.2, 3\.5, 3\.6: .*cannot be loaded: the run did not end"),
     "fork_bomb": (  # its processes double in number 100 times a second, and leave the cores to the other submissions
         in_3_5("import os, time\nwhile True:\n    os.fork()\n    time.sleep(0.01)"), (2, 0, 3),
         r"3\.5: the run did not end within"),
@@ -76,7 +76,6 @@ SUBMISSIONS = {  # student -> (the file, points for 3.2, 3.5 and 3.6, a pattern 
         + "\r\n@dataclasses.dataclass\r\nclass Pair:\r\n    x: 'int' = 1\r\n", (2, 4, 3), None),
     "writes_below_the_stubs": (
         stub_of(SOLUTION) + SOLUTION.partition("import sendrecv")[2] + SOLUTION, (2, 4, 3), None),
-    "is_no_python": ("def broken(:\n", (0, 0, 0), r"3\.2, 3\.5, 3\.6: .*cannot be loaded: SyntaxError"),
 }  # fmt: skip
 if sys.platform == "linux":  # setsid
     SUBMISSIONS["leaves_a_program"] = (

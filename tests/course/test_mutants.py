@@ -17,6 +17,7 @@ CHAPTERS = [str(int(name[2:4])) for name in chapter_names()]
 def test_mutants_of_every_kind_are_caught(chapter):
     """One of each task and kind. `minidist mutants` runs all of them, a thousand."""
     verdicts = [v for result in run_graders("solutions", [chapter], "--mutants=kinds") for v in result.verdicts]
+    assert not any("[" in verdict.test for verdict in verdicts)  # a test's name is told without its cases
     caught = {(verdict.task, verdict.mutant) for verdict in verdicts if verdict.state != "passed"}
     mutants = one_of_each_kind([mutant for mutant in all_mutants() if mutant.task.split(".")[0] == chapter])
     assert mutants and [mutant for mutant in mutants if (mutant.task, mutant.bug) not in caught] == []
