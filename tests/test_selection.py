@@ -33,8 +33,8 @@ def said(lines: list[str]) -> bool:
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
-        ((FILE,), {SHORT}), ((LONG,), {LONG}), long((FILE, "--all"), {SHORT, LONG}),
-        long((FILE, "--all", "-m", "long"), {LONG}),
+        ((FILE,), {SHORT}), ((LONG,), {LONG}), long((FILE, "--all", "--fresh"), {SHORT, LONG}),
+        long((FILE, "--all", "--fresh", "-m", "long"), {LONG}),
     ],
 )  # fmt: skip
 def test_which_are_chosen(arguments, names):
@@ -47,7 +47,7 @@ def test_which_are_chosen(arguments, names):
 def test_the_first_test_of_each_exercise_is_short_and_what_needs_a_browser_is_long():
     short, everything = (
         [line for line in run_pytest("--collect-only", GRADER, *more) if line.startswith(GRADER)]
-        for more in ((), ("--all",))
+        for more in ((), ("--all", "--fresh"))
     )
     tasks = [test.split("::")[1] for test in everything]
     assert [test.split("::")[1] for test in short] == list(dict.fromkeys(tasks)) and set(short) < set(everything)
