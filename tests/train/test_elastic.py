@@ -8,7 +8,6 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -23,8 +22,8 @@ from minidist.train.checkpoint import peers, recovery
 from minidist.train.checkpoint.commit import committed, saves
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.folder import own_folder
-from minidist.train.checkpoint.manifest import Manifest, Progress
-from minidist.train.checkpoint.peers import Generation, PeerCopies
+from minidist.train.checkpoint.manifest import Manifest
+from minidist.train.checkpoint.peers import PeerCopies
 from minidist.train.checkpoint.restore import check_files
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
@@ -36,7 +35,7 @@ from minidist.train.resilience.interruption import failed_ranks
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
 
-MEMORY = "the memory of peers"
+MEMORY, START = "the memory of peers", "the beginning"
 CONFIG = TrainConfig(
     layers=1, heads=2, width=16, context=8, global_batch=10, micro_batch=2, steps=8, warmup=2, dropout=0.2, seed=3
 )
@@ -49,15 +48,16 @@ def expected(ranks):
     return run(ranks(1), CONFIG, Layout()).fingerprint
 
 
-def elastic(layout, *orders, save=None, every=2, copies=0, check=0, rank_function=None, seen=lambda it: None, **how):
-    """A run and its interruptions, saved synchronously in a folder, or copied to so many peers, every so many steps."""
-    options = RunOptions(
-        saving=save and Saving(str(save), every, keep=0, mode="sync"), faults=tuple(map(Fault.parse, orders)),
-        peer_copies=PeerCopies(every, copies) if copies else None, check_replicas=check,
-    )  # fmt: skip
+def sync(folder, every=2) -> Saving:
+    return Saving(str(folder), every, keep=0, mode="sync")
+
+
+def elastic(layout, *orders, how=None, rank_function=None, seen=lambda it: None, on_event=lambda *_: None, **options):
+    """A run and its interruptions. ``how``: its Elasticity; ``options``: its RunOptions."""
     return run_elastic(
-        CONFIG, Layout.parse(layout), options, Elasticity(**{"patience": RUN_SECONDS} | how), start=PatientCluster,
-        rank_function=rank_function, on_interruption=seen,
+        CONFIG, Layout.parse(layout), RunOptions(faults=tuple(map(Fault.parse, orders)), **options),
+        Elasticity(**{"patience": RUN_SECONDS} | (how or {})), start=PatientCluster, rank_function=rank_function,
+        on_interruption=seen, on_event=on_event,
     )  # fmt: skip
 
 
@@ -72,9 +72,9 @@ def test_who_failed_when_and_why(tmp_path, expected):
         claims.append(True)
 
     orders, claims = ("rank=2,step=2,kind=kill", "rank=0,step=4,kind=hang", "rank=1,step=5,kind=raise"), []
-    result, found = elastic("dp=3", *orders, save=tmp_path, patience=2.0, on_failure="restart", seen=refused)
-    assert len(claims) == 3
-    assert result.fingerprint == expected and result.steps_here == 4
+    how = {"patience": 2.0, "on_failure": "restart"}
+    result, found = elastic("dp=3", *orders, saving=sync(tmp_path), how=how, seen=refused)
+    assert len(claims) == 3 and result.fingerprint == expected and result.steps_here == 4
     assert [(it.ranks, it.step, Path(it.source).name) for it in found] == [
         ((2,), 2, "step-000002"), ((0,), 4, "step-000004"), ((1,), 5, "step-000004")
     ]  # fmt: skip
@@ -85,13 +85,6 @@ def test_who_failed_when_and_why(tmp_path, expected):
     for it, why in zip(sorted(found, key=lambda it: -it.ranks[0]), whys, strict=True):
         assert it.why.startswith(why) and it.detect >= 0 < it.restart
     assert found[1].detect >= 2.0 and [it.recompute > 0 for it in found] == [False, False, True]
-
-
-def test_two_ranks_die_in_one_step(tmp_path, expected):
-    """The second may die before or after the first failure is told: then it dies of the next attempt."""
-    result, found = elastic("dp=5", "rank=1,step=3,kind=kill", "rank=4,step=3,kind=kill", save=tmp_path)
-    assert result.fingerprint == expected
-    assert sum(len(it.ranks) for it in found) in (1, 2) and result.layout.world_size in (3, 4)
 
 
 def fails_in(step, error):
@@ -119,104 +112,31 @@ def test_what_ends_a_run(tmp_path):
         (MemoryError("none"), "MemoryError: none", 0),
         (ValueError("no"), "ValueError: no", 0),
     ):
-        seen, folder = [], tmp_path / type(error).__name__
+        seen, saving = [], sync(tmp_path / type(error).__name__)
         with pytest.raises(md.RankFailed, match=message):
-            elastic("dp=2", save=folder, rank_function=fails_in(3, error), seen=seen.append)
+            elastic("dp=2", saving=saving, rank_function=fails_in(3, error), seen=seen.append)
         assert [it.step for it in seen] == [3] * times, error
     with pytest.raises(RuntimeError, match=r"^rank 0 of 1 was killed by SIGKILL.*, and no rank is left to go on with$"):
-        elastic("dp=1", "rank=0,step=3,kind=kill", save=tmp_path / "alone")
+        elastic("dp=1", "rank=0,step=3,kind=kill", saving=sync(tmp_path / "alone"))
     two = "rank=1,step=2,kind=kill", "rank=1,step=4,kind=kill"
     with pytest.raises(RuntimeError, match="has gone on after 1 failures already, and --max-restarts allows no more"):
-        elastic("dp=3", *two, save=tmp_path / "limit", max_restarts=1)
+        elastic("dp=3", *two, saving=sync(tmp_path / "limit"), how={"max_restarts": 1})
 
 
 def test_what_is_not_to_be_relied_on_stays_so_when_going_back_fails_too(tmp_path, monkeypatch, expected):
     """A rank dies while the survivors are asked what they hold. Of checkpoints after 4 and 5 steps nobody can tell."""
     asked, failures, seen = going_back.survey, [md.RankFailed("rank 0 of 2 died", 0, "died")], []
-    monkeypatch.setattr(going_back, "survey", lambda *all_of_it: raise_one(failures) or asked(*all_of_it))
+
+    def survey(*arguments):
+        if failures:
+            raise failures.pop()
+        return asked(*arguments)
+
+    monkeypatch.setattr(going_back, "survey", survey)
+    saving, copies, how = sync(tmp_path, 1), PeerCopies(1), {"on_failure": "restart"}
     order = "rank=1,step=3,kind=flip:weights"
-    result, _ = elastic(
-        "dp=3", order, save=tmp_path, every=1, copies=1, check=3, on_failure="restart", seen=seen.append
-    )
+    result, _ = elastic("dp=3", order, saving=saving, peer_copies=copies, check_replicas=3, how=how, seen=seen.append)
     assert [it.resumed for it in seen] == [3] and not failures and result.fingerprint == expected
-
-
-def raise_one(errors: list) -> None:
-    if errors:
-        raise errors.pop()
-
-
-@pytest.mark.long
-def test_what_was_checked_counts_for_that_attempt_alone(tmp_path, expected):
-    """Steps 5 and 6 were right, and lost; computed again, a number is wrong, and a rank dies before the next check."""
-
-    def rank_function(world, config, layout, options):
-        if world.size == 5:
-            return two_die(1, 2)(world, config, layout, options)
-        if world.size == 3:
-            orders = "rank=0,step=4,kind=flip:weights", "rank=1,step=5,kind=kill"
-            options = replace(options, faults=tuple(map(Fault.parse, orders)))
-        return train_rank(world, config, layout, options)
-
-    options = RunOptions(
-        saving=Saving(str(tmp_path), 4, mode="sync"), peer_copies=PeerCopies(5), check_replicas=3,
-        faults=(Fault.parse("rank=1,step=7,kind=kill"),),
-    )  # fmt: skip
-    result, found = run_elastic(CONFIG, Layout(dp=5), options, start=PatientCluster, rank_function=rank_function)
-    assert [it.resumed for it in found] == [4, 4] and result.fingerprint == expected
-
-
-def test_whose_numbers_were_corrupted():
-    for told, ranks in (("rank 1 holds others. Rank 0 has", (1,)), ("one of ranks 1, 2 holds others. rank 0 has", ())):
-        assert failed_ranks(md.RankFailed("", 0, f"CorruptedNumbers: {told}")) == ranks
-
-
-@pytest.mark.long
-def test_a_trained_model_may_be_run_for_longer_than_the_patience(tmp_path, expected):
-    """Only one rank runs it, and the others wait for nobody: it reports now and then."""
-    options, events = RunOptions(saving=Saving(str(tmp_path), 10), validate=True, sample=100), []
-    result, found = run_elastic(
-        CONFIG, Layout(dp=2), options, start=PatientCluster, on_event=lambda rank, event: events.append((rank, event))
-    )
-    assert events.count((0, ("evaluating",))) > 100 and not found and result.fingerprint == expected
-
-
-@pytest.mark.long
-def test_patience_ends_with_each_report(ranks):
-    """One rank computes, one waits for it, one has finished."""
-
-    def main(world, reports):
-        if world.rank == 0:
-            for _ in range(reports):
-                time.sleep(0.3)
-                world.report("alive")
-            time.sleep(60 if not reports else 0)
-        if world.rank < 2:
-            md.barrier(world.new_group([0, 1]))
-        return world.rank
-
-    with pytest.raises(md.Hang) as caught:
-        ranks(3).run(main, 0, patience=1.5)
-    text = str(caught.value)
-    assert caught.value.ranks == (0,) and "rank 1 is in barrier()" in text and "rank 2" not in text
-    assert ranks(3).run(main, 10, patience=1.5) == [0, 1, 2]
-
-
-@pytest.mark.long
-def test_the_command_line(tmp_path, capsys, expected):
-    path = tmp_path / "run.json"
-    flags = ["--peer-copies", "1", "--save-every", "2", "--fault", "rank=2,step=5,kind=kill", "--json", str(path)]
-    assert command_line(["train", "--dp", "3", *FLAGS.split(), "--elastic", *flags]) == 0
-    shown = capsys.readouterr()
-    assert expected in shown.out and "interruptions, and the seconds that each cost" in shown.out
-    told = r"step 5: rank 2 of 3 was killed by SIGKILL .*; going on in (\S+) from the memory of peers, 1 step again"
-    after = re.search(told, shown.err)[1]
-    document = json.loads(path.read_text())
-    [interruption] = document["interruptions"]
-    assert document["layout"] == interruption["after"] == after and interruption["ranks"] == [2]
-
-
-# In the memory of peers
 
 
 def two_die(first, second):
@@ -235,6 +155,77 @@ def two_die(first, second):
     return rank_function
 
 
+@pytest.mark.long
+def test_what_was_checked_counts_for_that_attempt_alone(tmp_path, expected):
+    """Steps 5 and 6 were right, and lost; computed again, a number is wrong, and a rank dies before the next check."""
+
+    def rank_function(world, config, layout, options):
+        if world.size == 5:
+            return two_die(1, 2)(world, config, layout, options)
+        if world.size == 3:
+            orders = "rank=0,step=4,kind=flip:weights", "rank=1,step=5,kind=kill"
+            options = replace(options, faults=tuple(map(Fault.parse, orders)))
+        return train_rank(world, config, layout, options)
+
+    result, found = elastic(
+        "dp=5", "rank=1,step=7,kind=kill", saving=sync(tmp_path, 4), peer_copies=PeerCopies(5), check_replicas=3,
+        rank_function=rank_function,
+    )  # fmt: skip
+    assert [it.resumed for it in found] == [4, 4] and result.fingerprint == expected
+
+
+def test_whose_numbers_were_corrupted():
+    for told, ranks in (("rank 1 holds others. Rank 0 has", (1,)), ("one of ranks 1, 2 holds others. rank 0 has", ())):
+        assert failed_ranks(md.RankFailed("", 0, f"CorruptedNumbers: {told}")) == ranks
+
+
+@pytest.mark.long
+def test_a_trained_model_may_be_run_for_longer_than_the_patience(tmp_path, expected):
+    """Only one rank runs it, and the others wait for nobody: it reports now and then."""
+    events = []
+    result, found = elastic(
+        "dp=2", saving=sync(tmp_path), validate=True, sample=100, on_event=lambda *event: events.append(event)
+    )
+    assert events.count((0, ("evaluating",))) > 100 and not found and result.fingerprint == expected
+
+
+@pytest.mark.long
+def test_patience_ends_with_each_report(ranks):
+    """One rank computes, one waits for it, one has finished."""
+
+    def main(world, reports):
+        if world.rank == 0:
+            for _ in range(reports):
+                time.sleep(0.3)
+                world.report("alive")
+            time.sleep(60 if not reports else 0)
+        if world.rank < 2:
+            md.barrier(world.new_group([0, 1]))
+
+    with pytest.raises(md.Hang) as caught:
+        ranks(3).run(main, 0, patience=1.5)
+    text = str(caught.value)
+    assert caught.value.ranks == (0,) and "rank 1 is in barrier()" in text and "rank 2" not in text
+    ranks(3).run(main, 10, patience=1.5)
+
+
+@pytest.mark.long
+def test_the_command_line(tmp_path, capsys, expected):
+    path = tmp_path / "run.json"
+    flags = ["--peer-copies", "1", "--save-every", "2", "--fault", "rank=2,step=5,kind=kill", "--json", str(path)]
+    assert command_line(["train", "--dp", "3", *FLAGS.split(), "--elastic", *flags]) == 0
+    shown = capsys.readouterr()
+    assert expected in shown.out and "interruptions, and the seconds that each cost" in shown.out
+    told = r"step 5: rank 2 of 3 was killed by SIGKILL .*; going on in (\S+) from the memory of peers, 1 step again"
+    after = re.search(told, shown.err)[1]
+    document = json.loads(path.read_text())
+    [interruption] = document["interruptions"]
+    assert document["layout"] == interruption["after"] == after and interruption["ranks"] == [2]
+    assert len(document["utilization"]["ranks"]) == len(document["traffic"])  # those of the last attempt
+
+
+# In the memory of peers
+
 LOST = re.compile(
     r"of the snapshots after 4 steps nobody has those of rank 1 of dp=5,zero=1: [\d,]+ elements of .+ are lost; "
     r"of the snapshots after 2 steps nobody has those of rank 1 of dp=5,zero=1: .+ are lost"
@@ -242,20 +233,17 @@ LOST = re.compile(
 
 
 @pytest.mark.parametrize(
-    ("second", "copies", "on_disk", "source"),
-    [
-        (2, 1, True, "step-000004"),
-        long(2, 1, False, "the beginning"),
-        long(3, 1, True, MEMORY),
-        long(2, 2, False, MEMORY),
-    ],
+    ("second", "copies", "disk", "source"),
+    [(2, 1, True, "step-000004"), long(2, 1, False, START), long(3, 1, True, MEMORY), long(2, 2, False, MEMORY)],
 )
-def test_two_ranks_die_together(tmp_path, expected, second, copies, on_disk, source):
+def test_two_ranks_die_together(tmp_path, expected, second, copies, disk, source):
     """What was lost with a rank and its peer is named. Two that are no neighbours, or have two copies, lose nothing."""
-    function, save = two_die(1, second), tmp_path if on_disk else None
-    result, [it] = elastic("dp=5,zero=1", "rank=1,step=5,kind=kill", save=save, copies=copies, rank_function=function)
+    result, [it] = elastic(
+        "dp=5,zero=1", "rank=1,step=5,kind=kill", saving=sync(tmp_path) if disk else None,
+        peer_copies=PeerCopies(2, copies), rank_function=two_die(1, second),
+    )  # fmt: skip
     assert sorted(it.ranks) == [1, second] and result.layout.world_size == 3 and result.fingerprint == expected
-    assert (Path(it.source).name, it.resumed) == (source, 0 if source == "the beginning" else 4)
+    assert (Path(it.source).name, it.resumed) == (source, 0 if source == START else 4)
     assert it.lost == "" if source == MEMORY else LOST.fullmatch(it.lost)
 
 
@@ -273,7 +261,7 @@ def test_a_rank_that_dies_while_copies_are_under_way(expected):
         with mock.patch.object(peers.Peers, "take", take):
             return train_rank(world, *arguments)
 
-    result, [it] = elastic("dp=4,zero=1", copies=1, rank_function=rank_function)
+    result, [it] = elastic("dp=4,zero=1", peer_copies=PeerCopies(2), rank_function=rank_function)
     assert (it.source, it.resumed) == (MEMORY, 2) and result.fingerprint == expected
     assert "after 4 steps nobody has those of rank 0 of dp=4,zero=1" in it.lost
 
@@ -289,7 +277,8 @@ def test_another_failure_before_the_next_snapshot(expected, begun):
             share.train_step = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
         return trainer.train_rank(world, config, layout, options)
 
-    result, found = elastic("dp=5,zero=1", "rank=4,step=5,kind=kill", copies=1, rank_function=rank_function)
+    order, copies = "rank=4,step=5,kind=kill", PeerCopies(2)
+    result, found = elastic("dp=5,zero=1", order, peer_copies=copies, rank_function=rank_function)
     assert [it.ranks for it in found] == [(4,), (1,)] and result.layout.world_size == 3
     assert [(it.source, it.resumed) for it in found] == [(MEMORY, 4)] * 2 and result.fingerprint == expected
 
@@ -300,29 +289,24 @@ def test_a_writer_of_the_run_before_does_not_disturb_the_next(tmp_path, expected
     step 3, comes to step 4 in another layout, and writes files of the same names."""
 
     def rank_function(world, *arguments):
-        write = Disk.write
+        write = world.kept.setdefault("write", Disk.write)
 
         def slowly(self, path, content):
             if "step-000004" in str(path):
                 time.sleep(2)
             write(self, path, content)
 
-        if world.size == 4:
-            Disk.write = slowly
-        elif "write" in world.kept:
-            Disk.write = world.kept["write"]
-        world.kept.setdefault("write", write)
+        Disk.write = slowly if world.size == 4 else write
         result = train_rank(world, *arguments)
         for thread in threading.enumerate():
             if thread.name.startswith("save"):
                 thread.join()
         return result
 
-    options = RunOptions(
-        peer_copies=PeerCopies(3), saving=Saving(str(tmp_path), 2, keep=0),
-        faults=(Fault.parse("rank=1,step=4,kind=kill"),),
+    result, [it] = elastic(
+        "dp=4,zero=1", "rank=1,step=4,kind=kill", saving=Saving(str(tmp_path), 2, keep=0), peer_copies=PeerCopies(3),
+        rank_function=rank_function,
     )  # fmt: skip
-    result, [it] = run_elastic(CONFIG, Layout(dp=4, zero=1), options, start=PatientCluster, rank_function=rank_function)
     assert it.resumed == 3 and result.fingerprint == expected
     names = committed(Disk(), tmp_path)
     assert names[-3:] == ["step-000004", "step-000006", "step-000008"] and names == saves(Disk(), tmp_path)
@@ -338,49 +322,17 @@ def test_what_ranks_hold_and_fetch():
     def held(world):
         return [generation.progress.step for generation in peers.generations_of(world)]
 
-    def back(world, config, layout, step):
-        mine, before, sizes = share.Share.of(world, config, layout), world.traffic, []
-        packed, noted = recovery.packed, lambda some: sizes.append(sum(a.nbytes for a in some)) or packed(some)
+    def back(world, layout, step):
+        sizes, packed = [], recovery.packed
+        noted = lambda some: sizes.append(sum(array.nbytes for array in some)) or packed(some)  # noqa: E731
         with mock.patch.object(recovery, "packed", noted):
-            progress = recovery.recover(world, step, mine)
-        return progress.step, sizes, (world.traffic - before).as_dict()["bytes_sent"] > 0, held(world)
+            progress = recovery.recover(world, step, share.Share.of(world, CONFIG, layout))
+        return progress.step, sizes, held(world)
 
     layout = Layout(dp=3, zero=3)
     with md.Cluster(3) as cluster:
         run(cluster, CONFIG, layout, RunOptions(peer_copies=PeerCopies(3)))
-        assert cluster.run(held) == [[3, 6]] * 3
-        assert cluster.run(back, CONFIG, layout, 6) == [(6, [0, 0], True, [3, 6])] * 3  # only descriptions are sent
-        assert cluster.run(back, CONFIG, layout, 3) == [(3, [0, 0], True, [3])] * 3
+        assert cluster.run(back, layout, 6) == [(6, [0, 0], [3, 6])] * 3
+        assert cluster.run(back, layout, 3) == [(3, [0, 0], [3])] * 3
         run(cluster, CONFIG, layout)
         assert cluster.run(held) == [[]] * 3
-
-
-def generation(step, owners, held, shape=(4,)):
-    arrays = {"w": (shape, "float32"), "b": ((2,), "float32")}
-    return Generation(Progress(step, (0.0,) * step, step), owners, arrays, dict(held))
-
-
-def part(start, stop):
-    return {"runs": [[start, stop]], "shape": [4], "dtype": "float32"}
-
-
-def surveyed(*ranks, not_after=None):
-    return recovery.survey(SimpleNamespace(run=lambda _, patience: list(ranks)), not_after)
-
-
-def test_a_survey_by_hand():
-    a = {"a": {"w": part(0, 3), "b": {"runs": [[0, 2]], "shape": [2], "dtype": "float32"}}}
-    b, owners = {"b": {"w": part(3, 4)}}, ["a", "b"]
-    assert surveyed([generation(2, owners, a)], [generation(2, owners, b)]) == (2, "")
-    assert surveyed([], []) == (None, "")
-    step, lost = surveyed([generation(2, owners, a | b), generation(4, owners, b)], [])
-    assert step == 2
-    assert lost == "of the snapshots after 4 steps nobody has those of a: 5 elements of w, b are lost"
-    assert surveyed([generation(2, owners, a), generation(4, owners, a | b)], not_after=3) == (
-        None, "of the snapshots after 2 steps nobody has those of b: 1 elements of w are lost"
-    )  # fmt: skip
-    assert surveyed([generation(4, owners, a)], [generation(4, ["c"], {"c": {"w": part(2, 4)}})]) == (4, "")
-    here = [generation(2, owners, a)]
-    for one in (generation(4, owners, b), generation(2, owners, b)):
-        recovery.add(one, here)
-    assert [(one.progress.step, sorted(one.held)) for one in here] == [(2, ["a", "b"]), (4, ["b"])]
