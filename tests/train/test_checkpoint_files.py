@@ -4,7 +4,6 @@
 """
 
 import json
-import os
 import random
 import shutil
 from dataclasses import replace
@@ -12,12 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from clusters import start_no_ranks
 
 from minidist.cli.main import main as cli
-from minidist.comm import Cluster
 from minidist.nn.data import load_corpus
-from minidist.nn.gpt import GPT
 from minidist.train.checkpoint import identity
 from minidist.train.checkpoint.commit import LATEST, MANIFEST, committed, is_name, latest, name_of
 from minidist.train.checkpoint.disk import Disk
@@ -30,7 +27,6 @@ from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run
-from minidist.verify.interruption import covering_interruptions, run_interrupted
 
 CONFIG = TrainConfig(layers=1, heads=2, width=8, context=8, global_batch=6, steps=4)
 LARGER = TrainConfig(
@@ -52,19 +48,14 @@ def save(ranks, config, layout: str, folder, every=2, **options):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "layout",
-    ["zero=1,dp=3", "dp=4,ep=2", "dp=3", "zero=3,dp=4,shard=2", "tp=2,dp=2,sp=1", "pp=2,dp=2,zero=1", "cp=2"],
-)
+@pytest.mark.parametrize("layout", ["dp=4,ep=2", "dp=3", "zero=3,dp=4,shard=2", "tp=2,dp=2,sp=1", "pp=2,dp=2", "cp=2"])
 def test_every_element_is_written_once_and_about_as_much_by_each_rank(ranks, tmp_path, layout):
     save(ranks, LARGER, layout, tmp_path)
     manifest = manifest_of(tmp_path / name_of(2))
-    shapes = {name: parameter.shape for name, parameter in GPT(LARGER.model).named_parameters()}
     for name, entry in manifest.arrays.items():
         runs = [run for part in entry.slices for run in part.runs]
         assert sum(stop - start for start, stop in runs) == int(np.prod(entry.shape)), name
         assert missing_elements(entry) == 0
-        assert entry.shape == shapes.get(name.removeprefix("exp_avg.").removeprefix("exp_avg_sq."), entry.shape)
     assert len(manifest.files) == Layout.parse(layout).world_size
     if layout == "dp=3":  # any rank could write anything: the loads differ by one part at most, of three arrays
         sizes = [entry.bytes for entry in manifest.files.values()]
@@ -90,37 +81,24 @@ def test_each_rank_reads_what_it_needs_and_no_more(ranks, tmp_path):
 
 @pytest.mark.long
 def test_an_export_has_the_arrays_of_the_run_and_torch_loads_it(ranks, tmp_path):
+    torch = pytest.importorskip("torch")
+    from safetensors.torch import load_file
+
     expected = run(ranks(1), LARGER, Layout(), RunOptions(stop_after=1)).ranks[0].arrays
     save(ranks, LARGER, "dp=2,tp=2,zero=1", tmp_path)
-    path, every = tmp_path / "plain.safetensors", tmp_path / "every.safetensors"
-    assert cli(["checkpoint", str(tmp_path), "--export", str(path)]) == 0
-    assert cli(["checkpoint", str(tmp_path), "--export", str(every), "--optimizer"]) == 0
-    plain, found = load_file(path), load_file(every)
-    assert plain and not any(name.startswith("exp_avg") for name in plain) and found.keys() == expected.keys()
-    assert all(np.array_equal(some[name], expected[name]) for some in (plain, found) for name in some)
-    torch = pytest.importorskip("torch")
-    from safetensors.torch import load_file as load_torch
-
-    loaded = load_torch(every)
-    assert loaded["exp_avg.blocks.0.attention.qkv.weight"].dtype == torch.float32
-    weight = loaded["blocks.0.attention.qkv.weight"]
-    assert tuple(weight.shape) == (4, 16, 12)
-    assert np.array_equal(weight.numpy(), expected["blocks.0.attention.qkv.weight"])
+    path = str(tmp_path / "plain.safetensors")
+    for flags in ([], ["--optimizer"]):
+        assert cli(["checkpoint", str(tmp_path), "--export", path, *flags]) == 0
+        found = load_file(path)
+        assert found.keys() == {name for name in expected if flags or not name.startswith("exp_avg")}
+        assert all(np.array_equal(array.numpy(), expected[name]) for name, array in found.items())
+    assert found["exp_avg.blocks.0.attention.qkv.weight"].dtype == torch.float32
 
 
 @pytest.mark.long
 def test_a_finished_run_resumes_at_its_end(ranks, saved):
     again = run(ranks(1), CONFIG, Layout(), RunOptions(resume=str(saved / name_of(4)), validate=True))
     assert again.steps_here == 0 and again.fingerprint == run(ranks(1), CONFIG, Layout()).fingerprint
-
-
-@pytest.mark.long
-def test_the_covering_set_of_interruptions(ranks):
-    layouts = [Layout.parse(text) for text in ("dp=3", "zero=3,dp=5", "tp=2,pp=2", "cp=2", "dp=2,ep=2")]
-    chosen = covering_interruptions(layouts, LARGER.steps)
-    assert {i.before for i in chosen} == {i.after for i in chosen} == set(layouts)
-    outcomes = list(run_interrupted(chosen, LARGER))
-    assert len(outcomes) == len(chosen) + 1 and all(same for _, _, same in outcomes)
 
 
 @pytest.mark.long
@@ -204,15 +182,6 @@ def test_two_runs_do_not_save_in_one_folder(ranks, tmp_path, monkeypatch):
     assert find_checkpoint(str(tmp_path)) == tmp_path / name_of(4)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="the superuser may write everywhere")
-def test_a_folder_without_rights_is_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(Cluster, "__init__", lambda *_: pytest.fail("a rank was started"))
-    tmp_path.chmod(0o500)
-    assert cli(["train", "--save", str(tmp_path / "x")]) == 2
-    assert "cannot write" in capsys.readouterr().err
-    tmp_path.chmod(0o700)
-
-
 # What is wrong with a checkpoint
 
 
@@ -235,7 +204,7 @@ def test_any_byte_that_changes_or_is_missing_is_found(folder):
 
 
 def test_all_that_is_wrong_is_told_at_once_before_any_rank_starts(folder, monkeypatch, capsys):
-    monkeypatch.setattr(Cluster, "__init__", lambda *_: pytest.fail("a rank was started"))
+    start_no_ranks(monkeypatch)
     checkpoint = folder / name_of(4)
     (checkpoint / "rank-0.safetensors").unlink()
     (checkpoint / "rank-2.safetensors").write_bytes(b"other")
@@ -244,8 +213,7 @@ def test_all_that_is_wrong_is_told_at_once_before_any_rank_starts(folder, monkey
     assert "rank-0.safetensors is missing" in told and "rank-2.safetensors has 5 bytes, and had" in told
     assert cli(["checkpoint", str(folder)]) == 1
     listed = capsys.readouterr().out
-    assert "rank-0.safetensors is missing" in listed
-    assert "NO" in listed and "yes" in listed  # the one before is whole
+    assert "rank-0.safetensors is missing" in listed and "NO" in listed and "yes" in listed  # the one before is whole
 
 
 def test_elements_that_no_file_has_are_counted_and_not_made_up(saved):
@@ -272,9 +240,12 @@ def test_only_committed_checkpoints_are_found(folder):
         find_checkpoint(str(folder / name_of(4)))
     (folder / LATEST).unlink()
     assert latest(Disk(), folder) == name_of(2)
+    for step in (1_000_000, 999_999):
+        (folder / name_of(step)).mkdir()
+        (folder / name_of(step) / MANIFEST).touch()
+    assert committed(Disk(), folder) == [name_of(step) for step in (2, 999_999, 1_000_000)]
     assert is_name("step-000050") and is_name("step-1234567")
-    others = ("step-50", "step-", "step-00005x", "latest", "step-000050.old", "step-٠٠٠٠٥٠")
-    assert not list(filter(is_name, others))
+    assert not any(map(is_name, ("step-50", "step-", "step-00005x", "latest", "step-000050.old", "step-٠٠٠٠٥٠")))
 
 
 def test_another_run_is_refused(saved, ranks, tmp_path):
