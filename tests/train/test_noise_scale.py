@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 import pytest
 
-from minidist.cli.train.summary import _noise_scale
 from minidist.nn.data import load_corpus
 from minidist.nn.gpt import GPT
 from minidist.train.batches import batch_of
@@ -50,10 +49,6 @@ def test_it_changes_nothing_of_the_run_and_a_replay_does_not_see_it(ranks):
     assert measured.fingerprint == plain.fingerprint and not plain.ranks[0].noise
     assert [step for step, _ in measured.ranks[0].noise] == [0, 2]
     assert measured.as_dict()["noise_scale"][1].keys() == {"step", "gradient_square", "noise", "samples"}
-    result = measured
-    result.ranks[0].noise = [(0, NoiseScale(3, 12, 8.0, 5.0)), (2, NoiseScale(3, 12, 4.0, 1.0))]
-    told = "gradient noise scale, in samples: 3 at first, then too large to measure in so few steps; a step has 12"
-    assert _noise_scale(result) == told
 
 
 def test_it_takes_the_full_batch_on_a_ramp(ranks):

@@ -51,9 +51,8 @@ def test_a_rank_is_killed(ranks, tmp_path):
         watched(ranks, tmp_path, 3, lambda step: order(tmp_path, 2, "kill") if step == 5 else None)
 
 
-@pytest.mark.parametrize("trace", [False, True])
-def test_moments(ranks, tmp_path, trace):
-    result, events = watched(ranks, tmp_path, 2, lambda step: None, trace=trace)
+def test_moments(ranks, tmp_path):
+    result, events = watched(ranks, tmp_path, 2, lambda step: None, trace=True)
     moments = [(rank, event[1]) for rank, event in events if event[0] == "moment"]
     assert {rank for rank, _ in moments} == {0, 1}  # at least one each: the first step is always reported
     for _, moment in moments:
@@ -62,4 +61,4 @@ def test_moments(ranks, tmp_path, trace):
         assert {"forward", "backward", "optimizer"} <= set(names)
         assert all(moment.start <= begin <= end <= moment.end for *_, begin, end in moment.events)
         assert moment.sent > 0 and moment.memory["parameters"] > 0
-    assert bool(result.ranks[0].log) == trace  # what a trace records at the end is whole
+    assert result.ranks[0].log  # what a trace records at the end is whole

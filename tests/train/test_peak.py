@@ -4,6 +4,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from choosing import long
 
 from minidist.cli.main import main
 from minidist.train.checkpoint.commit import name_of
@@ -17,27 +18,15 @@ from minidist.train.trainer import run
 FLAGS = "--layers=1 --width=16 --heads=2 --context=8 --global-batch=8".split()  # noqa: SIM905
 
 
-class HandClock:
-    """Each product takes as long as the test says."""
-
-    def __init__(self, seconds):
-        self.taken = [0.0, *seconds]
-        self.looks = 0
-
-    def seconds(self):
-        """Looked at before and after each product."""
-        place, after = divmod(self.looks, 2)
-        self.looks += 1
-        return sum(self.taken[: place + after + 1])
-
-
 def test_the_fastest_size_counts(monkeypatch):
+    """One round of 256, 512, 1024, which take 1, 2 and 1,000 seconds."""
     monkeypatch.setattr(peak, "barrier", lambda world: None)
     monkeypatch.setattr(peak, "cores", lambda: 2)
-    clock = HandClock([1.0, 2.0, 1000.0])  # one round: 256, 512, 1024
+    looks = iter([0.0, 1.0, 1.0, 3.0, 3.0, 1003.0])  # before and after each product
+    clock = SimpleNamespace(seconds=lambda: next(looks))
     world = SimpleNamespace(size=8, transport=SimpleNamespace(clock=clock))
     assert measured_peak(world, seconds=0.0) == SIZES[1] ** 3 * 2 / 2.0 * 2 / 8
-    assert clock.looks == 6
+    assert list(looks) == []
     for ranks, cores, share in ((1, 2, 1), (2, 2, 1), (8, 2, 0.25), (3, 2, 2 / 3)):
         assert share_of_cores(ranks, cores) == share
 
@@ -45,27 +34,23 @@ def test_the_fastest_size_counts(monkeypatch):
 def test_each_rank_brings_its_peak_back(ranks):
     config = TrainConfig(layers=1, heads=2, width=16, context=8, global_batch=4, steps=1)
     asked = run(ranks(2), config, Layout(dp=2), RunOptions(measure_peak=True))
-    assert all(rank.peak_flops > 0 for rank in asked.ranks)
     plain = run(ranks(2), config, Layout(dp=2))
-    assert [rank.peak_flops for rank in plain.ranks] == [0, 0]
+    assert all(rank.peak_flops > 0 for rank in asked.ranks) and [rank.peak_flops for rank in plain.ranks] == [0, 0]
     assert asked.fingerprint == plain.fingerprint
     assert (asked.ranks[0].traffic.sent == plain.ranks[0].traffic.sent).all()  # its barrier is not the run's
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--steps=1"],
-        ["--steps=3", "--dp=2", "--recompute=full"],
-        ["--steps=2", "--pp=2", "--layers=3"],
-        ["--steps=2", "--dp=2", "--ep=2", "--experts=4", "--expert-hidden=16"],
-        ["--steps=2", "--precision=fp16", "--loss-scale=1099511627776"],
+        long("--steps=3 --dp=2 --recompute=full"), long("--steps=2 --pp=2 --layers=3"),
+        long("--steps=2 --dp=2 --ep=2 --experts=4 --expert-hidden=16"),
+        long("--steps=2 --precision=fp16 --loss-scale=1099511627776"),
     ],
-)
+)  # fmt: skip
 def test_train_shows_and_writes_utilization(capsys, tmp_path, flags):
     results = tmp_path / "results.json"
-    assert main(["train", *FLAGS, *flags, "--tables", f"--json={results}"]) == 0
+    assert main(["train", *FLAGS, *flags.split(), "--tables", f"--json={results}"]) == 0
     shown = capsys.readouterr().out
     assert "model FLOP/s, and their share of the measured peak" in shown
     assert "where the time of the last steps went" in shown
@@ -73,33 +58,18 @@ def test_train_shows_and_writes_utilization(capsys, tmp_path, flags):
     assert 0 < used["mfu"] <= used["hfu"] and used["peak_flops_per_second"] > 0
     assert used["model_flops"] == sum(rank["model_flops"] for rank in used["ranks"])
     assert (used["hfu"] > used["mfu"]) == ("--recompute=full" in flags)
-    for rank in used["ranks"]:
-        assert sum(rank["time"].values()) == pytest.approx(1)
+    assert all(sum(rank["time"].values()) == pytest.approx(1) for rank in used["ranks"])
 
 
 @pytest.mark.long
 def test_a_run_that_goes_on_counts_its_own_steps(capsys, tmp_path):
     folder, results = tmp_path / "saved", tmp_path / "results.json"
-    flags = ["--steps=3", f"--save={folder}", "--save-every=1", "--keep=0", f"--json={results}"]
-    assert main(["train", *FLAGS, *flags]) == 0
-    whole = json.loads(results.read_text())["utilization"]["model_flops"]
-    assert main(["train", f"--resume={folder / name_of(2)}", f"--json={results}"]) == 0
-    assert json.loads(results.read_text())["utilization"]["model_flops"] * 3 == whole
-    assert main(["train", f"--resume={folder}", f"--json={results}"]) == 0  # which has ended already
-    assert json.loads(results.read_text())["utilization"] is None
-
-
-@pytest.mark.long
-def test_an_elastic_run_tells_of_its_last_attempt(capsys, tmp_path):
-    folder, results = tmp_path / "saved", tmp_path / "results.json"
-    flags = [
-        "--steps=4",
-        "--dp=2",
-        f"--save={folder}",
-        "--save-every=1",
-        "--elastic",
-        "--fault=rank=1,step=2,kind=raise",
-    ]
-    assert main(["train", *FLAGS, *flags, "--tables", f"--json={results}"]) == 0
-    used = json.loads(results.read_text())["utilization"]
-    assert len(used["ranks"]) == 1 and used["mfu"] > 0
+    found = []
+    for flags in (
+        ["--steps=3", f"--save={folder}", "--save-every=1", "--keep=0", *FLAGS],
+        [f"--resume={folder / name_of(2)}"], [f"--resume={folder}"],  # the last has ended already
+    ):  # fmt: skip
+        assert main(["train", *flags, f"--json={results}"]) == 0
+        found.append(json.loads(results.read_text())["utilization"])
+    whole, part, nothing = found
+    assert part["model_flops"] * 3 == whole["model_flops"] and nothing is None

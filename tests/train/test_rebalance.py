@@ -22,35 +22,21 @@ CONFIG = TrainConfig(
 OPTIONS = RunOptions(rebalance=True)
 
 
-def test_dealing_by_hand():
-    for speeds, micro_batches, expected in (
-        ([1, 1, 1, 1], 12, [3, 3, 3, 3]),
-        ([3, 3, 1, 3], 12, [4, 4, 1, 3]),
-        ([3, 3, 1, 3], 10, [3, 3, 1, 3]),
-        ([1, 2], 3, [1, 2]),
-        ([1, 1000], 7, [1, 6]),  # each has one at least
-        ([0.5, 0.5, 0.25], 3, [1, 1, 1]),
-        ([7.0], 5, [5]),
-    ):
-        assert deal(speeds, micro_batches) == expected
-    for ranks, count in product(range(1, 9), range(9, 40)):  # of one speed: what they have without rebalancing
-        assert deal([0.3] * ranks, count) == [len(share_of(rank, ranks, count)) for rank in range(ranks)]
-    for speeds in ([1, 0], [1, -1], [float("nan"), 1]):
-        with pytest.raises(ValueError, match="positive"):
-            deal(speeds, 5)
-    with pytest.raises(ValueError, match="2 micro-batches are too few for 3 ranks"):
-        deal([1, 1, 1], 2)
-
-
 def test_no_other_dealing_ends_earlier():
-    for ranks, micro_batches in [(2, 2), (2, 9), (3, 8), (4, 7), (4, 11)]:
+    """Each rank has one micro-batch at least."""
+    for ranks, micro_batches in [(1, 5), (2, 2), (2, 9), (3, 8), (4, 7), (4, 11)]:
         random, every = np.random.default_rng(ranks * micro_batches), product(range(1, micro_batches + 1), repeat=ranks)
         every = np.array([counts for counts in every if sum(counts) == micro_batches])
-        for _ in range(20):
-            speeds = random.uniform(0.2, 3, ranks)
+        for scale in [1.0] * 20 + [1000.0]:
+            speeds = random.uniform(0.2, 3, ranks) * np.where(np.arange(ranks) % 2, scale, 1)
             counts = deal(speeds.tolist(), micro_batches)
             assert max(counts / speeds) == (every / speeds).max(axis=1).min()
             assert counts in every.tolist()
+    for ranks, count in product(range(1, 9), range(9, 40)):  # of one speed: what they have without rebalancing
+        assert deal([0.3] * ranks, count) == [len(share_of(rank, ranks, count)) for rank in range(ranks)]
+    for speeds, message in (([1, 0], "positive"), ([1, float("nan")], "positive"), ([1] * 9, "too few for 9 ranks")):
+        with pytest.raises(ValueError, match=message):
+            deal(speeds, 5)
 
 
 def shares_of(result) -> list[tuple[int, ...]]:
@@ -81,14 +67,13 @@ def test_by_real_times_the_bits_stay_whatever_is_dealt(ranks):
     assert shares_of(result)[:5] == [(4, 3)] * 5  # nothing before the first comparison
 
 
-def train_with_a_wrong_deal(*arguments):
-    overrides.override({"deal": lambda speeds, micro_batches: [micro_batches] + [0] * (len(speeds) - 1)})
-    try:
-        return train_by_made_up_times(*arguments)
-    finally:
-        overrides.override({})
-
-
 def test_a_deal_that_leaves_out_a_rank_is_named(ranks):
+    def train_with_a_wrong_deal(*arguments):
+        overrides.override({"deal": lambda speeds, micro_batches: [micro_batches] + [0] * (len(speeds) - 1)})
+        try:
+            return train_by_made_up_times(*arguments)
+        finally:
+            overrides.override({})
+
     with pytest.raises(RankFailed, match=r"deal gave \[7, 0\]: 7 micro-batches for 2 ranks, each at least 1"):
         run(ranks(2), CONFIG, Layout(dp=2), OPTIONS, rank_function=train_with_a_wrong_deal)
