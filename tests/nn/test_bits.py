@@ -1,19 +1,13 @@
 """The rules that make every layout land on the same bits, held in one process."""
 
 import itertools
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import numpy as np
 import pytest
 
 from minidist.nn import functional
 from minidist.nn.attention.plain import causal_attention
-from minidist.nn.data import load_corpus, micro_batch
 from minidist.nn.gpt import GPT, GPTConfig
-from minidist.nn.loss import cross_entropy
-from minidist.nn.optim.optimizers import average_gradients
 from minidist.nn.random import DropoutRNG, generator
 from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Tensor
@@ -32,14 +26,6 @@ def same_bits(a, b) -> bool:
 def cuts(heads: int) -> list[list[slice]]:
     """The heads in one part, in two parts of different sizes, and one by one."""
     return [[slice(0, heads)], [slice(0, 1), slice(1, heads)], [slice(i, i + 1) for i in range(heads)]]
-
-
-def gradient_of(function, *arrays):
-    """The output, and the gradients of the sum of output * fixed random weights."""
-    tensors = [Tensor(array, requires_grad=True) for array in arrays]
-    output = function(*tensors)
-    output.backward(generator("weights", output.size).standard_normal(output.shape, np.float32))
-    return output.data, [tensor.grad for tensor in tensors]
 
 
 def test_some_of_the_heads_have_the_bits_of_all_of_them():
@@ -76,114 +62,12 @@ def test_some_of_the_heads_have_the_bits_of_all_of_them():
         assert same_bits(x.grad.astype(np.float32), total) and (x.grad == total).all()
 
 
-class Together:
-    """Run each part in its own thread, as ranks would, with an all-reduce between the threads."""
-
-    def __init__(self, parts: list) -> None:
-        self.parts, self.values = parts, [None] * len(parts)
-        self.barrier = threading.Barrier(len(parts), timeout=300)
-
-    def all_reduce(self, number: int, combine, value):
-        self.values[number] = value
-        self.barrier.wait()
-        joined = combine(self.values, axis=0)
-        self.barrier.wait()  # before anyone writes the next value
-        return joined
-
-    def run(self, work) -> list:
-        with ThreadPoolExecutor(len(self.parts)) as pool:
-            return list(pool.map(work, range(len(self.parts)), self.parts))
-
-
-def test_cross_entropy_of_a_vocabulary_in_parts():
-    for heads, vocab in ((4, 256), (6, 256), (4, 3)):
-        width = -(-vocab // heads)
-        logits = 3 * draw(heads, 2, 9, width)
-        targets = np.random.default_rng(0).integers(0, vocab, (2, 9))
-
-        def loss_of(logits, *first_and_joins, targets=targets, vocab=vocab):
-            return gradient_of(lambda x: cross_entropy(x, targets, vocab, *first_and_joins), logits)
-
-        whole_loss, (whole_gradient,) = loss_of(logits)
-        for parts in cuts(heads):
-            together = Together(parts)
-
-            def work(number: int, part: slice, join=together.all_reduce, logits=logits, width=width, loss_of=loss_of):
-                joins = (partial(join, number, combine) for combine in (np.max, np.sum))
-                return loss_of(logits[part], part.start * width, *joins)
-
-            outcomes = together.run(work)
-            assert all(same_bits(loss, whole_loss) for loss, _ in outcomes)
-            assert same_bits(np.concatenate([gradient for _, (gradient,) in outcomes]), whole_gradient)
-
-
-TOKENS = np.random.default_rng(0).integers(0, 12, (4, 64))
-
-
-def test_gradients_summed_over_tokens_do_not_show_how_the_tokens_are_cut():
-    x, weights, zeros = draw(4, 64, 48), 1 + draw(4, 64, 48), Tensor(np.zeros(48, np.float32))
-    operations = {
-        "gain": (lambda x, part, p: functional.layer_norm(x, p, zeros), (48,)),
-        "norm bias": (lambda x, part, p: functional.layer_norm(x, zeros, p), (48,)),
-        "bias": (lambda x, part, p: x + p, (48,)),
-        "embedding": (lambda x, part, p: functional.embedding(p, TOKENS[part]), (4, 3, 48)),
-        "positions": (lambda x, part, p: functional.add_positions(x, p), (64, 48)),
-    }
-
-    def gradient(name: str, parts) -> np.ndarray:
-        """The sum over the parts, as ranks would take it that each have some of the tokens: before it is rounded."""
-        operation, shape = operations[name]
-        parameter, partial_sums = Tensor(draw(*shape), requires_grad=True), []
-        parameter.accumulate = partial_sums.append
-        for part in parts:
-            operation(Tensor(x[part]), part, parameter).backward(weights[part])
-        assert all(partial.dtype == np.float64 for partial in partial_sums)
-        return sum(partial_sums).astype(np.float32)
-
-    for name in operations:
-        whole = gradient(name, [slice(0, 4)])
-        assert same_bits(gradient(name, [slice(0, 1), slice(1, 4)]), whole), name
-        assert same_bits(gradient(name, [slice(i, i + 1) for i in (2, 0, 3, 1)]), whole), name
-
-
-def train_gradients(order, dtype=np.float64, config=None) -> list[np.ndarray]:
-    """Averaged gradients of eight micro-batches of different samples, added up in this order."""
-    config = config or GPTConfig(context=32, layers=2, heads=4, width=32, dropout=0.1)
-    corpus = load_corpus(None, config.context)
-    model = GPT(config, seed=1)
-    for parameter in model.parameters():
-        parameter.grad_dtype = dtype
-    for index in order:
-        model(*micro_batch(corpus, 0, 0, 2 * index, 2, config.context), DropoutRNG(0, 0, index)).backward()
-    average_gradients(model.parameters(), len(order))
-    return [parameter.grad for parameter in model.parameters()]
-
-
-def test_micro_batches_in_another_order_give_the_same_bits():
-    expected = train_gradients(range(8))
-    assert all(gradient.dtype == np.float32 for gradient in expected)
-    for seed in range(3):
-        shuffled = train_gradients(np.random.default_rng(seed).permutation(8))
-        assert all(same_bits(a, b) for a, b in zip(shuffled, expected, strict=True))
-    rising, falling = train_gradients(range(8), np.float32), train_gradients(range(8)[::-1], np.float32)
-    assert not all(same_bits(a, b) for a, b in zip(rising, falling, strict=True))  # which is what float64 sums are for
-
-
-def test_dropout_repeats_by_name_and_differs_by_each_part_of_it():
-    config = GPTConfig(context=8, layers=2, heads=2, width=8, dropout=0.5)
-    model = GPT(config)
-    tokens = np.arange(16).reshape(2, 8)
-
-    def loss(*names):
-        return model(tokens, tokens, DropoutRNG(*names)).item()
-
-    first = loss(0, 1, 2)
-    assert loss(0, 1, 3) != first and loss(0, 2, 2) != first and loss(1, 1, 2) != first
-    assert loss(0, 1, 2) == first
-    assert model(tokens, tokens).item() == model(tokens, tokens, None).item() != first
+def test_dropout_differs_by_each_part_of_its_name():
     names = [(0, "mlp"), (0, "attention"), (1, "mlp"), (0, "attention", 0), (0, "attention", 1)]
-    drawn = [DropoutRNG(0, 0, 0).generator(*name).random() for name in names]
+    every = [(rng, name) for rng in ((0, 1, 2), (0, 1, 3), (0, 2, 2), (1, 1, 2)) for name in names]
+    drawn = [DropoutRNG(*rng).generator(*name).random() for rng, name in every]
     assert len(set(drawn)) == len(drawn)
+    assert [DropoutRNG(*rng).generator(*name).random() for rng, name in every] == drawn
 
 
 def test_weights_are_drawn_by_name_and_seed():

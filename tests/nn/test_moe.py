@@ -1,7 +1,7 @@
 """A mixture of experts in one process: choices, ties, drops and counts. (What it computes: test_torch.py.)"""
 
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.memory.recompute import MODES, recompute_blocks
 from minidist.nn.moe.balance import moved_bias
 from minidist.nn.moe.config import MoEConfig
-from minidist.nn.moe.experts import Experts, GroupedLinear
+from minidist.nn.moe.experts import GroupedLinear
 from minidist.nn.moe.permutation import Route, sort_by_expert
 from minidist.nn.moe.router import top_k_experts, within_nodes
 from minidist.nn.precision.policy import POLICIES, autocast
@@ -51,42 +51,6 @@ def test_rows_are_sorted_by_expert_and_then_by_token():
         kept = route.rows >= 0
         assert kept.sum() == len(order) and (route.order[route.rows[kept]] == np.flatnonzero(kept)).all()
         assert route.counts == counts.tolist() and all(type(count) is int for count in route.counts)
-
-
-@pytest.mark.parametrize("precision", POLICIES)
-def test_each_expert_and_each_grain_has_the_bits_that_it_has_alone(precision):
-    """Rows of one expert those of an MLP of that expert; rows of two micro-batches those of two passes."""
-
-    def made(count: int) -> Experts:
-        experts = Experts(2, count, 8, 12, 1.0, 1.0)
-        experts.init_parameters(0)
-        return experts
-
-    def passed(experts: Experts, rows: slice, counts: list):
-        x = Tensor(numbers(12, 8)[rows], requires_grad=True)
-        y = experts(x, counts)
-        y.backward(numbers(12, 8, seed=1)[rows])
-        return y.data, x.grad
-
-    with autocast(precision):
-        for counts in ([3, 0, 5, 4], [0, 0, 0, 12], [3, 3, 3, 3]):
-            experts = made(4)
-            y, grad_x = passed(experts, slice(12), [counts])
-            for expert, (first, last) in enumerate(pairwise(np.cumsum([0, *counts]))):
-                alone, rows = made(1), slice(first, last)
-                for one, all_of_them in ((alone.fc, experts.fc), (alone.proj, experts.proj)):
-                    one.data = all_of_them.data[:, [expert]].copy()
-                own, own_grad = passed(alone, rows, [[last - first]])
-                assert np.array_equal(own, y[rows]) and np.array_equal(own_grad, grad_x[rows]), counts
-                assert np.array_equal(alone.fc.grad, experts.fc.grad[:, [expert]]), counts
-                assert np.array_equal(alone.proj.grad, experts.proj.grad[:, [expert]]), counts
-        together, apart, counts = made(3), made(3), [[2, 0, 5], [1, 4, 0]]
-        y, grad_x = passed(together, slice(12), counts)
-        for rows, some in zip((slice(0, 7), slice(7, 12)), counts, strict=True):
-            own, own_grad = passed(apart, rows, [some])
-            assert np.array_equal(own, y[rows]) and np.array_equal(own_grad, grad_x[rows])
-        for one, other in zip(together.parameters(), apart.parameters(), strict=True):
-            assert np.array_equal(one.grad, other.grad)
 
 
 def test_flops_are_those_of_the_rows():

@@ -93,19 +93,6 @@ def test_without_a_graph_the_bits_are_the_same():
         assert found[0] == found[1], precision
 
 
-def test_fp8_rounds_the_factors_of_linear_layers_head_by_head():
-    """A head's bits do not depend on who holds the others."""
-    policy, x = POLICIES["fp8"], random(3, 5, 8) * np.float32([[[1]], [[1e-3]], [[1e3]]])
-    assert (policy.operand, policy.grad_operand, policy.compute) == (E4M3, E5M2, BFLOAT16)
-    for form, rounding in ((E4M3, policy.round_operand), (E5M2, policy.round_grad_operand)):
-        rounded = rounding(x)
-        for head in range(3):
-            np.testing.assert_array_equal(rounding(x[head : head + 1])[0], rounded[head])
-            np.testing.assert_array_equal(rounded[head], round_scaled(form, x[head], (0, 1)))
-    repeated = np.broadcast_to(x[0], (3, 5, 8))
-    np.testing.assert_array_equal(policy.round_operand(repeated), np.repeat(policy.round_operand(x[:1]), 3, axis=0))
-
-
 def test_fp8_products_by_hand():
     x, w, gradient = (BFLOAT16.round(random(*shape)) for shape in ((1, 6, 8), (1, 8, 4), (1, 6, 4)))
     inputs, weight = Tensor(x, requires_grad=True), Tensor(w, requires_grad=True)
@@ -177,12 +164,12 @@ def test_what_comes_from_another_precision_is_rounded():
 
 
 def test_two_parts_of_one_array_are_two():
+    """What forward saves may be beside its output, which is rounded where it is."""
+
     class Slope(Function):
         @staticmethod
         def forward(ctx, x):
-            both = np.empty((2, *x.shape), np.float32)
-            np.tanh(x, out=both[0])
-            both[1] = 1 - both[0] ** 2
+            both = np.stack([np.tanh(x), 1 - np.tanh(x) ** 2])
             ctx.save_for_backward(both[1])
             return both[0]
 
@@ -205,36 +192,22 @@ def parameter(values, name: str = "weight") -> Parameter:
     return made
 
 
-def test_a_parameter_in_16_bits_refuses_updates_that_would_be_lost():
-    weight = parameter([1.0, 1.001, -3.3])
-    masters = MasterWeights([weight], BFLOAT16)
-    assert weight.stored.dtype == np.uint16 and (weight.shape, weight.size, weight.dtype) == ((3,), 3, np.float32)
-    np.testing.assert_array_equal(weight.data, BFLOAT16.round(np.float32([1.0, 1.001, -3.3])))
-    np.testing.assert_array_equal(masters.masters[0].data, np.float32([1.0, 1.001, -3.3]))
-    with pytest.raises(ValueError, match="read-only"):
-        adamw_update(weight.data, *np.ones((3, 3), np.float32), 1, 1e-3, (0.9, 0.99), 1e-8, 0.0)
-
-
-def test_updates_vanish_without_master_weights():
-    """100 updates of 0.001 to a weight of 1: half of the distance to the next bfloat16 number is 0.0039."""
-    weight, plain = parameter([1.0]), parameter([1.0])
-    weights = MasterWeights([weight], BFLOAT16)
-    for _ in range(100):
-        weights.masters[0].data += np.float32(0.001)
-        weights.sync_params()
-        plain.data = BFLOAT16.round(plain.data + np.float32(0.001))
-    assert plain.data == 1.0 and abs(weight.data[0] - 1.1) <= 2**-8
-
-
 def test_masters_get_the_gradients_and_hand_on_the_weights():
-    weights = MasterWeights([parameter([1.0], "a"), parameter([2.0, 3.0], "b")], BFLOAT16)
+    """A parameter in 16 bits refuses updates, which would be lost."""
+    weights = MasterWeights([parameter([1.001], "a"), parameter([2.0, 3.0], "b")], BFLOAT16)
+    first = weights.parameters[0]
+    assert first.stored.dtype == np.uint16 and (first.shape, first.size, first.dtype) == ((1,), 1, np.float32)
+    assert first.data == BFLOAT16.round(np.float32([1.001])) != weights.masters[0].data == np.float32(1.001)
+    with pytest.raises(ValueError, match="read-only"):
+        adamw_update(first.data, *np.ones((3, 1), np.float32), 1, 1e-3, (0.9, 0.99), 1e-8, 0.0)
     for number, weight in enumerate(weights.parameters):
         weight.grad = np.full(weight.shape, 8.0 * (number + 1))
     weights.take_gradients()
     average_gradients(weights.masters, 2)
     AdamW(weights.masters, lr=0.5, weight_decay=0.0).step()
-    weights.sync_params()
-    np.testing.assert_allclose([w.data[0] for w in weights.parameters], [0.5, 1.5], rtol=1e-6)  # Adam's first step: lr
+    weights.sync_params()  # Adam's first step is lr
+    np.testing.assert_allclose(weights.masters[0].data, [0.501], rtol=1e-6)
+    np.testing.assert_allclose([w.data[0] for w in weights.parameters], [0.5, 1.5], rtol=2**-8)
 
 
 # Loss scaling
@@ -264,23 +237,3 @@ def test_an_overflow_anywhere_counts_everywhere():
         assert scaler.unscale([with_gradient([1.0]), with_gradient([1.0, bad])])
         assert scaler.unscale([with_gradient([1.0])], all_max=lambda mine: max(mine, 1.0))
         assert not scaler.unscale([with_gradient([1.0])], all_max=lambda mine: max(mine, 0.0))
-
-
-def lost(precision: str, scale: float) -> float:
-    """The share of the gradients of activations that were not 0 in float32 and are now."""
-    model, found = GPT(CONFIG), {}
-    for name in ("fp32", precision):
-        with autocast(name):
-            x = y = Tensor(model.embeddings(batch()[0], None).data, requires_grad=True)
-            for block in model.blocks:
-                y = block(y, None)
-            loss = model.head.loss(y, batch()[1])
-        loss.backward(np.float32(scale))
-        found[name] = x.grad
-    nonzero = found["fp32"] != 0
-    return ((found[precision] == 0) & nonzero).sum() / nonzero.sum()
-
-
-def test_float16_loses_gradients_unless_the_loss_is_scaled_and_bfloat16_does_not():
-    tiny = 2.0**-16  # as of a loss that is a mean over more tokens
-    assert lost("fp16", tiny) > 0.1 and lost("fp16", 2.0**16 * tiny) < 0.001 and lost("bf16", tiny) == 0

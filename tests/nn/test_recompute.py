@@ -1,4 +1,4 @@
-"""Recomputation: the same bits, the bytes and FLOPs that were predicted, and what it says when misused."""
+"""Recomputation: the bytes and FLOPs that were predicted, and what it says when misused."""
 
 from dataclasses import replace
 from functools import partial
@@ -9,7 +9,7 @@ import pytest
 from minidist import flops, ledger
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.memory.recompute import MODES, checkpoint, recompute_blocks
-from minidist.nn.precision.policy import POLICIES, autocast
+from minidist.nn.precision.policy import autocast
 from minidist.nn.random import DropoutRNG
 from minidist.nn.split_backward import backward_inputs
 from minidist.nn.tensor import Tensor, no_grad
@@ -18,7 +18,7 @@ CONFIG = GPTConfig(vocab=64, layers=2, heads=3, width=24, context=10, dropout=0.
 
 
 def step(config: GPTConfig, mode: str, precision: str = "fp32"):
-    """The loss and all gradients of one micro-batch; what forward has saved, the peak, and the FLOPs by phase."""
+    """Of one micro-batch: the bytes that forward has saved, the peak, and the FLOPs by phase."""
     model = GPT(config, seed=1)
     recompute_blocks(model, mode)
     tokens, targets = np.random.default_rng(0).integers(0, config.vocab, (2, 2, config.context))
@@ -31,20 +31,7 @@ def step(config: GPTConfig, mode: str, precision: str = "fp32"):
         peak = memory.peaks["activations"]
     finally:
         ledger.stop()
-    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
-    return float(loss.item()), gradients, saved, peak, flops.snapshot() - before
-
-
-@pytest.mark.parametrize("precision", POLICIES)
-def test_the_bits_do_not_change(precision):
-    for config in (CONFIG, replace(CONFIG, attention="tiled", attention_tile=4)):
-        loss, gradients, saved, peak, _ = step(config, "none", precision)
-        for mode in ("selective", "full"):
-            again = step(config, mode, precision)
-            assert again[0] == loss and again[2] < saved, (config, mode)
-            assert again[3] < peak or config.attention == "tiled", (config, mode)
-            for name, gradient in gradients.items():
-                np.testing.assert_array_equal(again[1][name].view(np.uint64), gradient.view(np.uint64), err_msg=name)
+    return saved, peak, flops.snapshot() - before
 
 
 @pytest.mark.parametrize("heads, width, context", [(4, 32, 16), (3, 24, 10), (2, 64, 40)])
@@ -62,13 +49,13 @@ def test_a_block_saves_what_korthikanti_et_al_say(heads, width, context):
         "selective": s * b * h * 34 + norms,
         "full": s * b * h * 2,
     }.items():  # of one more block
-        assert step(replace(config, layers=2), mode, "bf16")[2] - step(config, mode, "bf16")[2] == expected, mode
+        assert step(replace(config, layers=2), mode, "bf16")[0] - step(config, mode, "bf16")[0] == expected, mode
 
 
 def test_full_recomputation_holds_one_block_at_a_time():
     none, full = (step(replace(CONFIG, layers=8), mode) for mode in ("none", "full"))
-    block = none[2] - step(replace(CONFIG, layers=7), "none")[2]
-    assert full[2] < full[3] <= full[2] + block  # at its peak one block's activations more than forward had left
+    block = none[0] - step(replace(CONFIG, layers=7), "none")[0]
+    assert full[0] < full[1] <= full[0] + block  # at its peak one block's activations more than forward had left
 
 
 def test_flops_of_each_phase():
@@ -77,7 +64,7 @@ def test_flops_of_each_phase():
     block = 2 * tokens * width * 12 * width + 2 * 2 * tokens * context * width  # 12 C^2 weights; q k and P v
     head = 2 * tokens * width * 64
     for mode, again in (("none", 0), ("selective", 3 * 2 * 2 * tokens * context * width), ("full", 3 * block)):
-        counted = step(config, mode)[4]
+        counted = step(config, mode)[2]
         assert counted["forward"] == 3 * block + head
         assert counted["backward"] == 2 * counted["forward"] and counted["recompute"] == again
     assert MODES == ("none", "selective", "full")
