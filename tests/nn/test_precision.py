@@ -5,7 +5,7 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from minidist import flops, ledger, products
+from minidist import flops, products
 from minidist.nn import functional
 from minidist.nn.attention.plain import causal_attention
 from minidist.nn.attention.tiled import tiled_attention
@@ -21,7 +21,6 @@ from minidist.nn.precision.policy import POLICIES, autocast, current
 from minidist.nn.tensor import Function, Mode, Tensor, grad_mode, within
 
 CONFIG = GPTConfig(vocab=64, layers=2, heads=4, width=32, context=16)
-SIXTEEN = ["bf16", "fp16", "fp8"]
 
 
 def random(*shape: int) -> np.ndarray:
@@ -36,23 +35,18 @@ def batch():
     return np.random.default_rng(0).integers(0, CONFIG.vocab, (2, 3, CONFIG.context))
 
 
-@pytest.mark.parametrize("precision", SIXTEEN)
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp8"])
 def test_every_output_and_every_gradient_between_operations_is_rounded(precision):
-    """And takes half the bytes where it is saved."""
-    policy, seen, saved = POLICIES[precision], [], {}
+    policy, seen = POLICIES[precision], []
 
     class Spy(Mode):
         def after_backward(self, ctx, gradient, found):
             seen.append((ctx.name, ctx.rounds, np.array(gradient)))
 
     model = GPT(CONFIG)
-    for name in ("fp32", precision):
-        memory = ledger.start()
-        with within(Spy()), autocast(name):
-            hidden = model.hidden(batch()[0])
-            saved[name] = memory.held["activations"]
-            loss = model.head.loss(hidden, batch()[1])
-        ledger.stop()
+    with within(Spy()), autocast(precision):
+        hidden = model.hidden(batch()[0])
+        loss = model.head.loss(hidden, batch()[1])
     loss.backward()
     assert is_rounded(hidden.data, policy.compute)
     assert loss.dtype == np.float32 and not is_rounded(loss.data, policy.compute)
@@ -61,11 +55,6 @@ def test_every_output_and_every_gradient_between_operations_is_rounded(precision
         assert not rounds or is_rounded(gradient, policy.compute), name
     terms = {name for name, rounds, _ in seen if not rounds}
     assert terms == {"CopyToHeads", "CrossEntropy", "Linear"}  # Linear where its blocks' outputs are added up
-    blocks, rows, width = 2, 3 * 16, 32
-    others = 2 * rows * 8  # tokens, int64, a part of the whole batch
-    others += blocks * (2 * rows + 4 * rows) * 4  # statistics, float32 in both: of two norms, of four heads' softmax
-    queries = blocks * rows * width * 4  # keys and values are views in float32, and hold the queries beside them
-    assert 2 * (saved[precision] - others) == saved["fp32"] - others - queries
 
 
 def test_a_policy_ends_with_its_block_however_it_ends_and_fp32_rounds_nothing():
@@ -192,6 +181,12 @@ def parameter(values, name: str = "weight") -> Parameter:
     return made
 
 
+def with_gradient(values) -> Parameter:
+    made = parameter(np.zeros(len(values)))
+    made.grad = np.array(values, np.float64)
+    return made
+
+
 def test_masters_get_the_gradients_and_hand_on_the_weights():
     """A parameter in 16 bits refuses updates, which would be lost."""
     weights = MasterWeights([parameter([1.001], "a"), parameter([2.0, 3.0], "b")], BFLOAT16)
@@ -211,12 +206,6 @@ def test_masters_get_the_gradients_and_hand_on_the_weights():
 
 
 # Loss scaling
-
-
-def with_gradient(values) -> Parameter:
-    found = parameter(np.zeros(len(values)))
-    found.grad = np.array(values, np.float64)
-    return found
 
 
 def test_the_scale_follows_the_overflows():

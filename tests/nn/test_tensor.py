@@ -6,7 +6,6 @@ import weakref
 import numpy as np
 import pytest
 
-from minidist import trace
 from minidist.comm.runtime import serialization
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.optim.clip import grad_norm
@@ -96,22 +95,10 @@ def test_hooks_of_a_gpt_fire_last_layer_first_and_the_tied_embedding_last():
     order = []
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda p: order.append(p.name))
-    tokens = np.zeros((1, 4), np.int64)
-    trace.start()
-    try:
-        loss = model(tokens, tokens)
-        hook = model.blocks[2].mlp.proj.weight.register_post_accumulate_grad_hook(lambda p: trace.record("complete"))
-        loss.backward()
-    finally:
-        log = trace.stop()
+    model(*np.zeros((2, 1, 4), np.int64)).backward()
     assert sorted(order) == sorted(name for name, _ in model.named_parameters())
     layers = [int(name.split(".")[1]) for name in order if name.startswith("blocks")]
     assert layers == sorted(layers, reverse=True) and order[-1] == "embeddings.token.weight"
-    assert len([event for event in log[log.index("complete") :] if event != "complete"]) > 30  # most is still to come
-    hook()
-    assert len(model.blocks[2].mlp.proj.weight.hooks) == 1
-    names = [entry.name for entry in log if isinstance(entry, trace.Event)]
-    assert names.index("CausalAttention") < names.index("CrossEntropy.backward") < names.index("Embedding.backward")
 
 
 def test_without_a_gradient_nothing_is_built_saved_or_computed():
@@ -162,57 +149,30 @@ def function_with(backward=None, forward=lambda ctx, x: x * 1) -> type[Function]
     return type("Wrong", (Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
 
 
-def naming(name: str):
-    """A forward that keeps something under a name that the graph needs."""
-
-    def forward(ctx, x):
-        setattr(ctx, name, getattr(x, name, "mine"))
-        return x
-
-    return function_with(forward=forward)
-
-
-def after_backward(then):
-    """Do something with a part of a graph that has been walked."""
-    y = leaf(2) * leaf(2)
-    y.sum().backward()
-    then(y)
-
-
-def with_gradient(x: Tensor, gradient) -> Tensor:
-    x.grad = gradient
-    return x
-
-
 MISTAKES = [
-    (lambda: after_backward(lambda y: y.backward(np.ones(2))), "already walked.*forward pass again"),
-    (lambda: after_backward(lambda y: (y + 1.0).sum().backward()), r"already walked this graph \(Multiply\)"),
-    (lambda: (leaf(2) * 2.0).backward(), r"shape \(2,\) needs a gradient"),
-    (lambda: (leaf(2) * 2.0).backward(np.ones(3)), r"gradient has shape \(3,\).*\(2,\)"),
-    (lambda: Tensor(np.ones(())).backward(), "requires_grad=True"),
-    (lambda: Tensor(np.ones(2, np.int64), requires_grad=True), "only floating-point.*int64"),
-    (lambda: (leaf(2) * 2.0).register_post_accumulate_grad_hook(print), "needs a leaf"),
-    (lambda: with_gradient(ones(3), np.zeros(3, np.float32)).sum().backward(), "float32.*kept as float64.*zero_grad"),
-    (lambda: leaf(2) @ leaf(2), "two or more axes"),
-    *(
-        (lambda backward=backward: function_with(backward).apply(leaf(2)).backward(np.ones(2)), message)
-        for backward, message in (
-            (lambda ctx, g: (g, g), "returned 2 gradients for 1 argument"),
-            (lambda ctx, g: None, "returned None for argument 0"),
-            (lambda ctx, g: g[:1], r"shape \(1,\) for an argument of shape \(2,\)"),
-        )
-    ),
-    *(
-        (lambda name=name: naming(name).apply(Tensor([1.0])), f"Wrong.forward sets ctx.{name}, where the graph keeps")
-        for name in ("shape", "dtype", "function", "sources", "policy")
-    ),
+    (lambda y: (y.sum().backward(), y.backward(np.ones(2))), "already walked.*forward pass again"),
+    (lambda y: (y.sum().backward(), (y + 1.0).sum().backward()), r"already walked this graph \(Multiply\)"),
+    (lambda y: y.backward(), r"shape \(2,\) needs a gradient"),
+    (lambda y: y.backward(np.ones(3)), r"gradient has shape \(3,\).*\(2,\)"),
+    (lambda y: y.register_post_accumulate_grad_hook(print), "needs a leaf"),
+    (lambda y: y @ y, "two or more axes"),
+    (lambda _: Tensor(np.ones(())).backward(), "requires_grad=True"),
+    (lambda _: Tensor(np.ones(2, np.int64), requires_grad=True), "only floating-point.*int64"),
+    (lambda y: function_with(lambda ctx, g: (g, g)).apply(y).sum().backward(), "returned 2 gradients for 1 argument"),
+    (lambda y: function_with(lambda ctx, g: None).apply(y).sum().backward(), "returned None for argument 0"),
+    (lambda y: function_with(lambda ctx, g: g[:1]).apply(y).sum().backward(), r"shape \(1,\) for an argument of"),
+    (lambda y: function_with(forward=lambda ctx, x: setattr(ctx, "sources", 1)).apply(y), "sets ctx.sources, where"),
 ]
 
 
 def test_mistakes_are_told():
     for mistake, message in MISTAKES:
         with pytest.raises((RuntimeError, ValueError, TypeError), match=message):
-            mistake()
+            mistake(leaf(2) * leaf(2))
+    x = ones(3)
+    x.grad = np.zeros(3, np.float32)
+    with pytest.raises(ValueError, match=r"float32.*kept as float64.*zero_grad"):
+        x.sum().backward()
 
 
 def test_a_function_of_a_notebook_that_calls_one_of_the_librarys_can_be_sent_to_ranks():

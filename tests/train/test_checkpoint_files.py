@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from clusters import start_no_ranks
 
 from minidist.cli.main import main as cli
-from minidist.nn.data import load_corpus
+from minidist.nn.data import default_text, load_corpus
 from minidist.train.checkpoint import identity
 from minidist.train.checkpoint.commit import LATEST, MANIFEST, committed, is_name, latest, name_of
 from minidist.train.checkpoint.disk import Disk
@@ -75,8 +74,6 @@ def test_each_rank_reads_what_it_needs_and_no_more(ranks, tmp_path):
     assert extra > 0  # all ranks have the routers' biases and counts
     result = run(ranks(5), LARGER, Layout(dp=5, zero=3), options)
     assert sum(rank.bytes_read for rank in result.ranks) == sum(sizes.values()) + 4 * extra
-    two = run(ranks(2), LARGER, Layout(tp=2), options)
-    assert max(rank.bytes_read for rank in two.ranks) < 0.75 * sum(sizes.values())
 
 
 @pytest.mark.long
@@ -116,28 +113,16 @@ def test_a_checkpoint_says_how_far_its_numbers_were_checked(ranks, tmp_path, cap
 # What is removed, and what is not
 
 
-def test_what_an_earlier_run_did_not_commit_is_removed(ranks, tmp_path):
-    (tmp_path / name_of(1)).mkdir()
-    (tmp_path / name_of(1) / "rank-6.safetensors").write_bytes(b"half")
-    (tmp_path / "notes").mkdir()
-    save(ranks, CONFIG, "dp=2", tmp_path, keep=1)
-    assert committed(Disk(), tmp_path) == [name_of(2)] and (tmp_path / "notes").is_dir()
-    assert not (tmp_path / name_of(1)).exists()
+def test_a_folder_that_becomes_a_file_costs_checkpoints_and_nothing_else(ranks, tmp_path, after_commit):
+    def become_a_file(root):
+        shutil.rmtree(root)
+        root.write_text("mine")
 
-
-def test_a_folder_that_becomes_a_file_costs_checkpoints_and_nothing_else(ranks, tmp_path):
     folder = tmp_path / "run"
-
-    def on_event(rank, event):
-        if event == ("saved", name_of(1), ""):
-            shutil.rmtree(folder)
-            folder.write_text("mine")
-
     saving = RunOptions(saving=Saving(str(folder), every=1, mode="sync"))
-    result = run(ranks(2), CONFIG, Layout(dp=2), saving, on_event=on_event)
+    result = run(ranks(2), CONFIG, Layout(dp=2), saving, rank_function=after_commit(become_a_file))
     assert result.fingerprint == run(ranks(1), CONFIG, Layout()).fingerprint and folder.read_text() == "mine"
-    assert len(result.ranks[0].save_errors) >= 2  # the second may have been under way
-    assert all("Not a directory" in error for error in result.ranks[0].save_errors)
+    assert ["Not a directory" in error for error in result.ranks[0].save_errors] == [True] * 3
 
 
 def test_what_no_run_has_saved_is_not_removed(tmp_path):
@@ -203,20 +188,7 @@ def test_any_byte_that_changes_or_is_missing_is_found(folder):
     check_files(checkpoint, manifest_of(checkpoint))
 
 
-def test_all_that_is_wrong_is_told_at_once_before_any_rank_starts(folder, monkeypatch, capsys):
-    start_no_ranks(monkeypatch)
-    checkpoint = folder / name_of(4)
-    (checkpoint / "rank-0.safetensors").unlink()
-    (checkpoint / "rank-2.safetensors").write_bytes(b"other")
-    assert cli(["train", "--resume", str(folder)]) == 2
-    told = capsys.readouterr().err
-    assert "rank-0.safetensors is missing" in told and "rank-2.safetensors has 5 bytes, and had" in told
-    assert cli(["checkpoint", str(folder)]) == 1
-    listed = capsys.readouterr().out
-    assert "rank-0.safetensors is missing" in listed and "NO" in listed and "yes" in listed  # the one before is whole
-
-
-def test_elements_that_no_file_has_are_counted_and_not_made_up(saved):
+def test_elements_that_no_file_has_are_counted_and_not_made_up():
     for runs, missing in (
         ([(0, 12)], 0), ([(0, 5), (5, 12)], 0), ([(5, 12), (0, 5)], 0), ([(0, 5), (6, 12)], 1), ([], 12),
         ([(0, 8), (4, 12)], 0), ([(0, 8), (2, 4)], 4), ([(3, 4)], 11),
@@ -225,10 +197,6 @@ def test_elements_that_no_file_has_are_counted_and_not_made_up(saved):
     entry = ArrayEntry((4,), "float32", (Slice("file", ((0, 3),)),))
     with pytest.raises(BadCheckpoint, match="1 of the elements of weight"):
         read_part(entry, "weight", ((0, 4),), lambda *_: 0)
-    manifest, name = manifest_of(saved / name_of(4)), "embeddings.token.weight"
-    less = manifest.arrays | {name: replace(manifest.arrays[name], slices=())}
-    with pytest.raises(BadCheckpoint, match=r"no file has 2,0.. of the .* embeddings.token.weight"):
-        check_files(saved / name_of(4), replace(manifest, arrays=less))
 
 
 def test_only_committed_checkpoints_are_found(folder):
@@ -248,29 +216,21 @@ def test_only_committed_checkpoints_are_found(folder):
     assert not any(map(is_name, ("step-50", "step-", "step-00005x", "latest", "step-000050.old", "step-٠٠٠٠٥٠")))
 
 
-def test_another_run_is_refused(saved, ranks, tmp_path):
+def test_another_run_is_refused_and_other_versions_are_told(saved, folder, tmp_path, monkeypatch):
     """A text is compared by its bytes, and may be elsewhere."""
     manifest, corpus = manifest_of(saved / name_of(4)), load_corpus(None, CONFIG.context)
-    check_same_run(manifest, CONFIG, corpus)
     with pytest.raises(BadCheckpoint, match="steps 4 there and 5 here, precision fp32 there and bf16 here"):
         check_same_run(manifest, replace(CONFIG, precision="bf16", steps=5), corpus)
-    here, there = tmp_path / "here", tmp_path / "there"
-    here.write_bytes(b"a text about texts " * 100)
+    text = tmp_path / "text"
+    text.write_bytes(b"a text about texts " * 100)
     with pytest.raises(BadCheckpoint, match="another text"):
-        check_same_run(manifest, CONFIG, load_corpus(str(here), CONFIG.context))
-    save(ranks, replace(CONFIG, text=str(here)), "dp=1", tmp_path / "save")
-    here.rename(there)
-    moved = load_corpus(str(there), CONFIG.context)
-    check_same_run(manifest_of(tmp_path / "save" / name_of(2)), replace(CONFIG, text=str(there)), moved)
-
-
-def test_other_versions_are_told(saved, folder, monkeypatch):
-    manifest = manifest_of(saved / name_of(4))
+        check_same_run(manifest, CONFIG, load_corpus(str(text), CONFIG.context))
+    text.write_bytes(default_text())
+    check_same_run(manifest, replace(CONFIG, text=str(text)), load_corpus(str(text), CONFIG.context))
     assert other_versions(manifest, "numpy") == ""
     newer = manifest.versions | {"numpy": "9.9"}
     monkeypatch.setattr(identity, "versions", lambda backend: newer | ({"cupy": "14"} if backend == "cupy" else {}))
-    numpy = manifest.versions["numpy"]
-    told = f"the checkpoint was written with numpy {numpy}, now 9.9: the bits may be others"
+    told = f"the checkpoint was written with numpy {manifest.versions['numpy']}, now 9.9: the bits may be others"
     assert other_versions(manifest, "numpy") == told
     assert "with backend numpy, now cupy and numpy" in other_versions(manifest, "cupy")
     with pytest.raises(BadCheckpoint, match="another version of minidist, with other settings: rope_theta"):

@@ -19,8 +19,8 @@ from minidist.train.layout import Layout
 from minidist.train.replicas import checks
 from minidist.train.replicas.checks import CorruptedNumbers, Finding, ReplicaChecks
 from minidist.train.replicas.parts import Key, largest_difference
-from minidist.train.replicas.replay import judge, wrong_computation
-from minidist.train.replicas.vote import odd_ones_out, outvoted, vote
+from minidist.train.replicas.replay import wrong_computation
+from minidist.train.replicas.vote import odd_ones_out
 from minidist.train.resilience.faults import Fault, flip_bit
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
@@ -57,9 +57,6 @@ def attempt(ranks, text: str, options: RunOptions, rank_function=until_found, **
     return found[0], events
 
 
-# Judging
-
-
 def test_the_majority_is_believed():
     for digests, odd in {
         "a": [], "aa": [], "ab": None, "aaa": [], "aab": [2], "baa": [0], "abc": None, "aabb": None, "abaa": [1],
@@ -72,30 +69,6 @@ def test_the_majority_is_believed():
         ("aba", (0, 1, 0), None),  # one rank twice: it may be broken, and repeat its error
     ):  # fmt: skip
         assert wrong_computation(digests, players) == wrong, (digests, players)
-
-
-def test_the_vote_names_the_first_step_and_the_rank():
-    weight, other = Key("", "weight", ((0, 4),), (4,)), Key("", "other", ((0, 2),), (2,))
-    keys = [[weight, other], [weight, other], [other, weight], [Key("gradient.", "weight")]]
-    noted = [[["a", "b"], ["a", "b"]], [["a", "b"], ["x", "b"]], [["b", "a"], ["b", "a"]], [["?"], ["!"]]]
-    time, found = vote(keys, noted)
-    assert time == 1 and [(str(one.key), one.voters, one.odd) for one in found] == [("weight", [0, 1, 2], [1])]
-    assert outvoted(found) == 1
-    noted[0][1][1] = "y"
-    assert outvoted(vote(keys, noted)[1]) is None  # two ranks are odd
-    mine = Key("gradient.", "weight")
-    assert vote([[mine], [mine]], [[["a"]], [["b"]]]) == (-1, [])  # before their sum gradients may differ
-
-
-def test_a_rank_that_is_always_wrong_is_named_in_each_of_its_roles():
-    """Rank 1 plays roles 1, 0 and 2 in turn. What is summed is then wrong for all, and says nothing."""
-    keys = [[Key("gradient.", "weight"), Key("", "weight", ((0, 1),), (1,))]] * 3
-    computations = [[[["a", f"{c}"]] for _ in range(3)] for c in range(3)]
-    for c, role in enumerate((1, 0, 2)):
-        computations[c][role][0][0] = "x"
-    verdict = judge(keys, computations, 0)
-    named = {str(key) for found in verdict.keys.values() for key in found}
-    assert verdict.rank == 1 and named == {"gradient of weight"}
 
 
 def test_the_element_is_told_in_the_full_array():

@@ -17,8 +17,8 @@ from clusters import RUN_SECONDS, PatientCluster
 import minidist as md
 from minidist.cli.main import main as command_line
 from minidist.parallel.tools.scalars import texts_of_all
-from minidist.train import share, trainer
-from minidist.train.checkpoint import peers, recovery
+from minidist.train import share
+from minidist.train.checkpoint import peers
 from minidist.train.checkpoint.commit import committed, saves
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.folder import own_folder
@@ -190,26 +190,6 @@ def test_a_trained_model_may_be_run_for_longer_than_the_patience(tmp_path, expec
 
 
 @pytest.mark.long
-def test_patience_ends_with_each_report(ranks):
-    """One rank computes, one waits for it, one has finished."""
-
-    def main(world, reports):
-        if world.rank == 0:
-            for _ in range(reports):
-                time.sleep(0.3)
-                world.report("alive")
-            time.sleep(60 if not reports else 0)
-        if world.rank < 2:
-            md.barrier(world.new_group([0, 1]))
-
-    with pytest.raises(md.Hang) as caught:
-        ranks(3).run(main, 0, patience=1.5)
-    text = str(caught.value)
-    assert caught.value.ranks == (0,) and "rank 1 is in barrier()" in text and "rank 2" not in text
-    ranks(3).run(main, 10, patience=1.5)
-
-
-@pytest.mark.long
 def test_the_command_line(tmp_path, capsys, expected):
     path = tmp_path / "run.json"
     flags = ["--peer-copies", "1", "--save-every", "2", "--fault", "rank=2,step=5,kind=kill", "--json", str(path)]
@@ -266,16 +246,13 @@ def test_a_rank_that_dies_while_copies_are_under_way(expected):
     assert "after 4 steps nobody has those of rank 0 of dp=4,zero=1" in it.lost
 
 
-@pytest.mark.parametrize("begun", [False, long(True)], ids=["as the run goes on", "in its first step"])
-def test_another_failure_before_the_next_snapshot(expected, begun):
+def test_another_failure_before_the_next_snapshot(expected):
     """What the first dead rank held has two holders again by the time of the next step."""
 
     def rank_function(world, config, layout, options):
         if options.recover and world.size == 4 and world.rank == 1:
-            if not begun:
-                os.kill(os.getpid(), signal.SIGKILL)
-            share.train_step = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-        return trainer.train_rank(world, config, layout, options)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return train_rank(world, config, layout, options)
 
     order, copies = "rank=4,step=5,kind=kill", PeerCopies(2)
     result, found = elastic("dp=5,zero=1", order, peer_copies=copies, rank_function=rank_function)
@@ -312,27 +289,3 @@ def test_a_writer_of_the_run_before_does_not_disturb_the_next(tmp_path, expected
     assert names[-3:] == ["step-000004", "step-000006", "step-000008"] and names == saves(Disk(), tmp_path)
     for name in names:
         check_files(tmp_path / name, Manifest.read(Disk(), tmp_path / name))
-
-
-@pytest.mark.long
-def test_what_ranks_hold_and_fetch():
-    """Of two generations the newer is forgotten by who goes back to the other. What a rank holds it does not fetch. The
-    next run on the same ranks finds nothing."""
-
-    def held(world):
-        return [generation.progress.step for generation in peers.generations_of(world)]
-
-    def back(world, layout, step):
-        sizes, packed = [], recovery.packed
-        noted = lambda some: sizes.append(sum(array.nbytes for array in some)) or packed(some)  # noqa: E731
-        with mock.patch.object(recovery, "packed", noted):
-            progress = recovery.recover(world, step, share.Share.of(world, CONFIG, layout))
-        return progress.step, sizes, held(world)
-
-    layout = Layout(dp=3, zero=3)
-    with md.Cluster(3) as cluster:
-        run(cluster, CONFIG, layout, RunOptions(peer_copies=PeerCopies(3)))
-        assert cluster.run(back, layout, 6) == [(6, [0, 0], [3, 6])] * 3
-        assert cluster.run(back, layout, 3) == [(3, [0, 0], [3])] * 3
-        run(cluster, CONFIG, layout)
-        assert cluster.run(held) == [[]] * 3

@@ -93,7 +93,6 @@ class Story:
 
 BY_HAND = [
     Story("dp=3", ("rank=1,step=0,kind=kill",), save=2),
-    Story("dp=3", ("rank=1,step=3,kind=raise",), save=2),
     Story("dp=4,zero=1", ("rank=3,step=2,kind=kill", "rank=0,step=3,kind=raise", "rank=1,step=5,kind=kill"), copies=2),
     # two micro-batches and two heads occupy 2 of the 3 ranks that are left; the third alone has a snapshot
     Story("dp=2,tp=2", ("rank=0,step=5,kind=kill",), copies=2, config=replace(DENSE, global_batch=2)),
@@ -101,11 +100,10 @@ BY_HAND = [
     Story("dp=3", ("rank=0,step=3,kind=flip:weights", "rank=2,step=4,kind=kill"), save=1, keep=1, check=3),
     Story("dp=3", ("rank=0,step=3,kind=flip:moments", "rank=2,step=5,kind=kill"), copies=1, check=3),
     Story("dp=3", ("rank=1,step=4,kind=flip:weights",), save=1, keep=1, check=3, how="restart"),
-    Story("dp=2", ("rank=1,step=5,kind=kill",), save=2, damaged=4),
     Story("dp=3", ("rank=1,step=5,kind=kill",), save=1, full=5, mode="async"),
     Story("dp=2", ("rank=0,step=4,kind=kill",), before="tp=2", cut=3, save=4, how="restart", config=OVERFLOWING),
 ]
-SHORT = (0, 3, 8)
+SHORT = (0, 2, 6)
 
 
 combinations = cache(partial(every_combination, CONFIG))
@@ -344,11 +342,9 @@ def go_on(ranks, resume: Path, story: Story, save: Path | None):
 def test_a_branch_needs_a_folder_of_its_own(ranks, tmp_path, one_run):
     """Resumed from the middle, a run would leave the other's checkpoints behind its own."""
     first, story, branch, folder = one_run
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     newer = r"has newer checkpoints than step-000002 \(step-000004 to step-000006\).*save in another folder, or remove"
     with pytest.raises(ValueError, match=newer):
         go_on(ranks, folder, branch, folder)
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     second = go_on(ranks, folder, branch, tmp_path / "c")
     assert second.fingerprint != first.fingerprint, "these layouts should have different bits: choose others"
     check_folder(folder, story, first)

@@ -51,15 +51,12 @@ def test_more_ranks_are_never_slower():
 def test_settings_and_experts_stay_where_they_can():
     dense = replace(DENSE, global_batch=24)
     for config, before, ranks, after in (
-        (dense, "dp=4,algorithm=ring", 3, "dp=3,algorithm=ring"),
-        (dense, "dp=2,tp=2,sp=1", 3, "dp=3"),
         (dense, "dp=2,tp=2,sp=1", 2, "tp=2,sp=1"),  # as fast as dp=2, and less is changed
         (dense, "dp=4,zero=3,shard=2,prefetch=1", 3, "dp=3,zero=3,prefetch=1"),
-        (dense, "dp=2,zero=3,prefetch=1,recompute=full", 1, "recompute=full"),
+        (dense, "dp=2,zero=3,prefetch=1,algorithm=direct,recompute=full", 1, "algorithm=direct,recompute=full"),
         (dense, "cp=4,cp_kind=ulysses,zero=2", 2, "zero=2,cp=2,cp_kind=ulysses"),
         (dense, "cp=2,cp_kind=zigzag,pp=2", 3, "dp=3"),
         (CONFIGS[2], "dp=4,ep=4", 3, "dp=3"),
-        (CONFIGS[2], "dp=4,ep=4", 2, "dp=2,ep=2"),
         (CONFIGS[2], "dp=6,ep=2", 4, "dp=4,ep=2"),
     ):
         assert str(best_layout(config, Layout.parse(before), ranks)) == after, before

@@ -10,12 +10,14 @@ import minidist as md
 from minidist import trace
 from minidist.nn.gpt import GPT
 from minidist.nn.optim.optimizers import AdamW, average_gradients
-from minidist.train import step
+from minidist.train import step as step_module
 from minidist.train.config import TrainConfig
 from minidist.train.fingerprint import digest, fingerprint, state
 from minidist.train.layout import Layout
+from minidist.train.ramp import Ramp, read_ramp
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
+from minidist.verify.interruption import Interruption, run_interrupted
 
 CONFIG = TrainConfig(
     layers=1, heads=2, width=16, context=8, global_batch=6, micro_batch=2, steps=4, warmup=2, clip=0.3, dropout=0.2,
@@ -70,7 +72,7 @@ def test_what_a_run_brings_back(ranks):
 
 def test_every_rank_names_the_gradient_that_diverged(ranks):
     """Also a rank that does not have it: whichever error comes first, it is the one that helps."""
-    average_gradients = step.average_gradients
+    average_gradients = step_module.average_gradients
 
     def error_of(world, *arguments):
         def poisoned(parameters, count):
@@ -78,7 +80,7 @@ def test_every_rank_names_the_gradient_that_diverged(ranks):
             if world.rank == 1:
                 parameters[0].grad[...] = np.nan
 
-        with mock.patch.object(step, "average_gradients", poisoned), pytest.raises(FloatingPointError) as error:
+        with mock.patch.object(step_module, "average_gradients", poisoned), pytest.raises(FloatingPointError) as error:
             train_rank(world, *arguments)
         return str(error.value)
 
@@ -103,3 +105,39 @@ def test_traffic_is_that_of_the_training_alone(ranks):
     quiet = run(ranks(2), CONFIG, Layout(dp=2))
     other = run(ranks(2), CONFIG, Layout(dp=2), rank_function=noisy)
     assert quiet.as_dict()["traffic"] == other.as_dict()["traffic"]
+
+
+# A batch that grows
+
+GROWING = TrainConfig(
+    layers=2, heads=2, width=8, context=8, global_batch=8, micro_batch=1, steps=6, warmup=1, rampup_batch_size="4,2,20"
+)
+
+
+def test_the_batch_grows_as_megatron_s():
+    """Megatron-LM's rule, from the samples consumed: start + int(consumed / (samples / increments)) increment."""
+    for text, full, micro_batch in (
+        ("12,12,120", 48, 2), ("1,1,7", 9, 1), ("3,3,0", 6, 3), ("256,128,50000", 1024, 4), ("2,6,100", 8, 2),
+    ):  # fmt: skip
+        start, increment, samples = map(int, text.split(","))
+        ramp, consumed = read_ramp(text, full, micro_batch), 0
+        for step in range(400):
+            each = samples / ((full - start) / increment)
+            size = full if consumed >= samples else start + int(consumed / each) * increment
+            assert ramp.batch_at(step) == size <= full, (text, step)
+            assert size in ramp.sizes
+            consumed += size
+        assert size == full
+    assert Ramp(2, 2, 0, 8).batch_at(0) == 8  # over no samples
+    ramp = Ramp(2, 2, 3 * 10**9, 8)  # 10^9 samples at each of 2, 4 and 6, found at once
+    steps = [0, 5 * 10**8 - 1, 5 * 10**8, 75 * 10**7 - 1, 75 * 10**7, 10**12]
+    assert [ramp.batch_at(step) for step in steps] == [2, 2, 4, 4, 6, 8]
+    assert [GROWING.batch_at(step) for step in range(6)] == [4, 4, 4, 6, 6, 8]
+    assert GROWING.tokens_of(range(6)) == 32 * 8 and GROWING.tokens_of(range(5, 6)) == 8 * 8
+
+
+@pytest.mark.long
+def test_a_run_goes_on_in_the_middle_of_the_ramp():
+    interruptions = [Interruption(Layout(dp=3), Layout(pp=2), 2), Interruption(Layout(pp=2), Layout(dp=2, zero=2), 4)]
+    results = list(run_interrupted(interruptions, GROWING, lambda _: None))
+    assert len(results) == 3 and all(same for _, _, same in results)
