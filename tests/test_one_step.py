@@ -7,7 +7,7 @@ from collections import Counter
 from unittest import mock
 
 from minidist.course.answers import ROOT
-from minidist.train import share
+from minidist.train import trainer
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
@@ -41,7 +41,7 @@ def test_a_step_is_plain_calls():
 
 def step_calls(world, config) -> Counter:
     """Count the library's calls in the second step of a run, by (file, function)."""
-    calls, steps, share_step = Counter(), [], share.train_step
+    calls, steps, train_step = Counter(), [], trainer.train_step
 
     def note(frame, event, _):
         if event == "call" and "minidist" in frame.f_code.co_filename:
@@ -51,11 +51,11 @@ def step_calls(world, config) -> Counter:
         steps.append(step)
         sys.setprofile(note if len(steps) == 2 else None)
         try:
-            return share_step(*step)
+            return train_step(*step)
         finally:
             sys.setprofile(None)
 
-    with mock.patch.object(share, "train_step", counted):
+    with mock.patch.object(trainer, "train_step", counted):
         train_rank(world, config, Layout(), RunOptions())
     return calls
 

@@ -7,11 +7,12 @@ cut into micro-batches in any way, for any ranks: the samples stay the same.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from minidist.backend import from_host
-from minidist.nn.random import generator
+from minidist.nn.random import DropoutRNG, generator
 
 HELD_OUT = 0.05  # share of the text for validation
 
@@ -79,6 +80,24 @@ def load_text(path: str) -> bytes:
     if not text:
         raise ValueError(f"the text {path} is empty")
     return text
+
+
+class MicroBatch(NamedTuple):
+    """What a model takes at once.
+
+    Attributes:
+        tokens, targets: uint8 (B, T); B = 0 for one without samples.
+        dropout_rng: the name of its dropout; None where there is nothing to drop.
+    """
+
+    tokens: np.ndarray
+    targets: np.ndarray
+    dropout_rng: DropoutRNG | None = None
+
+    @property
+    def number(self) -> int | None:
+        """Which one of the step it is."""
+        return None if self.dropout_rng is None else self.dropout_rng.micro_batch
 
 
 def micro_batch(corpus: Corpus, seed: int, step: int, first_sample: int, count: int, context: int):

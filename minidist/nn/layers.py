@@ -68,7 +68,7 @@ class Module:
     """Anything with parameters. Attributes that are parameters, modules, or lists of them belong to it.
 
     ``forward_pre_hook`` is called before forward, ``forward_hook`` after it with the output, which it may replace; ZeRO
-    stage 3 uses both. (A module has one of each; in PyTorch any number can be registered.)
+    stage 3 uses both.
     """
 
     forward_pre_hook: Callable[[], None] | None = None
@@ -79,6 +79,16 @@ class Module:
             self.forward_pre_hook()
         output = self.forward(*arguments, **options)
         return output if self.forward_hook is None else self.forward_hook(output)
+
+    def register_forward_pre_hook(self, hook: Callable[[], None]) -> None:
+        """Call ``hook`` before forward, too, after whatever is called there already."""
+        earlier = self.forward_pre_hook
+
+        def both() -> None:
+            earlier()
+            hook()
+
+        self.forward_pre_hook = hook if earlier is None else both
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
         """Each parameter once, in order of definition, with a dotted name such as ``blocks.0.attention.qkv.weight``."""

@@ -19,6 +19,7 @@ from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_reduce, broadcast
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import irecv, isend
+from minidist.nn.data import MicroBatch
 from minidist.nn.gpt import GPT
 from minidist.nn.layers import Module
 from minidist.nn.precision.policy import current
@@ -27,8 +28,6 @@ from minidist.nn.tensor import Tensor
 from minidist.parallel.axis import Axis
 from minidist.parallel.tools.regions import Region
 from minidist.parallel.tools.schedules import Action
-
-Batch = tuple  # tokens and targets (B, T), and the micro-batch's DropoutRNG
 
 
 def spread(layers: int, stages: int) -> list[int]:
@@ -81,15 +80,18 @@ class Pipeline(Axis):
         group: the ranks of the pipeline, N of them.
         layers: how many layers each stage has, from the first stage to the last; rank r has stages r, r + N, ...
         activations: the shape of what goes from stage to stage, (B, T, C), or (B, T/tp, C) with sequence parallelism.
+        schedule_of: from a number of micro-batches to what each rank does with them.
     """
 
     splits_loss = True  # it is known where the last stage is
 
     def __init__(
-        self, group: ProcessGroup, layers: Sequence[int], activations: tuple[int, ...], dtype=xp.float32
-    ) -> None:
+        self, group: ProcessGroup, layers: Sequence[int], activations: tuple[int, ...],
+        schedule_of: Callable[[int], Sequence[Sequence[Action]]], dtype=xp.float32,
+    ) -> None:  # fmt: skip
         super().__init__(group, group)
         self.layers, self.activations, self.dtype, self.policy = layers, activations, dtype, current()
+        self.schedule_of = schedule_of
         self.last = len(layers) - 1
         self.embedding_group = group.new_group(sorted({0, self.last % group.size}))  # Megatron-LM's name for it
         if self.embedding_group is not None:
@@ -119,21 +121,21 @@ class Pipeline(Axis):
     # The executor
 
     def run(
-        self, actions: Sequence[Action], micro_batches: Sequence[int], batch: Callable[[int], Batch],
-        scale: float = 1.0, no_sync: Callable[[], AbstractContextManager] = nullcontext,
-    ) -> float:  # fmt: skip
-        """Run a schedule: add the gradients of these micro-batches, and return the sum of their losses.
+        self,
+        batch: Sequence[MicroBatch],
+        scale: float = 1.0,
+        no_sync: Callable[[], AbstractContextManager] = nullcontext,
+    ) -> float:
+        """Run the schedule: add the gradients of these micro-batches, and return the sum of their losses.
 
         The loss is known on the last stage; elsewhere the sum is 0.
 
         Args:
-            actions: this rank's.
-            micro_batches: for each one of the schedule, its number within the step.
-            batch: for such a number its tokens, targets and dropout_rng.
+            batch: what this pipeline has of the step.
             scale: what the loss is multiplied by, and with it all gradients (nn/precision/loss_scaling.py).
             no_sync: entered for all of it: tied gradients are to be summed before any gradient leaves this rank.
         """
-        self.micro_batches, self.batch, self.scale = micro_batches, batch, scale
+        self.batch, self.scale = batch, scale
         self.inputs: dict[tuple[int, int], Tensor] = {}  # (stage, micro-batch) -> the stage's input
         self.outputs: dict[tuple[int, int], Tensor] = {}  # the stage's output
         self.rests: dict[tuple[int, int], Callable[[], None]] = {}  # the second half of a backward
@@ -141,7 +143,7 @@ class Pipeline(Axis):
         self.total = xp.zeros(())
         run = {"F": self.forward, "B": self.backward, "I": self.backward_input, "W": self.backward_weight}
         with no_sync():
-            for action in actions:
+            for action in self.schedule_of(len(batch))[self.group.rank]:
                 run[action.kind](action.stage, action.micro_batch)
                 self.sends = [work for work in self.sends if not work.is_completed()]
         with trace.span("send the rest", "wait"):
@@ -150,7 +152,7 @@ class Pipeline(Axis):
         return float(self.total)
 
     def forward(self, stage: int, i: int) -> None:
-        tokens, targets, dropout_rng = self.batch(self.micro_batches[i])
+        tokens, targets, dropout_rng = self.batch[i]
         x = tokens
         if stage > 0:
             x = self.inputs[stage, i] = Tensor(self.receive(stage - 1, i, "forward"), requires_grad=True)
@@ -203,7 +205,7 @@ class Pipeline(Axis):
         return self.policy.incoming(array)
 
     def tag(self, stage: int, i: int, way: str) -> int:
-        return 2 * (stage * len(self.micro_batches) + i) + (way == "backward")
+        return 2 * (stage * len(self.batch) + i) + (way == "backward")
 
     # What is on more than one rank
 

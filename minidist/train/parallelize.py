@@ -18,6 +18,7 @@ from minidist import trace
 from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
 from minidist.comm.mesh import DeviceMesh
+from minidist.nn.data import MicroBatch
 from minidist.nn.gpt import GPT
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.memory.recompute import recompute_blocks
@@ -62,13 +63,11 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
         axes.append(TensorParallel(mesh.get_group("tp"), gpt_plan(bool(layout.sp), dtype)))
     if layout.cp > 1:
         axes.append(ContextParallel(mesh.get_group("cp"), layout.cp_kind))
-    run: Callable = partial(
-        accumulate, model
-    )  # how this rank's micro-batches run, unless a pipeline has a schedule for them
+    run = None
     if layout.pp > 1:
-        pipeline = Pipeline(mesh.get_group("pp"), config.stages(layout), config.activations(layout))
-        axes.append(pipeline)
-        run = partial(run_pipeline, pipeline, lru_cache(partial(planned, layout)))  # of this run: overrides may change
+        schedule_of = lru_cache(partial(planned, layout))  # of this run: overrides may change
+        axes.append(Pipeline(mesh.get_group("pp"), config.stages(layout), config.activations(layout), schedule_of))
+        run = axes[-1].run
     # Ranks with other samples and ranks with other tokens of the same samples alike know terms of a gradient.
     data_group = mesh.get_group("dp") if layout.cp == 1 else mesh.flatten(("dp", "cp"), "dp_cp").get_group("dp_cp")
     if layout.sync == "local":  # those within a worker
@@ -80,7 +79,7 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
     if model.balance is not None:
         axes.append(ExpertBalance(model.balance, [data_group] + [mesh.get_group("pp")] * (layout.pp > 1)))
     deal = partial(dealt, mesh.get_local_rank("dp"), layout)
-    parallel = ParallelModel(model, axes, run, deal, config.micro_batches)
+    parallel = ParallelModel(model, axes, deal, config.micro_batches, run)
     recompute_blocks(model, layout.recompute)
     return parallel
 
@@ -103,17 +102,7 @@ def padded(micro_batches: Sequence[int], most: int, layout: Layout) -> list[int 
     return mine + [None] * (most - len(mine)) if layout.ep > 1 else mine
 
 
-Schedule = list[list[Action]]  # of all ranks
-
-
-def run_pipeline(
-    pipeline: Pipeline, schedule_of: Callable[[int], Schedule], micro_batches: Sequence[int], *arguments
-) -> float:
-    """Forward and backward of this rank's micro-batches by the schedule for their number."""
-    return pipeline.run(schedule_of(len(micro_batches))[pipeline.group.rank], micro_batches, *arguments)
-
-
-def planned(layout: Layout, micro_batches: int) -> Schedule:
+def planned(layout: Layout, micro_batches: int) -> list[list[Action]]:
     """The pipeline's schedule, of all ranks, checked before the first of them runs it."""
     found = schedule(layout.schedule, layout.pp, micro_batches, layout.virtual)
     check_schedule(found, micro_batches)
@@ -165,10 +154,10 @@ class ParallelModel:
     Args:
         model: full; the axes change it in place.
         axes: in the order in which they cut it.
-        run: forward and backward of several micro-batches, as ``accumulate`` or ``Pipeline.run`` takes them.
         deal: from how many micro-batches a step has, to those of this rank, by their numbers within the step (None for
             one without samples), and how many the rank with the most has.
         global_micro_batches: how many all ranks have in a step.
+        run: forward and backward of this rank's micro-batches, as ``Pipeline.run``; None for one after the other.
 
     Attributes:
         micro_batches: those of this rank.
@@ -178,10 +167,10 @@ class ParallelModel:
     """
 
     def __init__(
-        self, model: GPT, axes: Sequence[Axis], run: Callable, deal: Callable[[int], tuple],
-        global_micro_batches: int,
+        self, model: GPT, axes: Sequence[Axis], deal: Callable[[int], tuple], global_micro_batches: int,
+        run: Callable[..., float] | None = None,
     ) -> None:  # fmt: skip
-        self.model, self.axes, self.run = model, list(axes), run
+        self.model, self.axes = model, list(axes)
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}  # of the full arrays
         self.deal, self.global_micro_batches = deal, global_micro_batches
         self.micro_batches, _ = deal(global_micro_batches)
@@ -189,6 +178,7 @@ class ParallelModel:
         self.local: Module = model
         for axis in self.axes:
             self.local = axis.apply(self.local)
+        self.run = run or partial(accumulate, self.local)
         for place, axis in enumerate(self.axes):
             for later in self.axes[place + 1 :]:
                 later.hold_back(axis.late)
@@ -224,11 +214,11 @@ class ParallelModel:
         for axis in self.axes:
             axis.zero_grad()
 
-    def forward_backward(self, batch: Callable[[int], tuple], scale: float) -> float:
+    def forward_backward(self, batch: Sequence[MicroBatch], scale: float) -> float:
         """Add the gradients, times ``scale``, of this rank's micro-batches; return the sum of the losses known here."""
         if self.model.balance is not None:
             self.model.balance.loss_scale = scale  # layers with experts add losses of their own
-        return self.run(self.micro_batches, batch, scale, self.no_sync)
+        return self.run(batch, scale, self.no_sync)
 
     @contextmanager
     def no_sync(self):

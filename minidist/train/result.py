@@ -59,9 +59,11 @@ class RankResult:
 
     losses: list[float]  # of each step, the mean over the global batch; also of those before a checkpoint
     fingerprint: str
-    step_digests: list[str]  # of the weights and the optimizer state after each step, if asked for
     seconds: float  # for all steps taken here
     traffic: trace.Traffic
+    step_digests: list[str] = field(
+        default_factory=list
+    )  # of weights and optimizer state after each step, if asked for
     step_seconds: list[float] = field(default_factory=list)  # of each step taken here, without what is between steps
     compute_seconds: list[float] = field(default_factory=list)  # of each of them: see comm's compute_clock.py
     seconds_without_core: list[float] = field(default_factory=list)  # of each: computing had to wait for a core

@@ -1,6 +1,6 @@
 """A run with parameter servers: what a worker and a server have of it, and which of them a rank is."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import partial
 from math import inf
 
@@ -13,7 +13,6 @@ from minidist.parallel.data import share_of
 from minidist.parallel.loosened.arrivals import read_arrivals, seeded_order
 from minidist.parallel.loosened.server import AsynchronousServer, SynchronousServer
 from minidist.parallel.loosened.worker import Worker
-from minidist.parallel.tools.accumulation import accumulate
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.parallelize import ParallelModel, dealt
@@ -27,13 +26,12 @@ def served_share(world: ProcessGroup, config: TrainConfig, layout: Layout) -> Sh
     serves = world.rank >= layout.dp
     axis = server_of(group, config, layout) if serves else worker_of(group, config, layout)
     gpt = GPT(config.model, seed=config.seed)
-    if serves:
-        model = ServedModel(gpt, [axis], nothing, no_micro_batches, config.micro_batches)
-    else:
-        deal = partial(dealt, world.rank, layout)
-        model = ParallelModel(gpt, [axis], partial(accumulate, gpt), deal, config.micro_batches)
+    deal = no_micro_batches if serves else partial(dealt, world.rank, layout)
+    model = (ServedModel if serves else ParallelModel)(gpt, [axis], deal, config.micro_batches)
     optimizer, scaler = optimizer_of(model, config), loss_scaler(config)
-    return ServersShare(model, optimizer, scaler, layout.dp) if serves else Share(model, optimizer, scaler)
+    if isinstance(axis, AsynchronousServer):
+        return AsynchronousShare(model, optimizer, scaler, inf)  # workers have clipped what they push
+    return Share(model, optimizer, scaler, config.clip)
 
 
 def worker_of(group: ProcessGroup, config: TrainConfig, layout: Layout) -> Axis:
@@ -53,11 +51,6 @@ def server_of(group: ProcessGroup, config: TrainConfig, layout: Layout) -> Axis:
     return AsynchronousServer(group, layout.dp, config.steps, layout.slack, order)
 
 
-def nothing(*_) -> float:
-    """A server's forward and backward."""
-    return 0.0
-
-
 def no_micro_batches(_: int) -> tuple[range, int]:
     """Those of a server."""
     return range(0), 0
@@ -72,20 +65,10 @@ class ServedModel(ParallelModel):
         return 1 if isinstance(self.axes[0], AsynchronousServer) else self.global_micro_batches
 
 
-@dataclass
-class ServersShare(Share):
-    """A server's share. In one step of the run it updates once with all workers' gradients, or once with each.
+class AsynchronousShare(Share):
+    """The share of a server that updates with each gradient as it comes."""
 
-    Attributes:
-        workers: how many there are.
-    """
-
-    workers: int
-
-    def take_step(self, batch, lr: float, max_norm: float) -> float:
-        """One update; or one for each worker, of any of them, whose N updates go as far as one with their mean."""
-        if not isinstance(self.model.axes[0], AsynchronousServer):
-            return super().take_step(batch, lr, max_norm)
-        for _ in range(self.workers):
-            loss = super().take_step(batch, lr / self.workers, inf)  # workers have clipped what they push
-        return loss
+    def learning_rates(self, lr: float) -> Iterable[float]:
+        """Of one update for each worker, by any of them: N updates go as far as one with their mean."""
+        workers = len(self.model.axes[0].workers)
+        return (lr / workers for _ in range(workers))

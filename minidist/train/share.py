@@ -1,7 +1,7 @@
 """One rank's share of a run: the objects that a step changes, and a checkpoint holds."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from math import prod
 
 from minidist.comm.group import ProcessGroup
@@ -14,7 +14,6 @@ from minidist.nn.precision.policy import POLICIES
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.parallelize import ParallelModel, parallelize
-from minidist.train.step import train_step
 
 
 @dataclass
@@ -25,15 +24,19 @@ class Share:
         model: this rank's share of the model, and of the work of a step.
         optimizer: of ``model.trained``.
         scaler: of the loss.
+        max_norm: the largest global gradient norm.
+        losses: of each step so far, the mean over the global batch.
     """
 
     model: ParallelModel
     optimizer: Optimizer
     scaler: GradScaler
+    max_norm: float
+    losses: list[float] = field(default_factory=list)
 
-    def take_step(self, batch: Callable[[int], tuple], lr: float, max_norm: float) -> float:
-        """This rank's part of one step of the run; arguments and loss as of ``train_step``."""
-        return train_step(self.model, self.optimizer, self.scaler, batch, lr, max_norm)
+    def learning_rates(self, lr: float) -> Iterable[float]:
+        """Of the updates in one step of the run: one, as a rule."""
+        return (lr,)
 
     @classmethod
     def of(cls, world: ProcessGroup, config: TrainConfig, layout: Layout) -> "Share":
@@ -48,7 +51,7 @@ class Share:
         model = parallelize(gpt, mesh, layout, config)
         optimizer = optimizer_of(model, config)
         model.attach(optimizer)
-        return cls(model, optimizer, loss_scaler(config))
+        return cls(model, optimizer, loss_scaler(config), config.clip)
 
     @property
     def gpt(self) -> GPT:

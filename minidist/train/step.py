@@ -1,13 +1,14 @@
 """One training step, the same for every layout.
 
 ``model`` is what ``parallelize`` made of it (parallelize.py): its methods say what each axis of parallelism adds to a
-step of one process. Whoever traces, counts or compares a run does so around these lines (measuring/instruments.py,
-trainer.py). docs/one_step.md follows one step from here to the bytes between the ranks.
+step of one process. Whoever traces, counts or compares a run does so around these lines (hooks.py). docs/one_step.md
+follows one step from here to the bytes between the ranks.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from minidist import trace
+from minidist.nn.data import MicroBatch
 from minidist.nn.optim.clip import clip_grad_norm
 from minidist.nn.optim.optimizers import Optimizer, average_gradients
 from minidist.nn.precision.loss_scaling import GradScaler
@@ -18,9 +19,10 @@ def train_step(
     model: ParallelModel,
     optimizer: Optimizer,
     scaler: GradScaler,
-    batch: Callable[[int], tuple],
+    batch: Sequence[MicroBatch],
     lr: float,
     max_norm: float,
+    complete_gradients: Callable[[], None] = lambda: None,
 ) -> float:
     """Take one step on this rank, and return the loss: the mean over the global batch, the same on every rank.
 
@@ -30,14 +32,14 @@ def train_step(
         model: this rank's share of the model and of the batch.
         optimizer: of ``model.trained``.
         scaler: of the loss; one that does nothing, but for float16.
-        batch: for the number of a micro-batch its tokens and targets (B, T), and the random generators of its dropout.
+        batch: this rank's micro-batches.
         lr: the learning rate.
         max_norm: the largest global gradient norm.
+        complete_gradients: called when this rank's own gradients are complete.
     """
     model.zero_grad()
-    loss = model.forward_backward(
-        batch, scaler.scale
-    )  # of this rank's micro-batches; with a pipeline, through its stages
+    loss = model.forward_backward(batch, scaler.scale)  # with a pipeline, through its stages
+    complete_gradients()
     model.sync_gradients()
     update(model, optimizer, scaler, lr, max_norm)
     model.sync_params()

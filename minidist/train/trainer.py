@@ -1,9 +1,8 @@
 """The training loop around the step: from a config and a layout to what every rank brings back."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
 
@@ -22,25 +21,25 @@ from minidist.nn.optim.optimizers import warmup_cosine
 from minidist.nn.precision.loss_scaling import GradScaler
 from minidist.nn.precision.policy import autocast
 from minidist.parallel.tools.scalars import first_text
-from minidist.train.around import Around, Restored
-from minidist.train.batches import batch_of
+from minidist.train.around import Restored, hooks_around
+from minidist.train.batches import micro_batches_of
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.folder import own_folder
 from minidist.train.checkpoint.manifest import Manifest
 from minidist.train.checks.loosened import check_loosened_options
 from minidist.train.config import TrainConfig
-from minidist.train.fingerprint import digest, fingerprint, state
+from minidist.train.fingerprint import fingerprint, state
+from minidist.train.hooks import StepHook
 from minidist.train.layout import Layout
 from minidist.train.measuring.evaluate import full_model, validation_loss
 from minidist.train.measuring.instruments import TRACED_STEPS, Instruments
-from minidist.train.measuring.live import Live
-from minidist.train.measuring.noise_scale import check_noise_scale, measure
+from minidist.train.measuring.noise_scale import check_noise_scale
 from minidist.train.measuring.peak import measured_peak
-from minidist.train.resilience.faults import Faults
 from minidist.train.resilience.rebalance import check_rebalance
 from minidist.train.result import RankResult, Run, RunOptions
 from minidist.train.served import served_share
 from minidist.train.share import Share
+from minidist.train.step import train_step
 
 MIN_SCALE = 2.0**-24  # of the loss: gradients that overflow with less do so whatever the scale
 
@@ -105,15 +104,24 @@ def run_in_folder(
     return Run(layout, config, ranks, time.perf_counter() - started)
 
 
-def train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
-    """One rank's part of a training run."""
+def train_rank(
+    world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions, hooks: Sequence[StepHook] = ()
+) -> RankResult:
+    """One rank's part of a training run.
+
+    Args:
+        world, config, layout, options: of the run.
+        hooks: to stand around its steps, outside of those that the options ask for.
+    """
     backend.use(config.backend, world.local_rank)
     find_gpus(world)
     with autocast(config.precision), np.errstate(over="ignore", invalid="ignore"):  # divergence has an error of its own
-        return _train_rank(world, config, layout, options)
+        return _train_rank(world, config, layout, options, hooks)
 
 
-def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
+def _train_rank(
+    world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions, hooks: Sequence[StepHook]
+) -> RankResult:
     if layout.node_size:
         place_on_nodes(world, layout.node_size, options.links)
     corpus = load_corpus(config.text, config.context)
@@ -123,60 +131,54 @@ def _train_rank(world: ProcessGroup, config: TrainConfig, layout: Layout, option
     share = served_share(world, config, layout) if layout.servers else Share.of(world, config, layout)
     model, optimizer, scaler = share.model, share.optimizer, share.scaler
     restored = Restored(world, options, manifest, share)
-    losses, digests, expert_counts, noise, loss_sums = restored.losses, [], [], [], []
 
-    def take_step(share: Share, step: int, batch: Callable[[int], tuple] | None = None) -> float:
-        share.model.set_micro_batches(config.batch_at(step) // config.micro_batch)
+    def take_step(share: Share, step: int, complete_gradients: Callable[[], None] = lambda: None) -> float:
+        """Take a step of this run, by its number, on a share of it; return its loss."""
+        model = share.model
+        model.set_micro_batches(config.batch_at(step) // config.micro_batch)
+        batch = micro_batches_of(corpus, config, step, model.micro_batches)
         lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
-        batch = batch or partial(batch_of, corpus, config, step)
-        return share.take_step(batch, lr, config.clip)
+        for rate in share.learning_rates(lr):
+            loss = train_step(model, share.optimizer, share.scaler, batch, rate, share.max_norm, complete_gradients)
+        return loss
 
-    around = Around(world, config, layout, options, share, corpus, take_step, losses)
-    faults = Faults(options.faults, world, share, options.live)
-    live = Live(world, instruments.memory).step if options.live else nullcontext
-    instruments.begin(model, optimizer)
-    if options.progress:
-        world.report(("ready", first))
+    hooks = [*hooks, *hooks_around(world, config, layout, options, share, corpus, take_step, instruments)]
 
+    def complete_gradients() -> None:
+        for hook in hooks:
+            hook.complete_gradients()
+
+    for hook in hooks:
+        hook.begin_run(share)
+    loss_sums = []
     for step in range(first, config.steps):
         last = step in (config.steps - 1, options.stop_after)
-        batch = faults.begin_step(step, partial(batch_of, corpus, config, step))
-        if options.noise_scale and step % options.noise_scale == 0:
-            noise.append(
-                (step, measure(model.local, model.zero_grad, batch, range(config.micro_batches), config.micro_batch))
-            )
-        with instruments.step(step), live(step), diverging(step, scaler, None if model.steps_apart else world):
-            losses.append(take_step(share, step, batch))
-        check_loss(step, losses[-1])
+        for hook in hooks:
+            hook.begin_step(step)
+        with diverging(step, scaler, None if model.steps_apart else world):
+            loss = take_step(share, step, complete_gradients)
+            check_loss(loss)
+        share.losses.append(loss)
         loss_sums.append(model.loss_sum)
-        if share.gpt.balance is not None:
-            expert_counts.append(share.gpt.balance.report())
-        if options.step_digests:
-            digests.append(digest(share.gpt, optimizer, model.full_state).hexdigest())
-        if options.progress:
-            world.report(("step", step, losses[-1], instruments.compute_seconds[-1]))
-            if model.micro_batches:  # a parameter server has none
-                world.report(("pace", step, instruments.micro_batch_seconds[-1]))
-        around.after_step(step, instruments.micro_batch_seconds[-1], last)
+        for hook in reversed(hooks):
+            hook.end_step(step, loss, last)
         if last:
             break
 
-    measured = instruments.end()
-    losses = model.join_losses(losses, loss_sums)
+    measured = {}
+    for hook in reversed(hooks):
+        measured |= hook.end_run()
+    losses = model.join_losses(share.losses, loss_sums)
     result = RankResult(
         losses,
         fingerprint(share.gpt, optimizer, losses, model.full_state),
-        digests,
         loss_scale=scaler.scale,
         skipped_steps=scaler.skipped,
-        expert_counts=expert_counts,
-        noise=noise,
         pushes=[push for axis in model.axes for push in axis.pushes_taken],
         gpu=backend.gpu_model(backend.xp.module),
         by_nccl=own_gpus(world),
         bytes_read=restored.bytes_read,
         restore_seconds=restored.seconds,
-        **around.measured(),
         **measured,
     )
     if options.measure_peak:
@@ -227,9 +229,7 @@ def diverging(step: int, scaler: GradScaler, world: ProcessGroup | None) -> Iter
         )
 
 
-def check_loss(step: int, loss: float) -> None:
+def check_loss(loss: float) -> None:
     """Raises FloatingPointError where the loss is not finite: a lower scale of the loss would not help."""
     if not isfinite(loss):
-        raise FloatingPointError(
-            f"training diverged in step {step}: the loss is {loss}. A lower learning rate or a longer warmup may help"
-        )
+        raise FloatingPointError(f"the loss is {loss}. A lower learning rate or a longer warmup may help")

@@ -115,7 +115,7 @@ def one_process_in_that_order(config, workers, order):
             parameter.grad_dtype = np.float64
         mine = share_of(worker, workers, config.micro_batches)
         for index in mine:
-            forward_backward(model, batch_of(corpus, config, step, index), 1.0, index)
+            forward_backward(model, batch_of(corpus, config, step, index))
         for name, parameter in model.named_parameters():
             parameter.data[...] = newest[name]
         average_gradients(model.parameters(), len(mine))

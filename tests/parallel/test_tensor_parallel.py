@@ -8,7 +8,6 @@ import pytest
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.parallel import tensor
 from minidist.parallel.tensor import TensorParallel
-from minidist.parallel.tools.accumulation import accumulate
 from minidist.parallel.tools.plan import parallelize_module
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -30,7 +29,7 @@ def test_tensor_parallel_ranks_are_neighbours(ranks):
 def test_what_the_norm_joins_is_exact(ranks):
     def main(world):
         axis = TensorParallel(world, tensor.tensor_plan())
-        model = ParallelModel(GPT(EVEN), [axis], accumulate, lambda count: ([0], 1), 1)
+        model = ParallelModel(GPT(EVEN), [axis], lambda count: ([0], 1), 1)
         return model.global_sum((1 << 60) + world.rank), model.global_max(float(world.rank))
 
     assert ranks(4).run(main, timeout=LIMIT) == [((1 << 62) + 6, 3.0)] * 4

@@ -214,14 +214,14 @@ def test_a_broken_rank_is_named_by_three(ranks):
 
 def test_a_copy_that_changes_in_memory_is_no_wrong_computation(ranks):
     def with_a_changed_copy(world, *arguments):
-        after_step = ReplicaChecks.after_step
+        end_step = ReplicaChecks.end_step
 
         def changing(self, step, *rest):
             if world.rank == 1 and step == 2:
                 self.kept.arrays[0][3] += 1
-            after_step(self, step, *rest)
+            end_step(self, step, *rest)
 
-        with mock.patch.object(checks.ReplicaChecks, "after_step", changing):
+        with mock.patch.object(checks.ReplicaChecks, "end_step", changing):
             return until_found(world, *arguments)
 
     finding, _ = attempt(ranks, "dp=2", RunOptions(check_replicas=1, check_by="replay"), with_a_changed_copy)

@@ -112,19 +112,26 @@ def test_the_power_stays_off_and_what_no_disk_does_is_an_error():
 ROOT, KEEP = Path("runs/one"), 2
 
 
+def progress_after(step: int) -> Progress:
+    return Progress(step, (1.0,) * step, step)
+
+
 class Numbers:
     """Snapshots of an array that is another one after each step."""
 
-    def __init__(self) -> None:
-        self.step = 0
+    step = 0
+
+    @property
+    def progress(self) -> Progress:
+        return progress_after(self.step)
 
     def take(self) -> dict[str, Part]:
-        self.step += 1
         return {"weight": Part(np.arange(6.0) + self.step, ((0, 6),), (2, 3))}
 
 
-def progress_after(step: int) -> Progress:
-    return Progress(step, (1.0,) * step, step)
+def end_step(saver: Saver, step: int, last: bool = False) -> None:
+    saver.snapshots.step = step
+    saver.end_step(step - 1, 1.0, last)
 
 
 def saver_on(world, disk: CrashingDisk, first: int, promised: list[int], every: int = 1) -> Saver:
@@ -144,7 +151,7 @@ def save(world, disk: CrashingDisk, promised: list[int], count: int = 3) -> None
     first = newest(disk)
     one = saver_on(world, disk, first, promised)
     for step in range(first + 1, first + count + 1):
-        one.after_step(progress_after(step), last=step == first + count)
+        end_step(one, step, last=step == first + count)
 
 
 def sha256(content: bytes) -> str:
@@ -275,7 +282,7 @@ def test_a_run_that_went_back_keeps_what_it_saves_and_nothing_newer(ranks):
 
     def main(world):
         disk = with_steps(10, 11, 30)
-        saver_on(world, disk, 10, [], every=5).after_step(progress_after(15), last=False)
+        end_step(saver_on(world, disk, 10, [], every=5), 15)
         return committed(disk, ROOT), latest(disk, ROOT)
 
     assert ranks(1).run(main) == [([name_of(10), name_of(15)], name_of(15))]

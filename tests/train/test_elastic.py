@@ -17,7 +17,6 @@ from clusters import RUN_SECONDS, PatientCluster
 import minidist as md
 from minidist.cli.main import main as command_line
 from minidist.parallel.tools.scalars import texts_of_all
-from minidist.train import share
 from minidist.train.checkpoint import peers
 from minidist.train.checkpoint.commit import committed, saves
 from minidist.train.checkpoint.disk import Disk
@@ -27,6 +26,7 @@ from minidist.train.checkpoint.peers import PeerCopies
 from minidist.train.checkpoint.restore import check_files
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
+from minidist.train.hooks import StepHook
 from minidist.train.layout import Layout
 from minidist.train.resilience import faults, going_back
 from minidist.train.resilience.elastic import Elasticity, run_elastic
@@ -87,22 +87,19 @@ def test_who_failed_when_and_why(tmp_path, expected):
     assert found[1].detect >= 2.0 and [it.recompute > 0 for it in found] == [False, False, True]
 
 
+class Bug(StepHook):
+    """Every rank raises in this step, whatever its machine."""
+
+    def __init__(self, step, error):
+        self.step, self.error = step, error
+
+    def begin_step(self, step):
+        if step == self.step:
+            raise self.error
+
+
 def fails_in(step, error):
-    """A rank function with a bug: every rank raises in this step, whatever its machine."""
-
-    def rank_function(world, config, layout, options):
-        whole, taken = share.train_step, [int(options.resume[-6:]) if options.resume else 0]
-
-        def train_step(*arguments):
-            if taken[0] == step:
-                raise error
-            taken[0] += 1
-            return whole(*arguments)
-
-        with mock.patch.object(share, "train_step", train_step):
-            return train_rank(world, config, layout, options)
-
-    return rank_function
+    return lambda *arguments: train_rank(*arguments, [Bug(step, error)])
 
 
 def test_what_ends_a_run(tmp_path):

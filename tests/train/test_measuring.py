@@ -130,7 +130,7 @@ def test_it_measures_the_gradients_of_the_micro_batches_and_of_the_step():
         for parameter in model.parameters():
             parameter.grad = None
 
-    found = measure(model, zero, batch, range(4), 3)
+    found = measure(model, zero, [batch(number) for number in range(4)], 3)
 
     def gradient(tokens, targets) -> np.ndarray:
         zero()

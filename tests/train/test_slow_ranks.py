@@ -7,9 +7,11 @@ from unittest import mock
 
 import pytest
 
+from minidist import ledger
 from minidist.cli.main import main
 from minidist.cli.train import command as train
 from minidist.comm.failures import RankFailed
+from minidist.nn.layers import Module
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.measuring.instruments import Instruments
@@ -32,12 +34,15 @@ class HandClock:
     def seconds(self):
         return self.now
 
+    seconds_without_core = seconds
+
     def compute(self, seconds):
         self.now += seconds
 
     @property
     def world(self):
-        return SimpleNamespace(rank=1, transport=SimpleNamespace(clock=self), report=lambda event: None)
+        transport = SimpleNamespace(clock=self)
+        return SimpleNamespace(rank=1, transport=transport, report=lambda event: None, traffic=0, collectives=0)
 
 
 def test_a_slow_rank_sleeps_for_all_that_it_computes():
@@ -47,31 +52,32 @@ def test_a_slow_rank_sleeps_for_all_that_it_computes():
         slept.append(seconds)
         clock.compute(seconds)
 
-    made = Faults([Fault(1, 2, "slow", 3), Fault(0, 0, "slow", 9)], clock.world, share=None)
+    made, model = Faults([Fault(1, 2, "slow", 3), Fault(0, 0, "slow", 9)], clock.world), Module()
+    model.forward = lambda: clock.compute(1)  # and backward
+    made.begin_run(SimpleNamespace(model=SimpleNamespace(local=model)))
     with mock.patch.object(faults.time, "sleep", sleep):
         for step in range(4):
-            batch = made.begin_step(step, lambda index: (step, index))  # noqa: B023  called at once
-            for index in (4, 5):
-                assert batch(index) == (step, index)
-                clock.compute(1)  # forward and backward
+            made.begin_step(step)
+            model()
+            model()
             clock.compute(0.5)  # the update
     assert slept == [0, 2, 3, 2]  # twice what it computed: in step 2, and the last of it and the update in step 3
 
 
 def test_the_time_of_a_micro_batch_leaves_out_those_without_samples():
     clock = HandClock()
-    measured = SimpleNamespace(world=clock.world, micro_batch_counts=[], micro_batch_seconds=[])
-
-    def run_them(micro_batches, batch, scale):
-        for index in micro_batches:
-            batch(index)
-            clock.compute(6 if index is None else 2)
+    model, measured = Module(), Instruments(clock.world, None)
+    parts = SimpleNamespace(local=model, model=model, trained=[], micro_batches=[])
+    measured.begin_run(SimpleNamespace(model=parts, optimizer=SimpleNamespace(state=dict)))
+    for parts.micro_batches in ([0, 1, 2, None, None], [3, 4]):
+        measured.begin_step(0)
+        for number in parts.micro_batches:
+            model.forward = lambda: clock.compute(2 if number is not None else 6)  # noqa: B023  called at once
+            model()
         clock.compute(1)
-        return scale
-
-    timed = Instruments.timing(measured, run_them)
-    for indices in ([0, 1, 2, None, None], [3, 4]):
-        assert timed(indices, lambda index: (), 5) == 5
+        measured.complete_gradients()
+        measured.end_step(0, 0.0, False)
+    ledger.stop()
     assert measured.micro_batch_counts == [3, 2] and measured.micro_batch_seconds == [2, 2.5]
 
 

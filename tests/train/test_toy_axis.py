@@ -8,7 +8,6 @@ from minidist.comm.collectives import broadcast
 from minidist.comm.mesh import init_device_mesh
 from minidist.parallel.axis import Axis
 from minidist.parallel.data import DataParallel, share_of
-from minidist.parallel.tools.accumulation import accumulate
 from minidist.train import share, trainer
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -53,7 +52,7 @@ def train_with_the_toy(world, config, layout, options):
     def parallelize(model, *_):
         turns, dp = mesh.get_group("turns"), mesh.get_group("dp")
         axes = [OptimizerByTurns(turns, turns), DataParallel(dp)]
-        return ParallelModel(model, axes, partial(accumulate, model), partial(deal, dp), config.micro_batches)
+        return ParallelModel(model, axes, partial(deal, dp), config.micro_batches)
 
     with mock.patch.object(share, "parallelize", parallelize):
         return trainer.train_rank(world, config, layout, options)

@@ -21,8 +21,8 @@ class MadeUp(Rebalance):
         super().__init__(*arguments, every=1)
         self.step = 0
 
-    def after_step(self, seconds):
-        super().after_step(made_up_seconds(self.world.rank, self.step))
+    def note(self, seconds):
+        super().note(made_up_seconds(self.world.rank, self.step))
         self.step += 1
 
 

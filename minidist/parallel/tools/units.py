@@ -47,14 +47,7 @@ class ModulePart:
 
     @forward_pre_hook.setter
     def forward_pre_hook(self, hook: Callable[[], None]) -> None:
-        earlier = self.module.forward_pre_hook
-
-        def both() -> None:
-            if earlier is not None:
-                earlier()
-            hook()
-
-        self.module.forward_pre_hook = both
+        self.module.register_forward_pre_hook(hook)
 
     @property
     def forward_hook(self) -> Callable[[Tensor], Tensor] | None:

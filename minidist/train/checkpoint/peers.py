@@ -24,6 +24,8 @@ from minidist.comm.point_to_point import sendrecv
 from minidist.parallel.tools.scalars import texts_of_all
 from minidist.train.checkpoint.manifest import Progress
 from minidist.train.checkpoint.snapshot import Part, Snapshots
+from minidist.train.hooks import StepHook
+from minidist.train.share import Share
 
 KEY = "generations"  # in world.kept
 GENERATIONS = 2
@@ -77,7 +79,7 @@ def forget(world: ProcessGroup) -> None:
     world.kept.pop(KEY, None)
 
 
-class Peers:
+class Peers(StepHook):
     """Keeps snapshots on one rank. All ranks call it together.
 
     Args:
@@ -100,10 +102,18 @@ class Peers:
         self.verified: int | None = None
         self.described: list[dict] | None = None  # of each rank: name -> runs, shape and dtype; the same every time
 
-    def after_step(self, progress: Progress) -> None:
+    def begin_run(self, share: Share) -> None:
+        if share.losses:
+            self.take(self.snapshots.progress)  # at once: what is left of a ring has lost some copies
+
+    def end_step(self, step: int, loss: float, last: bool) -> None:
         """Take and exchange snapshots, if they are due."""
-        if progress.step % self.every == 0:
+        progress = self.snapshots.progress
+        if progress.step % self.every == 0 and not last:
             self.take(progress)
+
+    def end_run(self) -> dict:
+        return {"copy_pauses": self.pauses}
 
     def take(self, progress: Progress) -> None:
         """Take a snapshot, and return when the peers have it. An older generation makes room."""

@@ -44,6 +44,7 @@ from minidist.train.checkpoint.commit import (
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.manifest import ArrayEntry, FileEntry, Manifest, Progress, Slice
 from minidist.train.checkpoint.snapshot import Part, Snapshots
+from minidist.train.hooks import StepHook
 
 MODES = ("async", "sync")
 WRITING = "writing"  # in world.kept: the thread that writes
@@ -103,7 +104,7 @@ class Write:
         return json.dumps({"file": self.path.name, "entry": self.entry and asdict(self.entry), "slices": slices})
 
 
-class Saver:
+class Saver(StepHook):
     """Saves a run's checkpoints on one rank. All ranks call it together, at the end of every step.
 
     Args:
@@ -142,9 +143,9 @@ class Saver:
             discard_cut_off(self.disk, self.root)
         barrier(world)  # before anybody writes
 
-    def after_step(self, progress: Progress, last: bool) -> None:
+    def end_step(self, step: int, loss: float, last: bool) -> None:
         """Begin a save if one is due, and end one in flight if all ranks' files are there."""
-        began = time.perf_counter()
+        began, progress = time.perf_counter(), self.snapshots.progress
         if self.write is not None:
             self.end_save(wait=False)
         if progress.step % self.saving.every and not last:
@@ -157,6 +158,9 @@ class Saver:
         if self.saving.mode == "sync" or last:
             self.end_save(wait=True)
         self.pauses.append(time.perf_counter() - began)
+
+    def end_run(self) -> dict:
+        return {"pauses": self.pauses, "save_errors": self.errors}
 
     def end_save(self, wait: bool) -> None:
         """Commit the save in flight, or give it up where it failed, if it has ended on all ranks."""

@@ -18,6 +18,7 @@ from minidist.comm.group import ProcessGroup
 from minidist.overrides import overridable
 from minidist.parallel.tools.regions import Region, Run
 from minidist.parallel.tools.scalars import texts_of_all
+from minidist.train.checkpoint.manifest import Progress
 from minidist.train.share import Share
 
 Held = dict[str, tuple[Run, ...]]  # parameter name -> the runs that a rank has of it, and counts as its own
@@ -80,6 +81,11 @@ class Snapshots:
         names = writers(everyone)[world.rank]
         self.saved = [parameter for parameter in model.trained if parameter.name in names]
         self.extra = world.rank == 0  # whether to save what is no parameter, which all ranks have
+
+    @property
+    def progress(self) -> Progress:
+        """How far the run is."""
+        return Progress.of(self.share.losses, self.share.optimizer, self.share.scaler)
 
     def take(self) -> dict[str, Part]:
         """A copy of what this rank saves, by the names of the fingerprint."""

@@ -2,19 +2,17 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 
 from minidist import flops, ledger, overrides, trace
 from minidist.comm.group import ProcessGroup
-from minidist.nn.optim.optimizers import Optimizer
-from minidist.train.parallelize import ParallelModel
+from minidist.train.hooks import StepHook
+from minidist.train.share import Share
 
 TRACED_STEPS = 2  # a trace shows the last few steps: each is like the others, and a whole run would fill a disk
 
 
-class Instruments:
-    """Opened before the model is split, read when the last step is over.
+class Instruments(StepHook):
+    """Made before the model is split, so that its memory counts.
 
     Args:
         world: all ranks.
@@ -32,64 +30,60 @@ class Instruments:
         self.step_flops: Counter = Counter()
         self.micro_batch_seconds: list[float] = []
         self.micro_batch_counts: list[int] = []
+        self.micro_batches_begun = 0  # in this step
+        self.gradients_done: float | None = None  # by the clock of computing
 
-    def begin(self, model: ParallelModel, optimizer: Optimizer) -> None:
-        """Called before the first step: enters everything allocated so far into the memory ledger.
+    def begin_run(self, share: Share) -> None:
+        """Enter everything allocated so far into the memory ledger.
 
         Its peaks count from here: every rank has held the full model for a moment, where real systems init shards.
         """
-        for parameter in model.trained:  # master weights are entered already
+        self.model = share.model
+        for parameter in self.model.trained:  # master weights are entered already
             ledger.hold("parameters", parameter.data)
-        for array in optimizer.state().values():
+        for array in share.optimizer.state().values():
             ledger.hold("optimizer", array)
-        experts = {p.name for p in model.model.parameters() if p.expert_axis is not None}
-        self.expert_bytes = sum(p.data.nbytes for p in model.trained if p.name in experts)
+        experts = {p.name for p in self.model.model.parameters() if p.expert_axis is not None}
+        self.expert_bytes = sum(p.data.nbytes for p in self.model.trained if p.name in experts)
         self.memory.forget_peaks()
-        model.run = self.timing(model.run)
+        self.model.local.register_forward_pre_hook(self.begin_micro_batch)
         self.traffic, self.flops, self.started = self.world.traffic, flops.snapshot(), time.perf_counter()
 
-    def timing(self, run: Callable) -> Callable:
-        """What runs a step's micro-batches, timed: seconds of computing, for each micro-batch that has samples.
-
-        The update is skipped, since it takes as long for one micro-batch as for ten; so is what a rank does for others
-        in micro-batches without samples, which come last.
-        """
-        clock = self.world.transport.clock
-
-        def timed_run(micro_batches: Sequence[int | None], batch: Callable, *arguments) -> float:
-            began, ended = clock.seconds(), None
-
-            def noting(index: int | None) -> tuple:
-                nonlocal ended
-                if index is None and ended is None:
-                    ended = clock.seconds()
-                return batch(index)
-
-            loss = run(micro_batches, noting, *arguments)
-            ended = clock.seconds() if ended is None else ended
-            self.micro_batch_counts.append(sum(index is not None for index in micro_batches))
-            self.micro_batch_seconds.append((ended - began) / max(1, self.micro_batch_counts[-1]))  # a server has none
-            return loss
-
-        return timed_run
-
-    @contextmanager
-    def step(self, number: int) -> Iterator[None]:
-        """One step runs within."""
-        if number == self.traced_from:
+    def begin_step(self, step: int) -> None:
+        if step == self.traced_from:
             trace.start()
-        earlier, counted, clock = self.world.collectives, flops.snapshot(), self.world.transport.clock
-        began, without_core, started = clock.seconds(), clock.seconds_without_core(), time.perf_counter()
-        with trace.span(f"step {number}", "step"):
-            yield
-        self.step_seconds.append(time.perf_counter() - started)
-        self.compute_seconds.append(clock.seconds() - began)
-        self.seconds_without_core.append(clock.seconds_without_core() - without_core)
-        self.step_flops += flops.snapshot() - counted
-        self.collectives = self.world.collectives - earlier
+        clock = self.world.transport.clock
+        self.earlier, self.counted = self.world.collectives, flops.snapshot()
+        self.without_core, self.step_started = clock.seconds_without_core(), time.perf_counter()
+        self.began, self.micro_batches_begun, self.gradients_done = clock.seconds(), 0, None
+        self.span = trace.span(f"step {step}", "step")
+        self.span.__enter__()
 
-    def end(self) -> dict:
-        """The last step is over. Returns what was measured, under the names of ``RankResult``'s fields."""
+    def begin_micro_batch(self) -> None:
+        """A forward pass begins. Those without samples are the last ones, and what a rank does there is for others."""
+        numbers, place = self.model.micro_batches, self.micro_batches_begun
+        self.micro_batches_begun += 1
+        if place < len(numbers) and numbers[place] is None and self.gradients_done is None:
+            self.gradients_done = self.world.transport.clock.seconds()
+
+    def complete_gradients(self) -> None:
+        if self.gradients_done is None:
+            self.gradients_done = self.world.transport.clock.seconds()
+
+    def end_step(self, step: int, loss: float, last: bool) -> None:
+        self.span.__exit__(None, None, None)
+        clock = self.world.transport.clock
+        self.step_seconds.append(time.perf_counter() - self.step_started)
+        self.compute_seconds.append(clock.seconds() - self.began)
+        self.seconds_without_core.append(clock.seconds_without_core() - self.without_core)
+        self.step_flops += flops.snapshot() - self.counted
+        self.collectives = self.world.collectives - self.earlier
+        # The update is left out: it takes as long for one micro-batch as for ten.
+        self.micro_batch_counts.append(sum(number is not None for number in self.model.micro_batches))
+        seconds = self.gradients_done - self.began
+        self.micro_batch_seconds.append(seconds / max(1, self.micro_batch_counts[-1]))  # a server has none
+
+    def end_run(self) -> dict:
         seconds = time.perf_counter() - self.started
         traffic = self.world.traffic - self.traffic
         ledger.stop()

@@ -6,11 +6,11 @@ so that, as a rule, all of them report the same step.
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from minidist import ledger, trace
 from minidist.comm.group import ProcessGroup
+from minidist.train.hooks import StepHook
 
 EVERY = 0.25  # seconds
 PHASES = ("forward", "backward", "optimizer")
@@ -36,30 +36,27 @@ class Moment:
     sent: int
 
 
-class Live:
+class Live(StepHook):
     """Reports steps of one rank to the parent, each as ("moment", Moment)."""
 
     def __init__(self, world: ProcessGroup, memory: ledger.Memory) -> None:
         self.world, self.memory = world, memory
         self.reported = -1  # the number of the interval that had its report
 
-    @contextmanager
-    def step(self, number: int) -> Iterator[None]:
-        """One step runs within."""
+    def begin_step(self, step: int) -> None:
         interval = int(time.perf_counter() / EVERY)
-        if interval == self.reported or trace.log is not None:
-            yield
+        self.shows = interval != self.reported and trace.log is None
+        if self.shows:
+            self.reported, self.before, self.start = interval, self.world.traffic, time.perf_counter_ns()
+            trace.start()
+
+    def end_step(self, step: int, loss: float, last: bool) -> None:
+        if not self.shows:
             return
-        self.reported, before = interval, self.world.traffic
-        start = time.perf_counter_ns()
-        trace.start()
-        try:
-            yield
-        finally:
-            log = trace.stop()
-        sent = int((self.world.traffic - before).sent[:, 0].sum())
-        at_peak = dict(self.memory.at_peak)
-        self.world.report(("moment", Moment(number, start, time.perf_counter_ns(), tuple(shown(log)), at_peak, sent)))
+        log = trace.stop()
+        sent = int((self.world.traffic - self.before).sent[:, 0].sum())
+        at_peak, end = dict(self.memory.at_peak), time.perf_counter_ns()
+        self.world.report(("moment", Moment(step, self.start, end, tuple(shown(log)), at_peak, sent)))
 
 
 def shown(log: list) -> Iterator[tuple[str, str, int, int]]:

@@ -25,10 +25,13 @@ from dataclasses import dataclass
 from math import isfinite
 
 from minidist.backend import xp
+from minidist.nn.data import MicroBatch
 from minidist.nn.layers import Module
 from minidist.parallel.tools.accumulation import forward_backward
 from minidist.train.config import TrainConfig
+from minidist.train.hooks import StepHook
 from minidist.train.layout import Layout
+from minidist.train.share import Share
 
 
 @dataclass(frozen=True)
@@ -95,31 +98,49 @@ def check_noise_scale(config: TrainConfig, layout: Layout) -> None:
         raise ValueError("--noise-scale has no loss scale, which fp16 needs: choose another precision")
 
 
-def measure(
-    model: Module,
-    zero_grad: Callable[[], None],
-    batch: Callable[[int], tuple],
-    micro_batches: Sequence[int],
-    samples: int,
-) -> NoiseScale:
+class NoiseScales(StepHook):
+    """Measures before every so many steps of a run.
+
+    Args:
+        every: steps from one measurement to the next.
+        batch_at: from a step to all of its micro-batches, also while a ramp takes fewer.
+        samples: in each of them.
+    """
+
+    def __init__(self, every: int, batch_at: Callable[[int], Sequence[MicroBatch]], samples: int) -> None:
+        self.every, self.batch_at, self.samples = every, batch_at, samples
+        self.found: list[tuple[int, NoiseScale]] = []
+
+    def begin_run(self, share: Share) -> None:
+        self.model = share.model
+
+    def begin_step(self, step: int) -> None:
+        if step % self.every == 0:
+            found = measure(self.model.local, self.model.zero_grad, self.batch_at(step), self.samples)
+            self.found.append((step, found))
+
+    def end_run(self) -> dict:
+        return {"noise": self.found}
+
+
+def measure(model: Module, zero_grad: Callable[[], None], batch: Sequence[MicroBatch], samples: int) -> NoiseScale:
     """Measure at the weights of now: the gradient of each micro-batch by itself, and their mean.
 
     Args:
         model: on one rank. Its gradients are those of the last micro-batch afterwards.
         zero_grad: sets them to zero.
-        batch: as of ``train_step``.
-        micro_batches: at least two. samples: in each.
+        batch: at least two micro-batches. samples: in each.
     """
     total: dict = {}
     squares = 0.0
-    for index in micro_batches:
+    for micro_batch in batch:
         zero_grad()
         with without_hooks(model):
-            forward_backward(model, batch(index), 1.0, index)
+            forward_backward(model, micro_batch)
         found = {p.name: xp.asarray(p.grad, xp.float64) for p in model.parameters() if p.grad is not None}
         squares += sum(float((gradient**2).sum()) for gradient in found.values())
         total = {name: total.get(name, 0.0) + gradient for name, gradient in found.items()}
-    count = len(micro_batches)
+    count = len(batch)
     large = sum(float(((gradient / count) ** 2).sum()) for gradient in total.values())
     return NoiseScale(samples, samples * count, squares / count, large)
 

@@ -1,7 +1,7 @@
 """Checks of a run's numbers while it trains: every K steps ranks vote, and where votes name nobody they replay."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -9,7 +9,10 @@ import numpy as np
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import recv, send
 from minidist.parallel.tools.scalars import texts_of_all
+from minidist.train.checkpoint.peers import Peers
+from minidist.train.checkpoint.saver import Saver
 from minidist.train.config import TrainConfig
+from minidist.train.hooks import StepHook
 from minidist.train.layout import Layout
 from minidist.train.replicas.notes import Noted, Notes
 from minidist.train.replicas.parts import GRADIENT, LOSS, Element, largest_difference
@@ -83,7 +86,7 @@ class CorruptedNumbers(RuntimeError):
         self.finding = finding
 
 
-class ReplicaChecks:
+class ReplicaChecks(StepHook):
     """Checks a run on one rank. All ranks call it together.
 
     Args:
@@ -93,15 +96,17 @@ class ReplicaChecks:
         way: "vote"; "replay" where a vote names nobody; "auto" to replay only if some part of the state has too few
             holders to vote on.
         take_step: the step of this run, for the replay.
-        first: the first step.
+        keepers: of states. What the last check has found right is kept until the next: a failure between them goes
+            back to it.
     """
 
     def __init__(
         self, world: ProcessGroup, config: TrainConfig, layout: Layout, share: Share, every: int, way: str,
-        take_step: TakeStep, first: int = 0,
+        take_step: TakeStep, keepers: Sequence[Saver | Peers] = (),
     ) -> None:  # fmt: skip
         self.world, self.config, self.layout, self.share = world, config, layout, share
-        self.every, self.take_step, self.verified = every, take_step, first - 1
+        self.every, self.take_step, self.keepers = every, take_step, keepers
+        self.verified = len(share.losses) - 1
         holders = voters(Notes(share, gradients=False).keys_of_all(world)).values()
         self.replays = way == "replay" or (way == "auto" and min(map(len, holders)) < NAMING)
         self.notes = Notes(share, gradients=self.replays)
@@ -110,11 +115,13 @@ class ReplicaChecks:
 
     def begin(self) -> None:
         """What is held now is right, as far as anybody knows."""
+        for keeper in self.keepers:
+            keeper.verified = self.verified + 1
         self.notes.begin()
         self.steps: list[int] = []  # since then
         self.kept = Kept(self.share, self.notes) if self.replays else None
 
-    def after_step(self, step: int, loss: float, last: bool) -> None:
+    def end_step(self, step: int, loss: float, last: bool) -> None:
         """Note the numbers of a step; check, if a check is due.
 
         Raises:

@@ -13,7 +13,7 @@ They are how everything about failures is tested (torchft's ``EventInjector``), 
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,7 @@ from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Parameter
 from minidist.nn.random import generator
 from minidist.parallel.tools.regions import Region, place_in_full
+from minidist.train.hooks import StepHook
 from minidist.train.notation.numerals import number, whole_number
 from minidist.train.resilience.orders import CURE, take_order
 from minidist.train.share import Share
@@ -91,32 +92,37 @@ class Fault:
         return cls(rank, step, kind, factor, detail if kind == "flip" else "")
 
 
-class Faults:
+class Faults(StepHook):
     """Makes the faults of one rank happen.
 
     Args:
         faults: of all ranks.
         world: all ranks.
-        share: of this rank.
         orders: the folder where more of them are ordered while the run goes on (orders.py); None for nowhere.
     """
 
-    def __init__(self, faults: Sequence[Fault], world: ProcessGroup, share: Share, orders: str | None = None) -> None:
-        self.orders = orders
+    def __init__(self, faults: Sequence[Fault], world: ProcessGroup, orders: str | None = None) -> None:
+        self.orders, self.world = orders, world
         self.mine = [fault for fault in faults if fault.rank == world.rank]
-        self.world, self.share = world, share
-        self.slowed_to: float | None = None  # the compute clock, up to which a slow rank has taken its extra time
+        self.factor = 1.0  # what the rank computes takes so many times as long
+        self.slowed_to = 0.0  # the compute clock, up to which a slow rank has taken its extra time
 
-    def begin_step(self, step: int, batch: Callable[[int], tuple]) -> Callable[[int], tuple]:
-        """Make the faults of this step happen; returns what the step is to call for its batches."""
+    def begin_run(self, share: Share) -> None:
+        self.share = share
+        share.model.local.register_forward_pre_hook(self.be_slow)
+
+    def begin_step(self, step: int) -> None:
+        """Make the faults of this step happen."""
         if self.orders is not None:
             self.take_order(step)
         for fault in self.mine:
             if fault.step == step:
                 self.world.report(("fault", fault))
                 self.strike(fault)
-        factor = max([fault.factor for fault in self.mine if fault.kind == "slow" and fault.step <= step], default=1.0)
-        return batch if factor == 1 else self.slowly(batch, factor)
+        before = self.factor
+        self.factor = max([f.factor for f in self.mine if f.kind == "slow" and f.step <= step], default=1.0)
+        if before == 1:
+            self.slowed_to = self.world.transport.clock.seconds()
 
     def take_order(self, step: int) -> None:
         """Add what was ordered for this rank meanwhile."""
@@ -143,21 +149,15 @@ class Faults:
         index = np.unravel_index(place_in_full(region.runs, place), self.share.model.shapes[name.split(" ")[-1]])
         self.world.report(("flipped", name, tuple(map(int, index)), before, after))
 
-    def slowly(self, batch: Callable[[int], tuple], factor: float) -> Callable[[int], tuple]:
-        """Sleep before each micro-batch, so that what was computed since the one before takes ``factor`` times.
+    def be_slow(self) -> None:
+        """Sleep before a micro-batch, so that what was computed since the one before takes ``factor`` times as long.
 
         For what follows a step's last micro-batch, the update say, the rank sleeps before the next step's first.
         """
-        clock = self.world.transport.clock
-        if self.slowed_to is None:
+        if self.factor > 1:
+            clock = self.world.transport.clock
+            time.sleep((self.factor - 1) * max(0.0, clock.seconds() - self.slowed_to))
             self.slowed_to = clock.seconds()
-
-        def slow_batch(index: int) -> tuple:
-            time.sleep((factor - 1) * max(0.0, clock.seconds() - self.slowed_to))
-            self.slowed_to = clock.seconds()
-            return batch(index)
-
-        return slow_batch
 
     def flip(self, place: str, random: np.random.Generator) -> None:
         """Flip a bit there, of an element drawn at random."""

@@ -24,6 +24,7 @@ from minidist.comm.group import ProcessGroup
 from minidist.overrides import overridable
 from minidist.parallel.data import share_of
 from minidist.train.config import TrainConfig
+from minidist.train.hooks import StepHook
 from minidist.train.layout import Layout
 from minidist.train.parallelize import ParallelModel, padded
 
@@ -89,13 +90,14 @@ def check_rebalance(layout: Layout, config: TrainConfig) -> None:
         raise ValueError("rebalancing deals micro-batches out among data-parallel ranks, and dp=1 has one: set dp to 2")
 
 
-class Rebalance:
+class Rebalance(StepHook):
     """Deals micro-batches out anew between steps. Every rank has one.
 
     Args:
         world: all ranks.
         layout, config: of the run.
         model: this rank's share of it.
+        paces: seconds of computing for one micro-batch, in each step so far.
         every: steps between two comparisons.
 
     Attributes:
@@ -103,14 +105,19 @@ class Rebalance:
     """
 
     def __init__(
-        self, world: ProcessGroup, layout: Layout, config: TrainConfig, model: ParallelModel, every: int = EVERY
-    ) -> None:
-        self.world, self.layout, self.model, self.every = world, layout, model, every
+        self, world: ProcessGroup, layout: Layout, config: TrainConfig, model: ParallelModel, paces: Sequence[float],
+        every: int = EVERY,
+    ) -> None:  # fmt: skip
+        self.world, self.layout, self.model, self.paces, self.every = world, layout, model, paces, every
         self.shape = layout.dp, layout.cp * layout.tp  # of the mesh; check_rebalance has refused pipelines
         self.counts = [len(share_of(rank, layout.dp, config.micro_batches)) for rank in range(layout.dp)]
         self.seconds: deque[float] = deque(maxlen=every)
 
-    def after_step(self, seconds: float) -> None:
+    def end_step(self, step: int, loss: float, last: bool) -> None:
+        if not last:
+            self.note(self.paces[-1])
+
+    def note(self, seconds: float) -> None:
         """Note how long this rank computed for one micro-batch in the step; every few steps, compare and deal.
 
         All ranks call it after every step. They come to the same counts, since they deal by the same numbers.

@@ -1,15 +1,14 @@
 """How far each rank's weights are from those of the single-process run, step by step."""
 
-from unittest.mock import patch
-
 import numpy as np
 
 from minidist.comm.group import ProcessGroup
 from minidist.show.demos.data_parallel.bug import without_sums
-from minidist.train import share
 from minidist.train.config import TrainConfig
+from minidist.train.hooks import StepHook
 from minidist.train.layout import Layout
 from minidist.train.result import RankResult, Run, RunOptions
+from minidist.train.share import Share
 from minidist.train.trainer import train_rank
 
 STEPS = 12
@@ -18,18 +17,21 @@ SAMPLE = 2**16  # weights that are brought back from each step, at most; evenly 
 
 def train_keeping_weights(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
     """``train_rank`` that brings back, as ``arrays["weights"]``, a sample of the weights after each step."""
-    kept, step = [], share.train_step
-
-    def train_step(model, *arguments) -> float:
-        loss = step(model, *arguments)
-        weights = np.concatenate([parameter.data.ravel() for parameter in model.trained])
-        kept.append(weights[:: stride(weights.size)].copy())
-        return loss
-
-    with patch.object(share, "train_step", train_step):
-        result = train_rank(world, config, layout, options)
-    result.arrays["weights"] = np.stack(kept)  # (steps, sample)
+    kept = Weights()
+    result = train_rank(world, config, layout, options, [kept])
+    result.arrays["weights"] = np.stack(kept.found)  # (steps, sample)
     return result
+
+
+class Weights(StepHook):
+    """Keeps a sample of the weights after each step."""
+
+    def begin_run(self, share: Share) -> None:
+        self.trained, self.found = share.model.trained, []
+
+    def end_step(self, step: int, loss: float, last: bool) -> None:
+        weights = np.concatenate([parameter.data.ravel() for parameter in self.trained])
+        self.found.append(weights[:: stride(weights.size)].copy())
 
 
 def train_broken_keeping_weights(*arguments) -> RankResult:

@@ -5,7 +5,7 @@ server: "Due to delays, failures, and lost acknowledgements N may send messages 
 what it has had, and rejects the copy. Here all acknowledgements to the last worker are lost, and nothing is rejected.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from unittest.mock import patch
@@ -14,8 +14,7 @@ from minidist.parallel.loosened import arrivals, server, staleness
 from minidist.parallel.loosened.server import AsynchronousServer
 from minidist.show.demos.parameter_server.watched import train_watched
 from minidist.train import served
-from minidist.train.served import ServersShare
-from minidist.train.share import Share
+from minidist.train.served import AsynchronousShare
 
 BUG = "the last worker's gradients come twice, and the server applies and counts the copies, too"
 
@@ -47,13 +46,13 @@ class CreditedTwice(AsynchronousServer):
             self.copy = True
 
 
-def take_step_and_copies(self: ServersShare, batch, lr: float, max_norm: float) -> float:
-    """``ServersShare.take_step``, with an update more for each copy."""
-    for _ in range(self.workers):
-        Share.take_step(self, batch, lr / self.workers, float("inf"))
-        if self.model.axes[0].copy:
-            Share.take_step(self, batch, lr / self.workers, float("inf"))
-    return 0.0
+def rates_with_copies(self: AsynchronousShare, lr: float) -> Iterator[float]:
+    """``AsynchronousShare.learning_rates``, with an update more for each copy."""
+    axis = self.model.axes[0]
+    for _ in axis.workers:
+        yield lr / len(axis.workers)
+        if axis.copy:
+            yield lr / len(axis.workers)
 
 
 def with_copies() -> ExitStack:
@@ -62,7 +61,7 @@ def with_copies() -> ExitStack:
     for module in (arrivals, server):
         stack.enter_context(patch.object(module, "may_begin", counted_twice))
     stack.enter_context(patch.object(served, "AsynchronousServer", CreditedTwice))
-    stack.enter_context(patch.object(ServersShare, "take_step", take_step_and_copies))
+    stack.enter_context(patch.object(AsynchronousShare, "learning_rates", rates_with_copies))
     return stack
 
 

@@ -10,11 +10,13 @@ from minidist.comm.group import ProcessGroup
 from minidist.nn.data import load_corpus, micro_batch
 from minidist.nn.gpt import GPT
 from minidist.nn.tensor import no_grad
-from minidist.train import share, trainer
+from minidist.train import trainer
 from minidist.train.config import TrainConfig
+from minidist.train.hooks import StepHook
 from minidist.train.layout import Layout
 from minidist.train.result import RankResult, RunOptions
-from minidist.train.served import ServedModel, ServersShare
+from minidist.train.served import ServedModel
+from minidist.train.share import Share
 
 NEVER = 1_000_000  # a step that no run reaches: its samples measure the loss
 SAMPLES = 128
@@ -29,8 +31,7 @@ def train_watched(world: ProcessGroup, config: TrainConfig, layout: Layout, opti
       each step begins with;
     - "losses": of a server's weights on the same samples, float64 (steps + 1,): first, and after each step of the run.
     """
-    tokens, targets, weights, losses = *probe(config), [], []
-    train_step, take_step = share.train_step, ServersShare.take_step
+    weights, losses, train_step = [], Losses(*probe(config)), trainer.train_step
 
     def watched_update(model, *arguments) -> float:
         serves = isinstance(model, ServedModel)
@@ -41,21 +42,25 @@ def train_watched(world: ProcessGroup, config: TrainConfig, layout: Layout, opti
             weights.append(digest_of(model.model))
         return loss
 
-    def watched_step(served, *arguments) -> float:
-        if not losses:
-            losses.append(loss_of(served.gpt, tokens, targets))
-        loss = take_step(served, *arguments)
-        losses.append(loss_of(served.gpt, tokens, targets))
-        return loss
-
-    with (
-        patch.object(share, "train_step", watched_update),
-        patch.object(ServersShare, "take_step", watched_step),
-        patch.object(trainer, "warmup_cosine", constant),
-    ):
-        result = trainer.train_rank(world, config, layout, options)
-    result.arrays |= {"weights": np.array(weights, np.uint64), "losses": np.array(losses)}
+    serves = world.rank >= layout.dp
+    with patch.object(trainer, "train_step", watched_update), patch.object(trainer, "warmup_cosine", constant):
+        result = trainer.train_rank(world, config, layout, options, [losses] if serves else [])
+    result.arrays |= {"weights": np.array(weights, np.uint64), "losses": np.array(losses.found)}
     return result
+
+
+class Losses(StepHook):
+    """Measures the loss of the weights on the same samples: before the first step, and after each."""
+
+    def __init__(self, tokens, targets) -> None:
+        self.tokens, self.targets, self.found = tokens, targets, []
+
+    def begin_run(self, share: Share) -> None:
+        self.gpt = share.gpt
+        self.found.append(loss_of(self.gpt, self.tokens, self.targets))
+
+    def end_step(self, step: int, loss: float, last: bool) -> None:
+        self.found.append(loss_of(self.gpt, self.tokens, self.targets))
 
 
 def constant(step: int, steps: int, peak: float, warmup: int, final: float) -> float:
