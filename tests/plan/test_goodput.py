@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from choosing import long
 
 from minidist.plan.failures import simulation as failure_simulation
 from minidist.plan.failures.goodput import (
@@ -35,51 +36,32 @@ NEVER = 1e9  # seconds
 # ── Formulas ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def minimum(function, low: float, high: float) -> float:
-    """Where a function with one valley is least, by golden-section search, to 1e-6 of the range."""
-    ratio = (5**0.5 - 1) / 2
-    for _ in range(30):
-        first, second = high - ratio * (high - low), low + ratio * (high - low)
-        low, high = (low, second) if function(first) < function(second) else (first, high)
-    return (low + high) / 2
-
-
 def test_rates_are_those_of_llama_3():
     assert sum(UNEXPECTED.values()) == 419 and 419 + PLANNED == 466 and (DAYS, GPUS) == (54, 16_384)
-    shares = {cause: round(100 * count / 419, 1) for cause, count in UNEXPECTED.items()}
-    printed = {"GPU HBM3 memory": 17.2, "network switch or cable": 8.4, "GPU SRAM memory": 4.5}
-    assert {cause: shares[cause] for cause in printed} == printed
-    assert shares["faulty GPU"] == 35.3  # the paper prints 30.1, which does not follow from its counts
+    printed = {"GPU HBM3 memory": 17.2, "network switch or cable": 8.4, "GPU SRAM memory": 4.5, "faulty GPU": 35.3}
+    assert {cause: round(100 * UNEXPECTED[cause] / 419, 1) for cause in printed} == printed  # but the last: 30.1 there
     assert llama3_mtbf_hours() == pytest.approx(3.09, abs=0.005) and round(llama3_gpu_mtbf_hours()) == 50_677
     assert cluster_mtbf(50_677, 16_384) == pytest.approx(3.09, abs=0.005)
     assert gpu_mtbf(cluster_mtbf(1000.0, 64), 64) == 1000.0  # a power of two: exact
     assert expected_failures(3.0, 24.0) == 8.0 and no_failure_probability(3.0, 3.0) == exp(-1)
-    assert no_failure_probability(7.0, 48.0) == pytest.approx(no_failure_probability(7.0, 24.0) ** 2, rel=1e-14)
 
 
 def test_intervals_are_those_of_the_papers_and_of_numeric_minima():
     """Daly's figures 3, 4 and 5: delta = 5 min, M = 24 h, 6 h and 15 min. All in minutes."""
     for mtbf, minutes in ((24 * 60, 117), (6 * 60, 57), (15, 9.1)):
         assert daly_interval(mtbf, 5) == pytest.approx(minutes, abs=0.5 if minutes > 10 else 0.05)
-    for pause in (10, 300):  # a valley is flat: 1e-8 of waste is 1e-4 here
-        best = minimum(lambda interval, pause=pause: first_order_waste(M, interval, pause, 60), 1, M)
-        assert young_interval(M, pause) == pytest.approx(best, rel=1e-4)
-    for ratio, write in product((1e-4, 1e-3, 1e-2, 0.1, 0.5), (0, 30)):
-        pause = ratio * M
-        best = minimum(
-            lambda tau, pause=pause, write=write: -goodput(M, tau, pause, 300, write), max(30, pause / 999), 5 * M
-        )
+    near = np.linspace(0.5, 1.5, 10_001)  # steps of 1e-4
+    for pause in (10, 300):
+        young = young_interval(M, pause)
+        assert min(near, key=lambda x, pause=pause, at=young: first_order_waste(M, x * at, pause, 60)) == 1
+    for ratio, write in product((1e-4, 1e-2, 0.5), (0, 30)):
+        pause, daly = ratio * M, daly_interval(M, ratio * M)
+        best = max(near, key=lambda x, at=daly, more=(pause, 300, write): goodput(M, x * at, *more))
         # the first term that he leaves out is of the order of (delta / 2M)^(3/2), relative to the interval
-        assert (
-            daly_interval(M, pause) == pytest.approx(best, rel=(ratio / 2) ** 1.5 + 1e-4)
-            and young_interval(M, pause) > best
-        )
-        assert goodput(M, daly_interval(M, pause), pause) >= goodput(M, young_interval(M, pause), pause)
+        assert best == pytest.approx(1, abs=(ratio / 2) ** 1.5 + 1e-4) and young_interval(M, pause) > best * daly
     assert daly_interval(100.0, 200.0) == daly_interval(100.0, 1e6) == 100.0
     assert daly_interval(100.0, 199.999) == pytest.approx(100.0, rel=0.12)  # 2 (1 + 1/3 + 1/9) - 2 = 8/9
-    assert best_interval(M, 10) == best_interval(M, 10, write=400) == daly_interval(M, 10)
-    longer = [goodput(M, interval, 10, 300, 600) for interval in (best_interval(M, 10, write=600), 700, 800, 2000)]
-    assert longer == sorted(longer, reverse=True) and best_interval(M, 10, write=600) == 600  # not below a write
+    assert best_interval(M, 10, write=400) == daly_interval(M, 10) and best_interval(M, 10, write=600) == 600
 
 
 def test_goodput_is_dalys_complete_model_and_the_first_order_its_limit():
@@ -87,8 +69,7 @@ def test_goodput_is_dalys_complete_model_and_the_first_order_its_limit():
     daly = M * exp(recovery / M) * expm1((tau + pause) / M) * work / tau
     assert expected_wall_time(work, M, tau, pause, recovery) == pytest.approx(daly, rel=1e-12)
     assert goodput(M, tau, pause, recovery) == pytest.approx(work / daly, rel=1e-12)
-    for write in (0, 50):
-        assert goodput(1e15, 100, 25, 1000, write) == pytest.approx(100 / 125, rel=1e-10)  # without failures
+    assert goodput(1e15, 100, 25, 1000, write=50) == pytest.approx(100 / 125, rel=1e-10)  # without failures
     assert goodput(100.0, 1e-9, 0.0, 20.0) == pytest.approx(exp(-0.2), rel=1e-9)  # saves that cost nothing
     assert goodput(1.0, 1000.0, 10.0) == 0.0 and expected_wall_time(1.0, 1.0, 1000.0, 10.0) == inf
     assert 0 < goodput(1.0, 600.0, 10.0) < 1e-200 and expected_wall_time(0.0, M, 600, 10) == 0.0
@@ -100,7 +81,6 @@ def test_goodput_is_dalys_complete_model_and_the_first_order_its_limit():
         with_all = first_order_waste(M, interval, pause, *more)
         assert with_all == pytest.approx(1 - goodput(M, interval, pause, *more), rel=2 * with_all)
         assert first_order_waste(M, interval, pause, 0, more[1]) - first == pytest.approx(more[1] / M, rel=1e-6)
-    assert first_order_waste(100, 200, 100) > 1 > 1 - goodput(100, 200, 100)  # a share of more than all
 
 
 def test_machines_in_repair_are_a_markov_chain():
@@ -147,18 +127,12 @@ TIMELINES = {  # seconds from each failure to the next, the machines, seconds in
     "the snapshot at 12 is written at 17": (
         [17.1], {"interval": 10, "pause": 2, "write": 5, "restart": 3}, 20.1,
         {"useful": 10, "saving": 2, "lost": 5.1, "restarting": 3}),
-    "fails at 5, and at 7 in the restart that began at 6; goes on at 11": (
-        [5, 2], {"interval": 10, "pause": 2, "detection": 1, "restart": 3}, 12,
-        {"useful": 1, "lost": 5, "detecting": 2, "restarting": 4}),
     "waits from 6 to 25; the failure 2 s after the first comes 19 s later, at 26; waits from 27 to 46": (
         [5, 2], {"interval": 10, "pause": 2, "detection": 1, "restart": 3, "machines": 2, "least": 2, "repair": 20}, 50,
         {"useful": 1, "lost": 5, "detecting": 2, "restarting": 4, "waiting": 38}),
     "a spare takes its place at once; the second failure, at 6, waits until 25, when the first is back": (
         [5, 1], {"interval": 10, "pause": 2, "machines": 2, "least": 2, "spares": 1, "repair": 20}, 30,
         {"useful": 5, "lost": 6, "waiting": 19}),
-    "three of four machines work from 5 to 35: back at 31, they come in with the save": (
-        [5], {"interval": 10, "pause": 0, "machines": 4, "least": 1, "repair": 26}, 45,
-        {"useful": 32.5, "lost": 5, "missing": 7.5}),
     "fewer fail less often: of 60 s, 30 s with 3 of 4 use up 22.5, so the next comes at 72.5, after a save at 65": (
         [5, 60], {"interval": 10, "pause": 0, "machines": 4, "least": 1, "repair": 30}, 73,
         {"useful": 22.5 + 30 + 0.375, "lost": 12.5, "missing": 7.5 + 0.125}),
@@ -176,17 +150,14 @@ def test_timelines_are_those_worked_out_by_hand(monkeypatch):
 
 
 def test_the_parts_add_up_to_the_total_exactly_and_a_seed_names_a_run():
-    setups = [
-        Machines(M, interval=1500, pause=20.2, write=911.7, detection=61.3, restart=299.9),
+    for setup in (
         Machines(M, 777.7, 33.3, write=500, restart=100, machines=7, least=3, spares=1, repair=9 * HOUR),
         Machines(100.0, interval=200, pause=50, detection=7, restart=90, machines=3, least=1, repair=250),
-    ]
-    for setup, seed in product(setups, (0, 1)):
-        spent = simulate(setup, 12_345.678901 * 100, seed)
-        assert spent.total == 1_234_567_890_100 and min(spent.parts.values()) >= 0
-        assert spent.failures > 0 and spent.lost > 0
+    ):
+        spent = simulate(setup, 1_234_567.8901)
+        assert spent.total == 1_234_567_890_100 and min(spent.parts.values()) >= 0 < spent.lost
         assert sum(map(spent.share, spent.parts)) == pytest.approx(1, rel=1e-15)
-    assert simulate(setups[0], 1e6, seed=3) == simulate(setups[0], 1e6, seed=3) != simulate(setups[0], 1e6, seed=4)
+        assert simulate(setup, 1e6, seed=3) == simulate(setup, 1e6, seed=3) != simulate(setup, 1e6, seed=4)
 
 
 def five_deviations(waste: float, failures: int) -> float:
@@ -202,10 +173,10 @@ def five_deviations(waste: float, failures: int) -> float:
 
 N = 20_000  # failures of a long run
 SAVES = [(daly_interval(M, 60), 60, 0), (1500, 10, 900)]  # interval, pause and write
-LONG_SAVES = [(daly_interval(M, pause), pause, 0) for pause in (10, 300)] + [(1500, 10, write) for write in (300, 1500)]
+LONG_SAVES = [(daly_interval(M, 300), 300, 0), (1500, 10, 300), (1500, 10, 1500)]
 
 
-@pytest.mark.parametrize("saves", [SAVES, pytest.param(LONG_SAVES, marks=pytest.mark.long)], ids=["", "more"])
+@pytest.mark.parametrize("saves", [SAVES, long(LONG_SAVES)], ids=["", "more"])
 def test_long_runs_agree_with_the_complete_model(saves):
     for interval, pause, write in saves:
         spent = simulate(Machines(M, interval, pause, write, detection=60, restart=300), N * M)
@@ -213,11 +184,8 @@ def test_long_runs_agree_with_the_complete_model(saves):
         tolerance = five_deviations(expected, N)
         assert 1 - spent.share("useful") == pytest.approx(expected, abs=tolerance), (interval, pause, write)
         assert tolerance < expected - (1 - goodput(M, interval, pause, 360)) or write < 900  # a long write is seen
-
-
-def test_it_agrees_where_hardly_an_interval_is_finished():
     spent = simulate(Machines(100.0, interval=200, pause=50, detection=30, restart=60), N * 100.0)
-    useful = goodput(100.0, 200, 50, recovery=90)
+    useful = goodput(100.0, 200, 50, recovery=90)  # hardly an interval is finished
     kept = useful * N * 100.0 / 200  # intervals, each kept or not: a count, so about Poisson as well
     assert useful < 0.08 and spent.share("useful") == pytest.approx(useful, rel=5 * sqrt(2 / kept))
 
@@ -229,17 +197,16 @@ def test_waiting_and_going_on_smaller_agree_with_the_chain():
     on, the number in repair is about Poisson with mean T/M, and the formula is off by a part of the missing machines:
     those that wait for a save, tau / T of them, and those that would not have trained anyway, the waste."""
     total, waste = N * M, 1 - goodput(M, 1100, 60, 300)
-    for spares, repair in ((0, 2 * M), (4, 2 * M)):
-        spent = simulate(Machines(M, 1100, 60, restart=300, machines=64, least=64, spares=spares, repair=repair), total)
-        waiting = waiting_share(M, repair, spares, 64, 64)
-        tolerance = 5 * sqrt(3 * waiting * (1 - waiting) * repair / total)
-        assert spent.share("waiting") == pytest.approx(waiting, abs=tolerance), spares
-        expected = (1 - waste) * speed_with_spares(M, repair, spares, 64, 64)
-        assert spent.share("useful") == pytest.approx(expected, abs=tolerance + five_deviations(0.15, N)), spares
-    for spares, repair in ((4, 24 * HOUR),):
-        spent = simulate(Machines(M, 1100, 60, restart=300, machines=64, least=1, spares=spares, repair=repair), total)
-        speed = speed_with_spares(M, repair, spares, 64, 1)
-        sampling = 5 * sqrt(3 * repair / total) * sqrt(repair / M) / 64
-        tolerance = sampling + (1 - speed) * (waste + 1100 / repair) + five_deviations(waste, N)
-        assert spent.waiting == 0 and 1 - speed > 3 * sampling
+    for spares, repair, least in ((0, 2 * M, 64), (4, 2 * M, 64), (4, 24 * HOUR, 1)):
+        machines = Machines(M, 1100, 60, restart=300, machines=64, least=least, spares=spares, repair=repair)
+        spent, case = simulate(machines, total), (M, repair, spares, 64, least)
+        waiting, speed = waiting_share(*case), speed_with_spares(*case)
+        if least == 64:
+            tolerance = 5 * sqrt(3 * waiting * (1 - waiting) * repair / total)
+            assert spent.share("waiting") == pytest.approx(waiting, abs=tolerance), spares
+            tolerance += five_deviations(0.15, N)
+        else:
+            sampling = 5 * sqrt(3 * repair / total) * sqrt(repair / M) / 64
+            tolerance = sampling + (1 - speed) * (waste + 1100 / repair) + five_deviations(waste, N)
+            assert spent.waiting == 0 and 1 - speed > 3 * sampling
         assert spent.share("useful") == pytest.approx((1 - waste) * speed, abs=tolerance), spares

@@ -4,7 +4,7 @@ The published figures are those of Hoffmann et al. (2022), Besiroglu et al. (202
 ("Go smol or go home", 2023) and Sardana et al. (2023).
 """
 
-import importlib.util
+import importlib
 import re
 from dataclasses import replace
 from itertools import product
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from planned import rows
 
 from minidist.cli import main as cli
-from minidist.nn.data import default_text
 from minidist.nn.random import generator
 from minidist.plan.scaling import kaplan
 from minidist.plan.scaling.experiment import Experiment, Run, by_budget
@@ -22,15 +22,7 @@ from minidist.plan.scaling.fit import fit
 from minidist.plan.scaling.isoflop import parabola, power_law
 from minidist.plan.scaling.laws import BESIROGLU, HOFFMANN, HOFFMANN_UNROUNDED, LAWS, ScalingLaw, Training
 from minidist.plan.scaling.overtraining import cheapest_with_inference, overtraining, smaller_model
-from minidist.plan.scaling.published import (
-    APPROACH_1,
-    APPROACH_2,
-    APPROACH_3,
-    CHINCHILLA,
-    GOPHER,
-    GOPHER_FLOPS,
-    SIZES,
-)
+from minidist.plan.scaling.published import APPROACH_1, APPROACH_2, APPROACH_3, CHINCHILLA, GOPHER, GOPHER_FLOPS, SIZES
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
@@ -45,32 +37,25 @@ NOISE = 0.004  # of the logarithm of a loss
 def test_laws_give_the_published_examples():
     assert Training(*CHINCHILLA, 1.0).flops == pytest.approx(GOPHER_FLOPS, rel=0.03)
     assert all(law.loss(*CHINCHILLA) < law.loss(*GOPHER) for law in LAWS.values())  # the same FLOPs, a quarter the size
-    ratios = [
-        LAWS[n].optimum(GOPHER_FLOPS).tokens_per_parameter for n in ("hoffmann", "hoffmann-unrounded", "besiroglu")
-    ]
-    assert ratios == pytest.approx([93, 59, 18], abs=0.5)  # of printed digits, of four, and of the corrected fit
-    exponents = [round(law.size_exponent, 3) for law in (HOFFMANN_UNROUNDED, HOFFMANN, BESIROGLU)]
-    assert exponents == pytest.approx([0.46, 0.45, 0.513], abs=0.005)  # printed: 0.46, which two digits no longer give
-    for size, (_, tokens) in zip(SIZES, APPROACH_3, strict=True):  # table A3, from constants with four digits
-        assert HOFFMANN_UNROUNDED.optimal_tokens(size) == pytest.approx(tokens, rel=0.2)
-        assert HOFFMANN.optimal_tokens(size) > 1.5 * tokens
-    wrong = [
-        (name, size)
-        for name, table in (("1", APPROACH_1), ("2", APPROACH_2), ("3", APPROACH_3))
-        for size, (flops, tokens) in zip(SIZES, table, strict=True)
-        if Training(size, tokens, 1.0).flops != pytest.approx(flops, rel=0.06)  # as far as tokens are rounded
-    ]
-    assert wrong == [("3", 175e9)]  # a slip in the paper
-    rows = list(zip(SIZES, APPROACH_1, APPROACH_3, strict=True))[:-1]
-    assert all(1 / 1.7 < BESIROGLU.optimal_tokens(size) / tokens < 1.7 for size, (_, tokens), _ in rows)
-    assert max(third / first for _, (_, first), (_, third) in rows) == pytest.approx(4.4, abs=0.05)
+    laws = HOFFMANN, HOFFMANN_UNROUNDED, BESIROGLU  # printed with two digits, with four, and the corrected fit
+    ratios = [law.optimum(GOPHER_FLOPS).tokens_per_parameter for law in laws]
+    assert ratios == pytest.approx([93, 59, 18], abs=0.5)
+    assert [law.size_exponent for law in laws] == pytest.approx([0.45, 0.46, 0.513], abs=0.005)
+    wrong = []
+    for number, table in enumerate((APPROACH_1, APPROACH_2, APPROACH_3), 1):
+        for size, (flops, tokens) in zip(SIZES, table, strict=True):
+            if Training(size, tokens, 1.0).flops != pytest.approx(flops, rel=0.06):  # as far as tokens are rounded
+                wrong.append((number, size))
+    assert wrong == [(3, 175e9)]  # a slip in the paper
+    for size, (_, first), (_, third) in zip(SIZES, APPROACH_1, APPROACH_3, strict=True):
+        assert HOFFMANN_UNROUNDED.optimal_tokens(size) == pytest.approx(third, rel=0.2)  # table A3
+        assert 1 / 1.7 < BESIROGLU.optimal_tokens(size) / first < 1.7 or size == SIZES[-1]
 
 
 def test_kaplans_laws_give_his_and_hoffmanns_examples():
     best = kaplan.optimum(1e21)  # Hoffmann et al., appendix D.4
     assert best.parameters == pytest.approx(4.68e9, rel=1e-3) and best.flops == pytest.approx(1e21, rel=1e-12)
     assert kaplan.optimum(1e22).parameters / best.parameters == pytest.approx(10**0.73, rel=1e-12)
-    assert kaplan.loss_of_size(2e9) / kaplan.loss_of_size(1e9) == pytest.approx(0.95, abs=0.002)
     assert kaplan.loss_of_size(8.8e13) == kaplan.loss_of_tokens(5.4e13) == 1
     assert kaplan.loss(1e9, 1e30) == pytest.approx((6.4e13 / 1e9) ** 0.076, rel=1e-6)  # tokens no limit
     assert kaplan.loss(1e30, 1e9) == pytest.approx((1.8e13 / 1e9) ** 0.103, rel=1e-6)
@@ -78,14 +63,12 @@ def test_kaplans_laws_give_his_and_hoffmanns_examples():
 
 def test_smaller_models_of_the_same_loss_cost_what_was_published():
     for flops, half, third in (  # de Vries prints the tokens for 0.5 and 0.3 of the best size, to the last digit
-        (2.21e19, 22.28e9, 63.20e9), (1.62e20, 65.70e9, 186.35e9), (2.46e22, 1003.77e9, 2847.27e9),
-        (1e23, 2149.02e9, 6095.86e9), (1.71e24, 10035.16e9, 28465.50e9),
+        (2.21e19, 22.28e9, 63.20e9), (2.46e22, 1003.77e9, 2847.27e9), (1.71e24, 10035.16e9, 28465.50e9),
     ):  # fmt: skip
         for share, tokens in ((0.5, half), (0.3, third)):
             assert smaller_model(DE_VRIES, flops, share).model.tokens == pytest.approx(tokens, abs=0.006e9)
-    for share, overhead in ((0.5, 0.20), (0.3, 1.0), (0.57, 0.12)):  # at any budget; 0.57 is LLaMA-7B
-        costs = [smaller_model(DE_VRIES, flops, share).overhead for flops in (1e18, 1e24)]
-        assert costs == pytest.approx([overhead] * 2, rel=0.07) and costs[0] == pytest.approx(costs[1], rel=1e-9)
+    overheads = [smaller_model(DE_VRIES, 1e24, share).overhead for share in (0.5, 0.3, 0.57)]  # 0.57 is LLaMA-7B
+    assert overheads == pytest.approx([0.20, 1.0, 0.12], rel=0.07)
     inference = 2e12  # Sardana et al., figure 1: 7 billion in place of 13 saves 1.7e22 FLOPs, 17 %
     large = DE_VRIES.training(13e9, DE_VRIES.optimal_tokens(13e9))
     small = Training(7e9, DE_VRIES.tokens_to_reach(large.loss, 7e9), large.loss)
@@ -93,44 +76,35 @@ def test_smaller_models_of_the_same_loss_cost_what_was_published():
     assert totals[0] - totals[1] == pytest.approx(1.7e22, rel=0.01)
     assert 1 - totals[1] / totals[0] == pytest.approx(0.17, abs=0.005)
     assert cheapest_with_inference(DE_VRIES, large.loss, inference).parameters == pytest.approx(7e9, rel=0.01)
+    run = overtraining(BESIROGLU, 8e9, 15e12)  # Llama 3 8B: inference pays extra training back at the break-even
+    totals = [one.flops + 2 * one.parameters * run.break_even_tokens for one in (run.model, run.cheapest)]
+    assert totals[0] == pytest.approx(totals[1], rel=1e-12)
+    assert run.cheapest.loss == pytest.approx(run.model.loss, rel=1e-12)
 
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=LAWS)
 def test_closed_forms_are_numeric_minima(law):
-    for flops in (1e12, 5.76e23, 1e27):
+    near = np.exp(np.linspace(-0.5, 0.5, 10_001))  # steps of 1e-4
+    for flops in (1e12, 5.76e23):
         best = law.optimum(flops)
-        sizes = best.parameters * np.exp(np.linspace(-1, 1, 20_001))  # steps of 1e-4
-        losses = law.loss(sizes, flops / 6 / sizes)
-        assert sizes[losses.argmin()] == pytest.approx(best.parameters, rel=2e-4)
-        assert best.loss == pytest.approx(losses.min(), rel=1e-9) and best.flops == pytest.approx(flops, rel=1e-12)
-        assert law.optimal_tokens(best.parameters) == pytest.approx(best.tokens, rel=1e-9)
+        losses = law.loss(best.parameters * near, flops / 6 / best.parameters / near)
+        assert near[losses.argmin()] == pytest.approx(1, abs=2e-4) and best.loss == pytest.approx(
+            losses.min(), rel=1e-9
+        )
+        assert best.flops == pytest.approx(flops, rel=1e-12)
         assert law.times_optimal_tokens(best.parameters, 5 * best.tokens) == pytest.approx(5, rel=1e-9)
         cheapest = law.cheapest(best.loss)
         assert (cheapest.parameters, cheapest.tokens) == pytest.approx((best.parameters, best.tokens), rel=1e-9)
-        assert law.tokens_to_reach(best.loss, best.parameters) == pytest.approx(best.tokens, rel=1e-9)
-    best = law.optimum(1e23)
-    for share in (0.4, 0.7, 0.99, 1.01, 1.5, 4):  # no point of the iso-loss curve is cheaper
-        smaller = smaller_model(law, 1e23, share)
-        assert law.loss(smaller.model.parameters, smaller.model.tokens) == pytest.approx(best.loss, rel=1e-12)
-        assert smaller.extra_flops > 0 and smaller.overhead == pytest.approx(smaller.model.flops / 1e23 - 1)
-    for inference in (1e9, 1e12, 1e15):
+        for share in (0.4, 0.99, 1.01, 4):  # no point of the iso-loss curve is cheaper
+            smaller = smaller_model(law, flops, share)
+            assert law.loss(smaller.model.parameters, smaller.model.tokens) == pytest.approx(best.loss, rel=1e-12)
+            assert smaller.extra_flops > 0 and smaller.overhead == pytest.approx(smaller.model.flops / flops - 1)
+    for inference in (1e9, 1e15):
         found = cheapest_with_inference(law, best.loss, inference).parameters
-        sizes = found * np.exp(np.linspace(-0.05, 0.05, 1001))  # steps of 1e-4
-        sizes = sizes[sizes > law.smallest(best.loss)]
+        sizes = [size for size in found * near if size > law.smallest(best.loss)]
         totals = [6 * size * law.tokens_to_reach(best.loss, size) + 2 * size * inference for size in sizes]
         assert sizes[int(np.argmin(totals))] == pytest.approx(found, rel=3e-4)
     assert law.tokens_to_reach(best.loss, 1.001 * law.smallest(best.loss)) > 100 * best.tokens
-    with pytest.raises(ValueError, match="never reach"):
-        law.tokens_to_reach(best.loss, 0.999 * law.smallest(best.loss))
-
-
-def test_inference_pays_extra_training_back_at_the_break_even():
-    run = overtraining(BESIROGLU, 8e9, 15e12)  # Llama 3 8B
-    for times in (1, 2):
-        totals = [one.flops + 2 * one.parameters * times * run.break_even_tokens for one in (run.model, run.cheapest)]
-        assert (totals[0] == pytest.approx(totals[1], rel=1e-12)) == (times == 1)
-        assert totals[0] <= totals[1] * (1 + 1e-12)
-    assert run.cheapest.loss == pytest.approx(run.model.loss, rel=1e-12)
 
 
 # ── Fits ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -147,16 +121,10 @@ def isoflop_runs(law: ScalingLaw, budgets: tuple[float, ...], noise: float = 0.0
 
 def test_constants_come_back_and_one_bad_run_hardly_moves_them():
     """The Huber loss is linear in it: a run with twice the loss moves the best size far less than by its square."""
-    for law, budgets in (
-        (BESIROGLU, (1e18, 1e20, 1e22)),
-        (HOFFMANN_UNROUNDED, (1e18, 1e20, 1e22)),
-        (SMALL, (1e10, 1e11, 1e12)),
-    ):
+    for law, budgets in ((HOFFMANN_UNROUNDED, (1e18, 1e20, 1e22)), (SMALL, (1e10, 1e11, 1e12))):
         runs = isoflop_runs(law, budgets)
-        found = fit(runs)
         known = [getattr(law, name) for name in CONSTANTS]
-        assert [getattr(found.law, name) for name in CONSTANTS] == pytest.approx(known, rel=1e-6)
-        assert np.abs(found.residuals).max() < 1e-9
+        assert [getattr(fit(runs).law, name) for name in CONSTANTS] == pytest.approx(known, rel=1e-6)
         runs[3] = replace(runs[3], loss=2 * runs[3].loss)
         sizes = [fit(runs, delta=delta).law.optimum(10 * budgets[-1]).parameters for delta in (1e-3, 10.0)]
         robust, squares = np.abs(np.log(np.array(sizes) / law.optimum(10 * budgets[-1]).parameters))
@@ -200,22 +168,21 @@ def test_intervals_cover_what_is_true_about_as_often_as_they_say():
 def test_an_interval_has_its_level_and_its_seed():
     runs = isoflop_runs(SMALL, (1e10, 1e11, 1e12), NOISE)
     found, again, other = (fit(runs, draws=20, seed=seed) for seed in (0, 0, 1))
-    wide, narrow = (found.interval(lambda law: law.alpha, level) for level in (0.9, 0.5))
-    assert wide[0] < narrow[0] < narrow[1] < wide[1]
+    low, high = found.interval(lambda law: law.alpha)
+    assert sum(low <= law.alpha <= high for law in found.draws) == pytest.approx(18, abs=1)
     assert found == again and not set(found.draws) & set(other.draws)
     assert found.predicted(1e5, 1e6) == again.predicted(1e5, 1e6) != replace(found, seed=1).predicted(1e5, 1e6)
-    assert sum(wide[0] <= law.alpha <= wide[1] for law in found.draws) == pytest.approx(18, abs=1)
 
 
-def test_parabolas_come_back_and_their_minima_are_near_those_of_the_law():
-    """And their power law has its exponent: the law's curves are no parabolas, but alike at every budget."""
+def test_parabolas_come_back_and_their_minima_follow_the_power_law_of_the_law():
+    """Near enough: the law's curves are no parabolas, but alike at every budget."""
     sizes, best = np.array([1e3, 3e3, 1e4, 5e4]), {}
     for lowest, number in ((7e3, 4), (7e5, 3), (70, 3)):
         curve = parabola(1e12, sizes[:number], 2.5 + 0.04 * np.log(sizes[:number] / lowest) ** 2)
         assert (curve.parameters, curve.lowest, curve.curvature) == pytest.approx((lowest, 2.5, 0.04), rel=1e-8)
         assert curve.tokens == pytest.approx(1e12 / 6 / lowest) and curve.is_inside == (lowest == 7e3)
         assert curve.loss(lowest * np.e) == pytest.approx(2.54, rel=1e-9)
-    for flops in (1e19, 1e20, 1e21, 1e22):
+    for flops in (1e19, 1e22):
         runs = isoflop_runs(BESIROGLU, (flops,))
         best[flops] = parabola(flops, [run.parameters for run in runs], [run.loss for run in runs]).parameters
         assert best[flops] == pytest.approx(BESIROGLU.optimum(flops).parameters, rel=0.05)
@@ -231,13 +198,11 @@ def measured() -> Experiment:
     return Experiment.read()
 
 
-@pytest.fixture(scope="module")
-def benchmark():
+@pytest.fixture
+def benchmark(monkeypatch):
     """benchmarks/scaling.py as a module."""
-    spec = importlib.util.spec_from_file_location("scaling_benchmark", ROOT / "benchmarks" / "scaling.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("scaling")
 
 
 def test_the_measured_runs_are_those_of_the_benchmark_and_look_like_a_scaling_law(measured, benchmark):
@@ -246,17 +211,10 @@ def test_the_measured_runs_are_those_of_the_benchmark_and_look_like_a_scaling_la
         assert run.parameters == parameters and run.tokens == config.steps * config.tokens_per_step
         assert abs(run.training.flops - run.budget) <= 6 * parameters * config.tokens_per_step / 2
         assert 1 < run.flops / run.training.flops < 1.2
-    assert len(measured.curves) == len(by_budget(measured.runs)) >= 3 and all(one.is_inside for one in measured.curves)
-    lowest = []
-    for budget, runs in by_budget(measured.runs + measured.next_runs).items():
-        losses = [run.loss for run in runs]
-        lowest.append(min(losses))
-        assert 0 < losses.index(lowest[-1]) < len(losses) - 1, budget
-    assert lowest == sorted(lowest, reverse=True)
+    assert all(one.is_inside for one in measured.curves)
+    lowest = [min(run.loss for run in runs) for runs in by_budget(measured.runs + measured.next_runs).values()]
+    assert lowest == sorted(lowest, reverse=True) and len(lowest) >= 4
     assert {run.budget for run in measured.next_runs} == {benchmark.NEXT * max(run.budget for run in measured.runs)}
-    text, given = benchmark.each_line_once(default_text()), default_text()
-    lines, words = ([line.strip() for line in one.split(b"\n") if line.strip()] for one in (text, given))
-    assert len(set(lines)) == len(lines) and set(lines) == set(words)
     assert benchmark.each_line_once(b"a\n\nb\n  a\n\nc") == b"a\n\nb\n\nc"
 
 
@@ -270,49 +228,37 @@ def test_an_experiment_comes_back_from_its_file(tmp_path):
     assert found.backtest() == Experiment(2, runs[:4], runs[4:8], text_tokens=5)
 
 
-def span(limits: tuple[float, float], digits: str = ".3f") -> str:
-    return " to ".join(f"{limit:{digits}}" for limit in limits)
-
-
 @pytest.mark.long
 def test_the_page_shows_every_run_the_law_and_what_it_predicts(measured, benchmark):
     law, page = measured.fit.law, PAGE.replace("**", "")
     curves = measured.curves + Experiment(measured.layers, measured.next_runs, (), measured.text_tokens).curves
-    for table in (
-        benchmark.runs_table(measured),
-        benchmark.law_table(measured.fit),
-        benchmark.sizes_table(measured, curves),
-    ):
+    tables = benchmark.runs_table(measured), benchmark.law_table(measured.fit), benchmark.sizes_table(measured, curves)
+    for table in tables:
         for row in zip(*(column.cells for column in table.columns if column.header != "products / C"), strict=True):
             assert f"| {' | '.join(row)} |" in page
     smallest, predicted, largest = measured.next_runs
     best = law.optimum(predicted.budget).parameters
     assert f"{best:,.0f} parameters" in PAGE and predicted.loss < min(smallest.loss, largest.loss)
-    assert benchmark.nearest_width(best, measured.layers) in {run.width for run in measured.next_runs}
     limits = [measured.fit.predicted(run.parameters, run.tokens) for run in measured.next_runs]
     assert limits[1][0] < predicted.loss < limits[1][1] and limits[2][0] < largest.loss < limits[2][1]
-    assert limits[0][0] - 0.01 < smallest.loss < limits[0][0]
     backtest = measured.backtest()
     lowest = min(backtest.next_runs, key=lambda run: run.loss)
-    said = span(backtest.fit.predicted(lowest.parameters, lowest.tokens))
-    sentence = f"predicts {said} for that budget's width {lowest.width}, where {lowest.loss:.3f} was"
+    low, high = backtest.fit.predicted(lowest.parameters, lowest.tokens)
+    sentence = f"predicts {low:.3f} to {high:.3f} for that budget's width {lowest.width}, where {lowest.loss:.3f} was"
     assert sentence in " ".join(PAGE.split())
-    without_e = power_law({curve.flops: curve.lowest for curve in measured.curves})(predicted.budget)
-    assert f"gives {without_e:.3f}" in PAGE and without_e < predicted.loss
 
 
 def test_the_page_shows_published_laws_and_over_trained_models(capsys):
-    def table(*flags: str) -> list[list[str]]:
+    def table(*flags: str) -> dict[str, list[str]]:
         assert cli.main(["scaling", *flags]) == 0
-        lines = [line.split("│")[1:-1] for line in capsys.readouterr().out.splitlines() if "│" in line]
-        return [[cell.strip() for cell in line] for line in lines]
+        return rows(capsys.readouterr().out)
 
     laws = table("--flops", "5.76e23")
-    assert len(laws) == 1 + len(LAWS)
-    for name, *numbers in laws:
-        assert f"| `{name}` | {' | '.join(numbers)} |" in PAGE
-    rows = re.findall(r"^\| [A-Z][^|]* \| (\S+) B \| (\S+) ([BT]) \| (\S+) \| (.*) \|$", PAGE, re.M)
-    assert len(rows) == 6
-    for parameters, tokens, unit, times, rest in rows:
+    assert list(laws) == ["kaplan", *LAWS]
+    assert [name for name, cells in laws.items() if f"| `{name}` | {' | '.join(cells)} |" not in PAGE] == []
+    models = re.findall(r"^\| [A-Z][^|]* \| (\S+) B \| (\S+) ([BT]) \| (\S+) \| (.*) \|$", PAGE, re.M)
+    assert len(models) == 6
+    for parameters, tokens, unit, times, rest in models:
         shown = table("--params", f"{parameters}e9", "--tokens", f"{tokens}e{12 if unit == 'T' else 9}")
-        assert [times, *map(str.strip, rest.split("|"))] == [line[-1] for line in shown][1:]  # by the last, besiroglu
+        by_the_last = [cells[-1] for cells in shown.values()][1:]  # besiroglu
+        assert by_the_last == [times, *map(str.strip, rest.split("|"))]
