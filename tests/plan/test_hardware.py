@@ -10,13 +10,6 @@ from minidist.plan.cluster.hardware import ClusterSpec, load
 ALL = load()
 
 
-@pytest.fixture
-def own(tmp_path):
-    path = tmp_path / "own.toml"
-    path.write_text(HARDWARE)
-    return path
-
-
 def test_peaks_are_units_times_multiply_adds_times_clock_and_double_as_bits_halve():
     """To the digits that are printed. And no dense rate is a sparse one by mistake."""
     h100 = ALL.accelerators["h100"]
@@ -49,10 +42,7 @@ def test_links_are_one_direction_of_what_is_printed_and_systems_add_up():
     nvl72, dgx2 = ALL.nodes["gb200"], ALL.nodes["v100"]
     assert nvl72.size * 2 * links[nvl72.inside] == pytest.approx(130e12, rel=4e-3)  # NVL72's switches: 130 TB/s
     assert 8 * ALL.accelerators["b200"].memory == 1440e9 and dgx2.nics * 2 * 8 * links[dgx2.between] == 1600e9
-    ratios = {name: links[node.inside] / links[node.between] for name, node in ALL.nodes.items()}
-    assert ratios["h100"] == 9.0 and ratios["b200"] == 18.0 and min(ratios.values()) >= 8
-    for entry in [*ALL.accelerators.values(), *ALL.links.values(), *ALL.nodes.values()]:
-        assert len(entry.source) > 8 and entry.name
+    assert all(entry.source and entry.name for kind in (ALL.accelerators, ALL.links) for entry in kind.values())
 
 
 def test_measured_shares_are_those_of_the_published_benchmark_over_the_data_sheet():
@@ -65,39 +55,38 @@ def test_measured_shares_are_those_of_the_published_benchmark_over_the_data_shee
     for name, one in measured().items():
         shares = [share for curve in (one.products, one.inside) for _, share in curve]
         assert all(0 < share <= 1 for share in (*shares, one.memory, one.flash_forward, one.between)), name
-        assert one.source and one.flash_backward <= one.flash_forward and efficiency_of(ALL.accelerators[name]) is one
+        assert one.flash_backward <= one.flash_forward and efficiency_of(ALL.accelerators[name]) is one
     assert all(efficiency_of(ALL.accelerators[name]) is measured()[nearest] for name, nearest in NEAREST.items())
-    curve = [[10.0, 0.2], [1000.0, 0.6]]
-    assert [interpolate(curve, x) for x in (10, 1000, 1e9)] == [0.2, 0.6, 0.6]
-    assert interpolate(curve, 100) == pytest.approx(0.4)  # half way between 10 and 1000
-    assert interpolate(curve, 5) == pytest.approx(0.1)  # half the work takes as long
+    found = [interpolate([[10.0, 0.2], [1000.0, 0.6]], x) for x in (5, 10, 100, 1000, 1e9)]
+    assert found == pytest.approx([0.1, 0.2, 0.4, 0.6, 0.6])  # half the work takes as long; 100 is half way
     assert PERFECT.of_product(1e-9) == PERFECT.of_collective(1e9) == 1
 
 
-def test_ones_own_entries_come_on_top_and_have_one_kind_of_node_or_name_it(own):
-    found = load(own)
-    assert found.accelerators.keys() == {*ALL.accelerators, "mine"} and found.nodes["h100"] == ALL.nodes["h100"]
-    assert found.accelerators["mine"].source == "own.toml" and "mine" not in load().accelerators
-    assert ClusterSpec.parse(f"{own}:2x4").accelerator.name == "My GPU" and ClusterSpec.parse(f"{own}").world_size == 4
-    assert ClusterSpec.parse(f"{own}#h100:2x8").accelerator == ALL.accelerators["h100"]
-    own.write_text(HARDWARE.replace("[link.cable]", "[link.ndr]").replace("'cable'", "'ndr'"))  # a known name
-    assert load(own).links["ndr"].bandwidth == 1e9 and load().links["ndr"].bandwidth == 50e9
-    own.write_text(HARDWARE + HARDWARE[HARDWARE.index("[node.lab]") :].replace("lab", "other"))
-    assert ClusterSpec.parse(f"{own}#other:2x4").world_size == 8
-    own.write_text(HARDWARE.replace("size = 4", "size = 12\ntorus = 2"))
-    assert ClusterSpec.parse(str(own)).torus == (3, 4)  # no room for a cube of four
-    own.write_text(HARDWARE.replace("accelerator = 'mine'", "accelerator = 'h100-pcie'"))
-    assert ClusterSpec.parse(f"{own}:2x4").accelerator == ALL.accelerators["h100-pcie"]
-    own.write_text(HARDWARE.replace("[link.cable]", "[link.cable"))
+def test_ones_own_entries_come_on_top_and_have_one_kind_of_node_or_name_it(tmp_path):
+    own = tmp_path / "own.toml"
+
+    def cluster(text: str, size: str = "") -> ClusterSpec:
+        own.write_text(text)
+        return ClusterSpec.parse(f"{own}{size}")
+
+    assert cluster(HARDWARE, ":2x4").accelerator.name == "My GPU" and cluster(HARDWARE).world_size == 4
+    assert load(own).accelerators.keys() == {*ALL.accelerators, "mine"} and "mine" not in load().accelerators
+    assert cluster(HARDWARE, "#h100:2x8").accelerator == ALL.accelerators["h100"]
+    known = HARDWARE.replace("[link.cable]", "[link.ndr]").replace("'cable'", "'ndr'")  # a name that is known
+    assert cluster(known).between.bandwidth == 1e9 and load().links["ndr"].bandwidth == 50e9
+    two_kinds = HARDWARE + HARDWARE[HARDWARE.index("[node.lab]") :].replace("lab", "other")
+    assert cluster(two_kinds, "#other:2x4").world_size == 8
+    assert cluster(HARDWARE.replace("size = 4", "size = 12\ntorus = 2")).torus == (3, 4)  # no room for a cube of four
+    of_others = HARDWARE.replace("accelerator = 'mine'", "accelerator = 'h100-pcie'")
+    assert cluster(of_others, ":2x4").accelerator == ALL.accelerators["h100-pcie"]
     with pytest.raises(ValueError, match=r"own\.toml: this is no TOML"):  # and then what Python says
-        load(own)
+        cluster(HARDWARE.replace("[link.cable]", "[link.cable"))
 
 
 def test_clusters_are_read_and_written_with_the_links_of_their_nodes_unless_told_others():
     for text, nodes, size, written in (
         ("h100:2x8", 2, 8, "h100:2x8"), ("h100:8", 1, 8, "h100:1x8"), ("h100", 1, 8, "h100:1x8"),
-        ("a100:16x4", 16, 4, "a100:16x4"), ("gb200:2x72", 2, 72, "gb200:2x72"),
-        ("tpu-v5p:4x4x8", 1, 128, "tpu-v5p:4x4x8"), ("tpu-v5p:4x4", 1, 16, "tpu-v5p:4x4x1"),
+        ("gb200:2x72", 2, 72, "gb200:2x72"), ("tpu-v5p:4x4", 1, 16, "tpu-v5p:4x4x1"),
         ("h100:4x8, oversubscription=4", 4, 8, "h100:4x8,oversubscription=4"),
         ("h100:4x8,between=ethernet100,network=rails", 4, 8, "h100:4x8,between=ethernet100,network=rails"),
     ):  # fmt: skip
@@ -105,20 +94,14 @@ def test_clusters_are_read_and_written_with_the_links_of_their_nodes_unless_told
         assert (spec.nodes, spec.node_size, spec.world_size) == (nodes, size, nodes * size), text
         assert str(spec) == written and ClusterSpec.parse(written) == spec
         spec.check(nodes * size)
-    spec = ClusterSpec.parse("h100:4x8,oversubscription=4,between=hdr,inside=pcie5")
-    assert spec.accelerator == ALL.accelerators["h100"] and spec.oversubscription == 4
+    spec = ClusterSpec.parse("h100:4x8,between=hdr,inside=pcie5")
     assert spec.between == ALL.links["hdr"] and spec.inside == ALL.links["pcie5"]
-    assert ClusterSpec.parse("h100:4x8").between == ALL.links["ndr"]
-    nics = [ClusterSpec.parse(f"v100:2x{size}").nics for size in (16, 8, 3, 1)]
-    assert nics == [8, 4, 2, 1]  # shared as in a full node
+    assert [ClusterSpec.parse(f"v100:2x{size}").nics for size in (16, 8, 3, 1)] == [8, 4, 2, 1]  # as in a full node
     assert ClusterSpec.parse("h100:2x8").links == Links()  # collectives choose by the same numbers
     slow = [ClusterSpec.parse(f"h100:2x8,oversubscription=4{more}").links.between for more in ("", ",network=rails")]
     assert [link.bandwidth for link in slow] == [12.5e9, 50e9]  # a rail is on one leaf switch
-
-
-def test_a_layout_that_does_not_fill_a_cluster_hears_which_it_would():
-    for cluster, ranks in (("h100:2x8", 12), ("h100:2x8", 64), ("h100:2x8", 14), ("tpu-v4:4x4x4", 24)):
-        with pytest.raises(ValueError, match="choose ") as caught:
-            ClusterSpec.parse(cluster).check(ranks)
+    for text, ranks in (("h100:2x8", 12), ("h100:2x8", 64), ("h100:2x8", 14), ("tpu-v4:4x4x4", 24)):
+        with pytest.raises(ValueError, match="choose ") as caught:  # which clusters it would fill
+            ClusterSpec.parse(text).check(ranks)
         others = str(caught.value).partition("choose ")[2].split(", or ")[:-1]
         assert others and all(ClusterSpec.parse(other).world_size == ranks for other in others)

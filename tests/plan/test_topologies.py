@@ -8,14 +8,7 @@ from planned import NETWORK
 
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.cluster.max_flow import max_flow
-from minidist.plan.cluster.topologies import (
-    bisection_bandwidth,
-    from_toml,
-    single_switch,
-    topology_of,
-    torus,
-    worst_halves,
-)
+from minidist.plan.cluster.topologies import bisection_bandwidth, from_toml, single_switch, topology_of, torus
 from minidist.plan.cluster.topology import Link, Topology, check_connected
 
 CLUSTERS = ("h100:2x8", "h100:3x5,network=rails", "h100:4x2,network=rail-only", "v100:2x16", "h100:4x1",
@@ -46,30 +39,27 @@ def test_routes_lead_from_rank_to_rank_over_links_that_exist():
 
 
 def test_a_message_crosses_the_switches_that_are_built_between_two_gpus():
-    tree, rails, only = (
-        cluster(f"h100:2x8{more}") for more in ("", ",network=rails,oversubscription=8", ",network=rail-only")
-    )
+    tree, rails, only, over, two = map(cluster, (
+        "h100:2x8", "h100:2x8,network=rails,oversubscription=8", "h100:2x8,network=rail-only",
+        "h100:4x8,oversubscription=4", "v100:2x16",
+    ))  # fmt: skip
     inside = (("node0.gpu3", "node0.switch"), ("node0.switch", "node0.gpu4"))
-    assert tree.route(3, 4) == rails.route(3, 4) == only.route(3, 4) == inside
-    assert (tree.latency(0, 7), tree.bandwidth(0, 7)) == (pytest.approx(0.6e-6), 450e9)
-    assert (tree.latency(0, 8), tree.bandwidth(0, 8)) == (pytest.approx(2.7e-6), 50e9)
-    assert tree.nodes == (0,) * 8 + (1,) * 8
+    assert tree.route(3, 4) == rails.route(3, 4) == only.route(3, 4) == inside and tree.nodes == (0,) * 8 + (1,) * 8
     assert rails.route(3, 11) == (("node0.gpu3", "leaf3"), ("leaf3", "node1.gpu3"))  # equal places meet on a leaf
     assert rails.route(3, 12)[1:3] == (("leaf3", "spine"), ("spine", "leaf4"))
-    assert rails.bandwidth(3, 11) == 50e9 and rails.bandwidth(3, 12) == 2 * 50e9 / 8
     assert only.route(3, 12) == (*inside, ("node0.gpu4", "leaf4"), ("leaf4", "node1.gpu4"))  # passed on by gpu4
-    assert only.latency(3, 12) == pytest.approx(0.6e-6 + 2.7e-6)
-    over = cluster("h100:4x8,oversubscription=4")
-    routes = [over.route(gpu, 8 + gpu) for gpu in range(8)]
-    shared = set.intersection(*map(set, routes))  # the node's uplink, and nothing before it
-    assert shared == {("leaf0", "spine"), ("spine", "leaf1")} and not {*over.route(8, 0)} & {*routes[0]}
+    for graph, pair, latency, bandwidth in (
+        (tree, (0, 7), 0.6e-6, 450e9), (tree, (0, 8), 2.7e-6, 50e9), (rails, (3, 11), 2.7e-6, 50e9),
+        (rails, (3, 12), 2.7e-6, 2 * 50e9 / 8), (only, (3, 12), 0.6e-6 + 2.7e-6, 50e9),
+        (single_switch(5, Link(1e9, 4e-6)), (1, 4), 4e-6, 1e9),
+    ):  # fmt: skip
+        assert (graph.latency(*pair), graph.bandwidth(*pair)) == (pytest.approx(latency), bandwidth), pair
+    routes = [{*over.route(gpu, 8 + gpu)} for gpu in range(8)]
+    shared = set.intersection(*routes)  # the node's uplink, and nothing before it
+    assert shared == {("leaf0", "spine"), ("spine", "leaf1")} and not {*over.route(8, 0)} & routes[0]
     assert {over.links[edge].bandwidth for edge in shared} == {8 * 50e9 / 4}
-    two = cluster("v100:2x16")  # GPUs share a network card
-    first, second, third = (set(two.route(gpu, 16 + gpu)) for gpu in (0, 1, 2))
+    first, second, third = ({*two.route(gpu, 16 + gpu)} for gpu in (0, 1, 2))  # GPUs share a network card
     assert ("node0.nic0", "leaf0") in (first & second) - third and two.links["leaf0", "spine"].bandwidth == 8 * 12.5e9
-    single = single_switch(5, Link(1e9, 4e-6))
-    assert all(len(single.route(*pair)) == 2 for pair in permutations(range(5), 2))
-    assert single.latency(1, 4) == pytest.approx(4e-6) and single.nodes == (0,) * 5
 
 
 def test_distances_in_a_torus_are_those_of_its_coordinates_one_dimension_after_the_other():
@@ -89,9 +79,8 @@ def test_distances_in_a_torus_are_those_of_its_coordinates_one_dimension_after_t
 
 def test_each_chip_has_two_neighbours_in_every_dimension():
     assert len(torus((4, 5, 6), Link(1e9)).links) == 6 * 4 * 5 * 6
-    assert len(torus((4, 5, 6), Link(1e9), wraps=False).links) == 2 * (3 * 30 + 4 * 24 + 5 * 20)
     assert len(torus((2, 1), Link(1e9)).links) == 2  # around a side of two is the same link
-    sides = {"4x4x4": 6 * 64, "2x4x4": 2 * (16 + 2 * 24), "4x4": 2 * 24, "4x4x1": 2 * 24}  # around from four on each
+    sides = {"4x4x4": 6 * 64, "2x4x4": 2 * (16 + 2 * 24), "4x4": 2 * 24}  # around from four on each
     assert {side: len(cluster(f"tpu-v4:{side}").links) for side in sides} == sides
 
 
@@ -105,11 +94,8 @@ def test_bisections_are_those_of_textbooks():
         shape = (side,) * dimensions
         assert bisection_bandwidth(torus(shape, Link(3e9))) == 2 * side ** (dimensions - 1) * 3e9
         assert bisection_bandwidth(torus(shape, Link(3e9), wraps=False)) == side ** (dimensions - 1) * 3e9
-    for shape in ((4, 4, 16), (16, 4, 4)):  # across the longest even side
-        assert bisection_bandwidth(torus(shape, Link(1e9))) == 2 * 16 * 1e9
-    grid = torus((3, 4), Link(1e9))
-    assert [{grid.place(rank)[1] for rank in half} for half in worst_halves(grid)] == [{0, 1}]
-    for over, nodes in product((1, 2, 8), (2, 4, 8)):
+    assert bisection_bandwidth(torus((4, 4, 16), Link(1e9))) == 2 * 16 * 1e9  # across the longest even side
+    for over, nodes in product((1, 8), (2, 8)):
         found = bisection_bandwidth(cluster(f"h100:{nodes}x8,oversubscription={over}"))
         assert found == pytest.approx(nodes * 8 / 2 * 50e9 / over, rel=1e-12)
     assert bisection_bandwidth(cluster("h100:4x8,network=rails,oversubscription=8")) == 16 * 50e9  # no spine is crossed
