@@ -82,11 +82,10 @@ def test_it_holds_what_tracemalloc_finds(memory):
 def test_what_a_layer_saves_and_what_a_run_brings_back(ranks):
     """A layer saves 4 B T (17 C + H T + H + 2) bytes for backward, as chapter 0 counts them."""
     found, batch, length, width, heads = [], 2, 32, 64, 4
+    tokens = np.zeros((batch, length), int)
     for layers in (1, 2):
         memory = ledger.start()
-        loss = GPT(GPTConfig(layers=layers, heads=heads, width=width, context=length))(
-            *[np.zeros((batch, length), int)] * 2
-        )
+        loss = GPT(GPTConfig(layers=layers, heads=heads, width=width, context=length))(tokens, tokens)
         found.append(memory.held["activations"])
         del loss
         ledger.stop()

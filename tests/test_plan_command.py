@@ -6,7 +6,7 @@ import re
 import pytest
 
 from minidist.cli import main as cli
-from minidist.plan.validation.compare import compare_all
+from minidist.plan.validation.published import published_runs
 
 RECIPE = ["--model", "gpt3-175b", "--cluster", "a100:1024", "--batch", "1536"]
 ONE = [*RECIPE, "--layout", "dp=8,tp=8,pp=16,sp=1,zero=1,virtual=6,recompute=selective,micro_batch=1"]
@@ -26,15 +26,10 @@ def shown(capsys, monkeypatch):
 
 
 def test_one_layout_is_explained_and_its_numbers_add_up(shown):
-    out = shown(*ONE, "--price", "2")
-    for words in ("matrix products", "tensor parallelism", "pipeline bubble", "optimizer state", "activations"):
-        assert words in out
-    assert "This does not fit" not in out and "192 micro-batches on each rank" in out
-    assert re.search(r"cost +[\d.]+[MB]", out)
     told = shown(*ONE, json_too=True)
     (layout,), kinds = told["layouts"], ("products", "attention", "elementwise", "recompute")
-    assert layout["step_seconds"] == pytest.approx(sum(layout["step_seconds_parts"].values()), rel=1e-12)
-    assert layout["memory_bytes"] == pytest.approx(sum(layout["memory_bytes_parts"].values()), rel=1e-12)
+    for total, parts in (("step_seconds", "step_seconds_parts"), ("memory_bytes", "memory_bytes_parts")):
+        assert layout[total] == pytest.approx(sum(layout[parts].values()), rel=1e-12)
     phases = layout["compute_seconds_by_phase"]
     assert phases.keys() == {"forward", "backward", "recompute"} and 1.8 < phases["backward"] / phases["forward"] < 2.5
     assert sum(phases.values()) == pytest.approx(sum(layout["step_seconds_parts"][kind] for kind in kinds))
@@ -44,52 +39,36 @@ def test_one_layout_is_explained_and_its_numbers_add_up(shown):
     assert layout["tflops_per_gpu"] * 1e12 == pytest.approx(312e12 * layout["mfu"], rel=1e-12)
     whole = layout["whole_run"]
     assert whole["days"] == pytest.approx(whole["busy_days"] / whole["goodput"]) and whole["cost"] is None
-    steps = whole["steps"] * layout["step_seconds"] / 86400
-    assert whole["gpu_hours"] == pytest.approx(whole["days"] * 24 * 1024) and whole["busy_days"] == pytest.approx(steps)
-    assert {sent["axis"] for sent in layout["sent"]} == {"tp", "pp", "dp"}
-    assert {sent["leaves_node"] for sent in layout["sent"] if sent["axis"] == "tp"} == {False}
+    assert whole["gpu_hours"] == pytest.approx(whole["days"] * 24 * 1024)
+    assert whole["busy_days"] == pytest.approx(whole["steps"] * layout["step_seconds"] / 86400)
+    assert {(sent["axis"], sent["leaves_node"]) for sent in layout["sent"]} >= {("tp", False), ("dp", True)}
     (flash,) = shown(*ONE, "--attention", "flash", json_too=True)["layouts"]  # counts the pairs that it computes
     assert flash["mfu"] == flash["mfu_causal"] == flash["hfu"] < flash["mfu_all_pairs"]
+    out = shown(*ONE, "--price", "2")
+    assert "This does not fit" not in out and "192 micro-batches on each rank" in out and "cost " in out
 
 
 def test_the_best_layouts_and_why_the_others_lose(shown):
     recipe = ["--model", "llama3-8b", "--cluster", "h100:16", "--batch", "64", "--top", "3"]
     out = shown(*recipe)
-    assert re.search(r"the quickest of [\d,]+ legal layouts", out)
     assert "2 loses to 1:" in out and "3 loses to 1:" in out and "4 loses" not in out
-    told = shown(*recipe, json_too=True)
-    steps = [layout["step_seconds"] for layout in told["layouts"]]
-    assert len(steps) == 3 and steps == pytest.approx(sorted(steps), rel=1e-3)
-    assert all(layout["fits"] for layout in told["layouts"]) and told["search"]["legal"] > told["search"]["planned"]
 
 
 def test_what_does_not_fit_says_by_how_much_and_what_would_help(shown):
     model = "layers=32,width=4096,heads=32,vocab=32000,context=2048"
-    seven = ["--model", model, "--cluster", "h100:8", "--batch", "64"]
-    out = shown(*seven, "--layout", "dp=8")
-    assert re.search(r"This does not fit: [\d.]+ GB too much on each GPU", out) and "zero=1: " in out
-    told = shown(*seven, "--layout", "dp=8", json_too=True)
-    assert not told["layouts"][0]["fits"] and told["layouts"][0]["changes"]["zero=3"]["fits"]
+    seven = ["--model", model, "--cluster", "h100:8", "--batch", "64", "--layout", "dp=8"]
+    assert re.search(r"This does not fit: [\d.]+ GB too much on each GPU", shown(*seven))
     big = ["--model", "llama3-405b", "--cluster", "h100:8", "--batch", "8"]
-    out = shown(*big, status=1)
-    assert re.search(r"None of [\d,]+ legal layouts fits 80.0 GB", out) and "94 GPUs could hold them" in out
-    assert shown(*big, status=1, json_too=True)["smallest"][0]["memory_bytes"] > 80e9
+    assert "94 GPUs could hold them" in shown(*big, status=1)
     none = shown("--model", "llama3-8b", "--cluster", "h100:41x1", "--batch", "8", status=1)
     assert "No layout is legal: 41 GPUs cannot share 8 sequences evenly" in none
 
 
-def test_a_step_in_tokens(shown):
-    llama = ["--model", "llama3-8b", "--cluster", "h100:8", "--batch-tokens", "1M", "--layout", "zero=3"]
-    told = shown(*llama, json_too=True)
+def test_a_step_in_tokens_another_context_and_all_published_runs(shown):
+    told = shown("--model=llama3-8b", "--cluster=h100:8", "--batch-tokens=1M", "--layout=zero=3", json_too=True)
     assert told["batch"] == 128 and told["batch_tokens"] == 2**20
     gpt3 = ["--model", "gpt3-175b", "--cluster", "a100:64", "--layout", "tp=8,pp=8"]
-    assert shown(*gpt3, "--batch-tokens", "3276800", json_too=True)["batch"] == 1600
     assert shown(*gpt3, "--batch", "64", "--context", "4096", json_too=True)["context"] == 4096
-
-
-def test_plans_are_held_against_published_runs(shown):
-    out = shown("--validate")
-    assert "Korthikanti 22B" in out and "errors" in out
     told = shown("--validate", json_too=True)
-    assert len(told["runs"]) == len(compare_all()) and not any(run["problem"] for run in told["runs"])
+    assert len(told["runs"]) == len(published_runs()) and not any(run["problem"] for run in told["runs"])
     assert set(told["errors"]["tensor and pipeline parallel"]) == {"step_seconds", "mfu", "memory_bytes"}

@@ -1,15 +1,16 @@
-"""Where the time of a step goes."""
+"""Where the time of a step goes; MFU and HFU next to the closed form, and what they are divided by."""
 
-from itertools import pairwise
+from dataclasses import replace
 
 import pytest
 from choosing import long
 
 from minidist.analysis.time import breakdown
+from minidist.analysis.time.utilization import KINDS, NO_CORE, Utilization, palm_flops_per_token, shares, shares_of_time
 from minidist.trace import Event, Kernel, Message
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.result import RunOptions
+from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run
 
 
@@ -22,98 +23,77 @@ def log(shift: int, *entries) -> list:
     return [Event("step 0", "step", -500, -400), *entries, Event("step 1", "step", shift, shift + 100)]
 
 
-def times(*logs: list) -> list[dict[str, float]]:
-    """The ns of each kind in the last step, without those that took none."""
-    return [
-        {kind: round(1e9 * seconds) for kind, seconds in steps[-1].items() if seconds}
-        for steps in breakdown.seconds_by_kind(logs)
-    ]
+POLLING = Event("wait for rank 1", "wait", 20, 40)
+RECOMPUTING = [  # a product inside a recomputation, inside the backward of an operation that needs its input again
+    Kernel("Linear", 1000, 8, "fp32", 0),
+    Event("Linear", "compute", 20, 35),
+    Event("recompute", "compute", 15, 40),
+    Kernel("GELU.backward", 0, 8, "fp32", 0),
+    Event("GELU.backward", "compute", 12, 50),
+    Event("backward 0", "compute", 10, 60),
+    call("a.1", 75, 80),
+    Event("optimizer", "compute", 70, 90),
+]
+HIDING = [  # two all-reduces in the background: for one the rank waits at the end
+    call("a.1", 10, 30, stream=1),
+    Kernel("Linear.backward", 1000, 8, "fp32", 0),
+    Event("Linear.backward", "compute", 0, 60),
+    call("a.2", 40, 90, stream=1),
+    Event(breakdown.BACKGROUND, "wait", 65, 90),
+    Event("sync gradients", "wait", 60, 95),
+]
+COMPUTING = [call("a.1", 15, 30, stream=1), Event("Add", "compute", 0, 70), call("a.2", 72, 90, stream=1)]
+RECEIVING = [
+    Event("wait for rank 0", "wait", 20, 44),
+    Message("receive", 0, 1, 0, 8, 44),
+    Event("receive 0", "wait", 10, 45),
+    Event("send the rest", "wait", 80, 90),  # nobody takes it
+]
+CASES = {  # each rank's entries, and the ns of each kind
+    "the first rank to arrive waits": (
+        [[call("a", 10, 40), call("b", 50, 60)], [call("a", 35, 40), call("b", 50, 60)]],
+        [{"rest": 60, "communication": 15, "waiting": 25}, {"rest": 85, "communication": 15}],
+    ),
+    "calls of different groups are told apart: rank 2 calls the same collective of another one, late": (
+        [[call("a.1", 20, 50)], [call("a.1", 10, 50)], [call("b.1", 45, 50)]],
+        [
+            {"rest": 70, "communication": 30},
+            {"rest": 60, "waiting": 10, "communication": 30},
+            {"rest": 95, "communication": 5},
+        ],
+    ),
+    "a wait within a collective belongs to it: the other still prepares a message": (
+        [[POLLING, call("a.1", 10, 50)], [call("a.1", 10, 50)]],
+        [{"rest": 60, "communication": 40}] * 2,
+    ),
+    "nested spans count once": (
+        [RECOMPUTING],
+        [{"products": 15, "elementwise": 13, "rest": 10 + 12 + 30, "optimizer": 15, "communication": 5}],
+    ),
+    "what is hidden under compute counts as compute": (
+        [HIDING, COMPUTING],
+        [{"products": 60, "waiting": 7, "communication": 18, "rest": 15}, {"elementwise": 70, "rest": 30}],
+    ),
+    "a message is waited for until it is sent": (
+        [[Message("send", 0, 1, 0, 8, 30)], RECEIVING],
+        [{"rest": 100}, {"waiting": 20 + 10, "communication": 15, "rest": 55}],
+    ),
+    "what is between steps is left out": (
+        [[Event("Add", "compute", -300, -200), Event("Add", "compute", 10, 30)]],
+        [{"elementwise": 20, "rest": 80}],
+    ),
+}
 
 
-def test_the_first_rank_to_arrive_waits():
-    early, late = (
-        log(shift, *(call(str(i), *span) for i, span in enumerate(spans)))
-        for shift, spans in ((0, [(10, 40), (50, 60)]), (5, [(30, 41), (50, 65)]))
-    )
+def test_each_kind_takes_the_time_that_is_counted_by_hand():
+    for claim, (entries, expected) in CASES.items():
+        steps = [each[-1] for each in breakdown.seconds_by_kind([log(0, *each) for each in entries])]
+        found = [{kind: round(1e9 * seconds) for kind, seconds in step.items() if seconds} for step in steps]
+        assert found == expected, claim
+    early, late = log(0, call("0", 10, 40), call("1", 50, 60)), log(5, call("0", 30, 41), call("1", 50, 65))
     first, second = breakdown.seconds([early, late])
     assert first == pytest.approx({"compute": 60 / 1e9, "communication": 20 / 1e9, "waiting": 20 / 1e9})
     assert second == pytest.approx({"compute": 74 / 1e9, "communication": 26 / 1e9, "waiting": 0})
-
-
-def test_calls_of_different_groups_are_told_apart():
-    """Ranks 0 and 1 are a group, rank 2 calls the same collective of another one, late."""
-    same, other = [log(0, call("a.1", start, 50)) for start in (20, 10)], log(0, call("b.1", 45, 50))
-    assert times(*same, other) == [
-        {"rest": 70, "communication": 30},
-        {"rest": 60, "waiting": 10, "communication": 30},
-        {"rest": 95, "communication": 5},
-    ]
-
-
-def test_a_wait_within_a_collective_belongs_to_it():
-    """Both ranks have called it, and one polls for a message of it that the other still prepares."""
-    polling = [Event("wait for rank 1", "wait", 20, 40), call("a.1", 10, 50)]
-    assert times(log(0, *polling), log(0, call("a.1", 10, 50))) == [{"rest": 60, "communication": 40}] * 2
-
-
-def test_nested_spans_count_once():
-    """A product inside a recomputation, inside the backward of an operation that has to have its input again."""
-    entries = [
-        Kernel("Linear", 1000, 8, "fp32", 0),
-        Event("Linear", "compute", 20, 35),
-        Event("recompute", "compute", 15, 40),
-        Kernel("GELU.backward", 0, 8, "fp32", 0),
-        Event("GELU.backward", "compute", 12, 50),
-        Event("backward 0", "compute", 10, 60),
-        call("a.1", 75, 80),
-        Event("optimizer", "compute", 70, 90),
-    ]
-    assert times(log(0, *entries)) == [
-        {"products": 15, "elementwise": 13, "rest": 10 + 12 + 30, "optimizer": 15, "communication": 5}
-    ]
-
-
-def test_what_is_hidden_under_compute_counts_as_compute():
-    """Two all-reduces in the background: one runs while the rank computes, for the other it waits at the end."""
-    kernel = Kernel("Linear.backward", 1000, 8, "fp32", 0)
-    first = [
-        call("a.1", 10, 30, stream=1),
-        kernel,
-        Event("Linear.backward", "compute", 0, 60),
-        call("a.2", 40, 90, stream=1),
-        Event(breakdown.BACKGROUND, "wait", 65, 90),
-        Event("sync gradients", "wait", 60, 95),
-    ]
-    second = [call("a.1", 15, 30, stream=1), Event("Add", "compute", 0, 70), call("a.2", 72, 90, stream=1)]
-    assert times(log(0, *first), log(0, *second)) == [
-        {"products": 60, "waiting": 7, "communication": 18, "rest": 15},
-        {"elementwise": 70, "rest": 30},
-    ]
-
-
-def test_a_message_is_waited_for_until_it_is_sent():
-    sender = [Message("send", 0, 1, 0, 8, 30)]
-    receiver = [
-        Event("wait for rank 0", "wait", 20, 44),
-        Message("receive", 0, 1, 0, 8, 44),
-        Event("receive 0", "wait", 10, 45),
-        Event("send the rest", "wait", 80, 90),  # nobody takes it
-    ]
-    first, second = times(log(0, *sender), log(0, *receiver))
-    assert first == {"rest": 100}
-    assert second == {"waiting": 20 + 10, "communication": 15, "rest": 55}
-
-
-def test_what_is_between_steps_is_left_out():
-    early, late = Event("Add", "compute", -450, -430), Event("Add", "compute", -300, -200)
-    (first, second), *_ = breakdown.seconds_by_kind([log(0, early, late)])
-    assert first["elementwise"] == 20 / 1e9 and second["elementwise"] == 0
-    assert sum(first.values()) == pytest.approx(100 / 1e9) == sum(second.values())
-
-
-def test_a_log_without_a_step_is_refused():
-    with pytest.raises(ValueError, match="no event on the track 'step'"):
-        breakdown.seconds_by_kind([log(0), [Event("Add", "compute", 0, 1)]])
 
 
 RUNS = {
@@ -133,11 +113,84 @@ def test_a_real_run_adds_up(ranks, layout):
     result = run(ranks(split.world_size), config, split, RunOptions(trace=True))
     logs = [rank.log for rank in result.ranks]
     for steps, entries in zip(breakdown.seconds_by_kind(logs), logs, strict=True):
-        spans = [entry for entry in entries if getattr(entry, "track", "") == "step" and isinstance(entry, Event)]
-        assert len(steps) == len(spans) == 2 and all(a.end <= b.start for a, b in pairwise(spans))
+        spans = [entry for entry in entries if isinstance(entry, Event) and entry.track == "step"]
         for found, span in zip(steps, spans, strict=True):
-            assert sum(found.values()) == pytest.approx((span.end - span.start) / 1e9)
-            assert min(found.values()) >= 0
+            assert sum(found.values()) == pytest.approx((span.end - span.start) / 1e9) and min(found.values()) >= 0
             assert min(found[kind] for kind in ("products", "elementwise", "optimizer", "rest")) > 0
             assert (found["communication"] + found["waiting"] > 0) == (split.world_size > 1)
-    assert all(found["compute"] > 0 for found in breakdown.seconds(logs))
+
+
+CONFIG = TrainConfig(layers=3, heads=4, width=16, context=32, global_batch=4, steps=2)
+VOCABULARY = 256  # bytes
+
+
+def model_flops(result: Run) -> int:
+    """Of one step, over all ranks."""
+    used = [Utilization.of_rank([1.0], rank.step_flops, 1.0) for rank in result.ranks]
+    return sum(one.model_flops for one in used) // result.steps_here
+
+
+def closed_form(config: TrainConfig) -> int:
+    """PaLM's estimate of a step, with the parameters that multiply activations: those of the blocks, and the head.
+
+    The head's weight is the embedding's, which as an embedding takes no product; biases, LayerNorms and the positions
+    take none either.
+    """
+    parameters = config.layers * 12 * config.width**2 + VOCABULARY * config.width
+    per_token = palm_flops_per_token(parameters, config.layers, config.width, config.context)
+    return config.tokens_per_step * per_token
+
+
+def test_the_closed_form_counts_masked_scores_and_tiles_above_the_diagonal_are_skipped(ranks):
+    """With 4 x 4 tiles 10 of 16 are computed. Backward computes scores again, which are half of forward's products."""
+    config = replace(CONFIG, attention="tiled", attention_tile=8)
+    scores = 12 * config.layers * config.width * config.context * config.tokens_per_step
+    result = run(ranks(1), config, Layout())
+    assert model_flops(result) == closed_form(config) - scores * 6 // 16
+    assert result.ranks[0].step_flops["recompute"] == config.steps * scores * 10 // 16 // 3 // 2
+
+
+def test_the_count_is_the_closed_form_in_every_layout(ranks):
+    for text in ("dp=2", "tp=2,sp=1", "pp=2", "zero=3,dp=2", "recompute=full", "dp=2,recompute=selective"):
+        layout = Layout.parse(text)
+        result = run(ranks(layout.world_size), CONFIG, layout)
+        assert model_flops(result) == closed_form(CONFIG), text
+        own = [Utilization.of_rank(rank.step_seconds, rank.step_flops, 1e9) for rank in result.ranks]
+        whole = Utilization.of_run(own)
+        assert whole.mfu > 0 and (whole.hfu > whole.mfu if layout.recompute != "none" else whole.hfu == whole.mfu), text
+        if layout.recompute == "full":  # the blocks' forward once more: all but the head
+            head = 6 * VOCABULARY * CONFIG.width * CONFIG.tokens_per_step
+            assert whole.hardware_flops - whole.model_flops == CONFIG.steps * (closed_form(CONFIG) - head) // 3
+
+
+def test_steps_that_are_computed_again_to_check_them_do_not_count_and_those_that_overflowed_do(ranks):
+    result = run(ranks(1), CONFIG, Layout(), RunOptions(check_replicas=1, check_by="replay"))
+    assert model_flops(result) == closed_form(CONFIG)
+    assert sum(result.ranks[0].flops.values()) == 2 * CONFIG.steps * closed_form(CONFIG)
+    config = replace(CONFIG, precision="fp16", loss_scale=2.0**40)  # no step updates anything
+    result = run(ranks(1), config, Layout(), RunOptions(trace=True))
+    assert result.ranks[0].skipped_steps == config.steps and model_flops(result) == closed_form(config)
+
+
+def test_utilization_by_hand():
+    """Two ranks with a peak of 100 FLOP/s each. One takes 2 and 3 seconds for its steps, the other is done earlier."""
+    slow = Utilization.of_rank([2.0, 3.0], {"forward": 50, "backward": 100, "recompute": 50}, 100.0)
+    fast = Utilization.of_rank([1.0, 3.0], {"forward": 40, "backward": 60}, 100.0)
+    assert (slow.speed, slow.mfu, slow.hfu) == (30.0, 0.3, 0.4)
+    assert (fast.speed, fast.mfu, fast.hfu) == (25.0, 0.25, 0.25)
+    whole = Utilization.of_run([slow, fast])
+    assert (whole.seconds, whole.speed, whole.mfu, whole.hfu) == (5.0, 50.0, 0.25, 0.3)
+    assert whole.as_dict()["mfu"] == 0.25 and whole.as_dict()["model_flops"] == 250
+
+
+def test_nothing_is_divided_by_zero_and_waiting_for_a_core_is_taken_from_all_computing():
+    for used in Utilization.of_rank([], {}, 5.0), Utilization.of_rank([1.0], {"forward": 8}, 0.0):
+        assert used.mfu == used.hfu == Utilization.of_run([used]).mfu == 0
+    assert set(shares([], 0.0).values()) == {0.0}
+    step = dict.fromkeys(breakdown.KINDS, 0.0) | {"products": 4.0, "rest": 2.0, "optimizer": 2.0, "waiting": 2.0}
+    known = {"products": 0.2, "optimizer": 0.1, "waiting": 0.2, NO_CORE: 0.4, "rest": 0.1}
+    assert {kind: share for kind, share in shares([step], 4.0).items() if share} == known
+    assert shares([step, step], 4.0)["products"] == pytest.approx(0.3)
+    assert shares([step], 100.0)[NO_CORE] == 0.8  # never more than it computed
+    log = [Event("step 7", "step", 0, 1_000_000_000)]  # only the traced steps' waits count
+    assert shares_of_time([log], [[9.0, 9.0, 0.25]])[0] == dict.fromkeys(KINDS, 0.0) | {NO_CORE: 0.25, "rest": 0.75}

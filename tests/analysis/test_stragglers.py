@@ -23,22 +23,20 @@ def watched(seconds, **options):
     return watch, news
 
 
-# One window
-
-
 def test_factors_by_hand():
-    assert slow_ranks([[1, 1, 3, 1], [1, 9, 3, 1], [1, 1, 3, 1]]) == {2: 3}  # an odd step is none
-    assert slow_ranks([[1, 2.5]]) == {1: 2.5} and slow_ranks([[5, 2]]) == {0: 2.5}  # of two the other is the measure
-    assert slow_ranks([[1, 3, 1, 4, 1, 1, 1]]) == {1: 3, 3: 4}  # two of seven do not hide each other
-    assert slow_ranks([[1, 1.75], [1, 1.75]]) == {} and slow_ranks([[1, 1.2, 1]], threshold=1.1) == {1: 1.2}
-    assert slow_ranks([[1, 1, 0.2, 1]]) == {}  # a fast rank makes nobody slow
-    assert slow_ranks([[1, THRESHOLD]]) == {} and list(slow_ranks([[1, np.nextafter(THRESHOLD, 9)]])) == [1]
-    assert slow_ranks(np.ones((7, 1))) == {} and slow_ranks(np.ones((0, 4))) == {}  # nobody to be compared with
-    watch = StragglerWatch([[0], [1]])
-    assert [watch.add(rank, step, 1 + 9.0 * rank) for step in range(20) for rank in (0, 1)] == [[]] * 40
-
-
-# A run
+    for seconds, expected in (
+        ([[1, 1, 3, 1], [1, 9, 3, 1], [1, 1, 3, 1]], {2: 3}),  # an odd step is none
+        ([[1, 2.5]], {1: 2.5}),
+        ([[5, 2]], {0: 2.5}),  # of two the other is the measure
+        ([[1, 3, 1, 4, 1, 1, 1]], {1: 3, 3: 4}),  # two of seven do not hide each other
+        ([[1, 1, 0.2, 1]], {}),  # a fast rank makes nobody slow
+        ([[1, THRESHOLD]], {}),
+        ([[1, np.nextafter(THRESHOLD, 9)]], {1: np.nextafter(THRESHOLD, 9)}),
+        (np.ones((7, 1)), {}),  # nobody to be compared with
+        (np.ones((0, 4)), {}),
+    ):
+        assert slow_ranks(seconds) == expected
+    assert slow_ranks([[1, 1.2, 1]], threshold=1.1) == {1: 1.2}
 
 
 @pytest.mark.filterwarnings("error")
@@ -71,55 +69,38 @@ def test_a_straggler_is_named_once_within_a_window_and_noise_names_nobody():
         assert straggler.factor == pytest.approx(3, rel=0.25)  # its median over 40 steps of that noise
 
 
-def test_a_rank_that_recovers_is_no_straggler_any_more_and_may_become_one_again():
+def test_a_rank_that_recovers_may_become_a_straggler_again_and_two_are_told_apart():
     seconds = np.full((50, 4), 0.1)
     seconds[7:20, 2] = 0.3
     seconds[35:, 2] = 0.5
     watch, news = watched(seconds)
     assert [step for step, _ in news] == [10, 38]  # the fourth of seven
     assert watch.found == [Straggler(2, pytest.approx(3), 7, 19), Straggler(2, pytest.approx(5), 35)]
-    assert [str(straggler) for straggler in watch.found] == [
-        "rank 2 was 3.0 times as slow as the others from step 7 to step 19",
-        "rank 2 is 5.0 times as slow as the others since step 35",
-    ]
-
-
-def test_factors_follow_what_comes_later_two_stragglers_are_told_apart_and_first_steps_judge_nobody():
+    assert str(watch.found[0]) == "rank 2 was 3.0 times as slow as the others from step 7 to step 19"
     seconds = np.full((40, 7), 0.1)
-    seconds[5:, 0], seconds[10:, 0], seconds[12:, 4] = 0.2, 0.4, 0.9
+    seconds[5:, 0], seconds[10:, 0], seconds[12:, 4] = 0.2, 0.4, 0.9  # the factor follows what comes later
     assert watched(seconds)[0].found == [Straggler(0, pytest.approx(4), 5), Straggler(4, pytest.approx(9), 12)]
     seconds = np.full((20, 2), 0.1)
-    seconds[:3, 0] = 9
-    assert watched(seconds)[0].found == []
-    assert watched(seconds, window=5)[0].found != []
+    seconds[:3, 0] = 9  # first steps judge nobody
+    assert watched(seconds)[0].found == [] != watched(seconds, window=5)[0].found
 
 
 def test_reports_may_come_in_any_order_of_the_ranks_and_from_any_first_step():
-    watch = StragglerWatch([[0, 1], [2, 3]])
-    for step in range(100, 110):
-        for rank in (3, 0, 2):
-            watch.add(rank, step, 0.3 if rank == 3 else 0.1)
-    assert watch.found == [Straggler(3, pytest.approx(3), 100)]  # though rank 1 has not reported
-    for step in range(100, 110):
-        watch.add(1, step, 0.9)
-    assert watch.found[1:] == [Straggler(1, pytest.approx(9), 100)]
+    watch = StragglerWatch([[0, 1], [2, 3], [4]])
+    for late, step in product((False, True), range(100, 110)):
+        for rank in (1,) if late else (3, 0, 4, 2):
+            watch.add(rank, step, {1: 0.9, 3: 0.3}.get(rank, 0.1))
+        assert late or all(one.rank == 3 for one in watch.found)  # though rank 1 has not reported
+    assert watch.found == [Straggler(3, pytest.approx(3), 100), Straggler(1, pytest.approx(9), 100)]
 
 
-# Who is compared with whom
-
-
-@pytest.mark.parametrize(
-    ("shape", "options", "expected"),
-    [
+def test_ranks_with_the_same_work():
+    for shape, options, expected in (
         ((1, 3, 1, 1), {}, [[0, 1, 2]]),
         ((2, 2, 1, 1), {}, [[0, 1], [2, 3]]),  # stages have other layers
         ((1, 2, 2, 1), {}, [[0, 1, 2, 3]]),
-        ((1, 2, 2, 1), {"by_chunk": True}, [[0, 2], [1, 3]]),  # in a ring late tokens have more keys
-        ((1, 2, 2, 2), {"by_chunk": True}, [[0, 1, 4, 5], [2, 3, 6, 7]]),
-        ((1, 4, 1, 1), {"experts": 2}, [[0, 2], [1, 3]]),  # ranks with the same experts
-        ((1, 2, 1, 1), {"experts": 2}, [[0], [1]]),
+        ((1, 2, 2, 2), {"by_chunk": True}, [[0, 1, 4, 5], [2, 3, 6, 7]]),  # in a ring late tokens have more keys
+        ((1, 2, 1, 1), {"experts": 2}, [[0], [1]]),  # ranks with the same experts
         ((2, 4, 1, 2), {"experts": 2}, [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]),
-    ],
-)
-def test_ranks_with_the_same_work(shape, options, expected):
-    assert same_work(shape, **options) == expected
+    ):
+        assert same_work(shape, **options) == expected

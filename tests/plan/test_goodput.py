@@ -33,8 +33,6 @@ HOUR = 3600
 M = 3.09 * HOUR  # Llama 3's
 NEVER = 1e9  # seconds
 
-# ── Formulas ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-
 
 def test_rates_are_those_of_llama_3():
     assert sum(UNEXPECTED.values()) == 419 and 419 + PLANNED == 466 and (DAYS, GPUS) == (54, 16_384)
@@ -113,8 +111,6 @@ def test_peers_memory_counts_what_all_choices_count():
     assert recoverable_probability(1024, 2, 513) == 0.0  # a group must lose both
 
 
-# ── The simulation ───────────────────────────────────────────────────────────────────────────────────────────────────
-
 TIMELINES = {  # seconds from each failure to the next, the machines, seconds in all, and where they go
     "trains to 10, 22, 25 (failure), 39; saves to 12, 24, 40 (the end)": (
         [25], {"interval": 10, "pause": 2, "detection": 1, "restart": 3}, 40,
@@ -161,12 +157,10 @@ def test_the_parts_add_up_to_the_total_exactly_and_a_seed_names_a_run():
 
 
 def five_deviations(waste: float, failures: int) -> float:
-    """How far the waste of a run with so many failures may lie from its mean.
+    """How far the waste of a run with so many failures may lie from its mean: once in 1.7 million runs.
 
-    The failures come independently, and each costs a time X of its own. So the standard deviation of their whole cost
-    is sqrt(n E[X^2]), and relative to its mean sqrt(E[X^2] / E[X]^2 / n). The ratio is 4/3 for losses that are spread
-    evenly over an interval, less with a restart added, and 2 if they were exponential; 2 is used here. The cost of
-    failures is less than all of the waste. Five standard deviations are exceeded once in 1.7 million runs.
+    Failures come independently, each costs a time X. Relative to the mean, the deviation of all is
+    sqrt(E[X^2] / E[X]^2 / n); the ratio is 4/3 for evenly spread losses, 2 for exponential ones, which is used here.
     """
     return 5 * sqrt(2 / failures) * waste
 
@@ -188,25 +182,3 @@ def test_long_runs_agree_with_the_complete_model(saves):
     useful = goodput(100.0, 200, 50, recovery=90)  # hardly an interval is finished
     kept = useful * N * 100.0 / 200  # intervals, each kept or not: a count, so about Poisson as well
     assert useful < 0.08 and spent.share("useful") == pytest.approx(useful, rel=5 * sqrt(2 / kept))
-
-
-@pytest.mark.long
-def test_waiting_and_going_on_smaller_agree_with_the_chain():
-    """A stretch of time as long as a repair counts as a sample of the share that waits, a number from 0 to 1 with a
-    variance of at most p (1 - p). A stretch depends on the ones next to it, so three count as one. Of a run that goes
-    on, the number in repair is about Poisson with mean T/M, and the formula is off by a part of the missing machines:
-    those that wait for a save, tau / T of them, and those that would not have trained anyway, the waste."""
-    total, waste = N * M, 1 - goodput(M, 1100, 60, 300)
-    for spares, repair, least in ((0, 2 * M, 64), (4, 2 * M, 64), (4, 24 * HOUR, 1)):
-        machines = Machines(M, 1100, 60, restart=300, machines=64, least=least, spares=spares, repair=repair)
-        spent, case = simulate(machines, total), (M, repair, spares, 64, least)
-        waiting, speed = waiting_share(*case), speed_with_spares(*case)
-        if least == 64:
-            tolerance = 5 * sqrt(3 * waiting * (1 - waiting) * repair / total)
-            assert spent.share("waiting") == pytest.approx(waiting, abs=tolerance), spares
-            tolerance += five_deviations(0.15, N)
-        else:
-            sampling = 5 * sqrt(3 * repair / total) * sqrt(repair / M) / 64
-            tolerance = sampling + (1 - speed) * (waste + 1100 / repair) + five_deviations(waste, N)
-            assert spent.waiting == 0 and 1 - speed > 3 * sampling
-        assert spent.share("useful") == pytest.approx((1 - waste) * speed, abs=tolerance), spares

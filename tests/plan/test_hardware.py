@@ -1,13 +1,20 @@
-"""Hardware as data: vendors' numbers against arithmetic, measured shares of the peak, one's own file, and clusters."""
+"""Hardware as data: vendors' numbers against arithmetic, measured shares of the peak, clusters, the command's page."""
+
+import json
+import re
+from pathlib import Path
 
 import pytest
-from planned import HARDWARE
+from planned import HARDWARE, rows
 
+from minidist.cli import main as cli
 from minidist.comm.nodes.placement import Links
 from minidist.plan.cluster.efficiency import NEAREST, PERFECT, efficiency_of, interpolate, measured
 from minidist.plan.cluster.hardware import ClusterSpec, load
+from minidist.plan.cluster.topologies import bisection_bandwidth, from_toml, topology_of
 
 ALL = load()
+PAGE = (Path(__file__).parents[2] / "docs" / "hardware.md").read_text(encoding="utf-8")
 
 
 def test_peaks_are_units_times_multiply_adds_times_clock_and_double_as_bits_halve():
@@ -105,3 +112,65 @@ def test_clusters_are_read_and_written_with_the_links_of_their_nodes_unless_told
             ClusterSpec.parse(text).check(ranks)
         others = str(caught.value).partition("choose ")[2].split(", or ")[:-1]
         assert others and all(ClusterSpec.parse(other).world_size == ranks for other in others)
+
+
+def shown(capsys, *arguments: str) -> str:
+    assert cli.main(["hardware", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def on_page(heading: str) -> dict[str, list[str]]:
+    """First cell, without its backticks -> the others, of the table below a heading of the page."""
+    (section,) = re.findall(rf"^## {heading}$\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    lines = [line.strip("|") for line in section.splitlines() if line.startswith("|")]
+    cells = [[cell.strip().strip("`") for cell in line.split("|")] for line in lines]
+    return {first: rest for first, *rest in cells[2:]}
+
+
+def test_it_shows_what_there_is_as_the_page_does(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    chips, links, nodes = map(rows, re.split("\nlinks|\nnodes", shown(capsys)))
+    assert on_page("Accelerators") == {name: chips[name][1:] for name in ALL.accelerators}
+    assert {*links} >= {*ALL.links} and on_page("Nodes and links").keys() == ALL.nodes.keys()
+    for name, (title, size, inside, speed, between, slower) in on_page("Nodes and links").items():
+        node = nodes[name]
+        assert [node[0], node[2], node[3]] == [title, inside, between] and size in node[1]
+        assert [f"{ALL.links[link].bandwidth / 1e9:g}" for link in (inside, between)] == [speed, slower]
+    out = shown(capsys, "h100")
+    assert rows(out)["16 bits"] == ["528 x 512 multiply-adds x 2 x 1.83 GHz = 989.43 TFLOP/s"]
+    assert "node h100: DGX H100" in out and "hwLat" in shown(capsys, "nvlink4")
+
+
+def test_a_cluster_has_its_bisection_bandwidth(capsys, tmp_path):
+    """In a network of one's own GPU 2 has the slowest link, so the worst half is GPU 2 alone, and nothing of NVLink."""
+    assert rows(shown(capsys, "tpu-v5p:4x4x8"))["network"] == ["a torus of 4x4x8 chips"]
+    assert "bisection" not in shown(capsys, "h100:1x1")
+    links = [f'[[link]]\nbetween = ["gpu{gpu}", "switch"]\nbandwidth = {5e9 if gpu == 2 else 25e9}' for gpu in range(3)]
+    path = tmp_path / "net.toml"
+    path.write_text("\n".join(['ranks = ["gpu0", "gpu1", "gpu2"]', *links]))
+    out = shown(capsys, f"h100:3,network={path}")
+    assert "the links of" in out and "5 GB/s in each direction" in out and "NVLink" not in out
+    for text, (accelerators, _, bisection) in on_page("Clusters").items():
+        spec = ClusterSpec.parse(text)
+        assert f"{spec.world_size:,}" == accelerators
+        assert f"{bisection_bandwidth(topology_of(spec)) / 1e9:,.0f}" == bisection
+
+
+def test_json_has_the_numbers_and_ones_own_file_comes_on_top(capsys, tmp_path):
+    found, node, cluster = (json.loads(shown(capsys, *name, "--json", "-")) for name in ((), ("h100",), ("h100:2x8",)))
+    assert found["accelerators"]["h100"]["flops"]["bf16"] == 989.4e12 and found["nodes"].keys() == ALL.nodes.keys()
+    assert node["node"]["inside"] == "nvlink4" and cluster["bisection_bandwidth"] == 400e9
+    (tmp_path / "own.toml").write_text(HARDWARE)
+    own, path = ["--hardware", str(tmp_path / "own.toml")], tmp_path / "roof.png"
+    assert rows(shown(capsys, *own))["mine"][1:] == ["16", "0.5", "10", "40", "", "80"]
+    assert f"roofline: {path}" in shown(capsys, "mine", *own, "--png", str(path)) and path.stat().st_size > 10_000
+
+
+def test_the_pages_files_are_read(tmp_path):
+    graph, own = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    (tmp_path / "own.toml").write_text(own)
+    spec = ClusterSpec.parse(f"{tmp_path / 'own.toml'}:2x4")
+    assert spec.accelerator.name == "My GPU" and spec.nics == 1 and spec.world_size == 8
+    links = "".join(graph[graph.index("[[link]]") :].replace("gpu0", f"gpu{rank}") + "\n" for rank in range(3))
+    (tmp_path / "graph.toml").write_text(graph[: graph.index("[[link]]")] + links)
+    assert from_toml(tmp_path / "graph.toml").nodes == (0, 0, 1)

@@ -91,13 +91,9 @@ def test_what_is_needed_and_what_there_is_are_told_in_a_line(available):
     for enough in (40 * P, None):  # where nobody knows, nothing is refused
         available(enough)
         check_memory(CONFIG, two)
-    for count, layout, message in (
-        (40 * P, "dp=2", r"needs at least 2\.4 MB for the 2 ranks of layout dp=2 together: parameters 476\.7 kB,"),
-        (32 * P, "zero=3,dp=8", "initializing it on every rank needs at least .* 8 ranks of layout dp=8,zero=3"),
-    ):
-        available(count - 1)
-        with pytest.raises(ValueError, match=message):
-            check_memory(CONFIG, Layout.parse(layout))
+    available(32 * P - 1)
+    with pytest.raises(ValueError, match=r"initializing it on every rank needs at least .* layout dp=8,zero=3"):
+        check_memory(CONFIG, Layout.parse("zero=3,dp=8"))
     texts = [written(count) for count in (0, 1000, 999_949, 20_600_000_000, 10**19)]
     assert texts == ["0 bytes", "1.0 kB", "999.9 kB", "20.6 GB", "10,000.0 PB"]
 
@@ -147,9 +143,6 @@ def test_no_memory_error_ends_in_an_empty_message(monkeypatch, capsys):
         assert cli.main(["train", "--dp=2"]) == 2
         err = capsys.readouterr().err
         assert message in err and "Traceback" not in err
-
-
-# ── What is available ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_tightest_limit_counts_of_the_machine_and_of_the_cgroups_around(tmp_path, monkeypatch):

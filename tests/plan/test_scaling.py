@@ -4,7 +4,6 @@ The published figures are those of Hoffmann et al. (2022), Besiroglu et al. (202
 ("Go smol or go home", 2023) and Sardana et al. (2023).
 """
 
-import importlib
 import re
 from dataclasses import replace
 from itertools import product
@@ -17,21 +16,18 @@ from planned import rows
 from minidist.cli import main as cli
 from minidist.nn.random import generator
 from minidist.plan.scaling import kaplan
-from minidist.plan.scaling.experiment import Experiment, Run, by_budget
+from minidist.plan.scaling.experiment import Experiment, by_budget
 from minidist.plan.scaling.fit import fit
 from minidist.plan.scaling.isoflop import parabola, power_law
 from minidist.plan.scaling.laws import BESIROGLU, HOFFMANN, HOFFMANN_UNROUNDED, LAWS, ScalingLaw, Training
 from minidist.plan.scaling.overtraining import cheapest_with_inference, overtraining, smaller_model
 from minidist.plan.scaling.published import APPROACH_1, APPROACH_2, APPROACH_3, CHINCHILLA, GOPHER, GOPHER_FLOPS, SIZES
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "scaling.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text(encoding="utf-8")
 DE_VRIES = ScalingLaw("de-vries", 1.69, 406.4, 410.7, 0.336, 0.283)  # also Sardana et al., appendix A
 SMALL = ScalingLaw("small", E=1.1, A=60.0, B=900.0, alpha=0.45, beta=0.5)  # as of thousands of parameters
 CONSTANTS = ("E", "A", "B", "alpha", "beta")
 NOISE = 0.004  # of the logarithm of a loss
-
-# ── Laws ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_laws_give_the_published_examples():
@@ -107,9 +103,6 @@ def test_closed_forms_are_numeric_minima(law):
     assert law.tokens_to_reach(best.loss, 1.001 * law.smallest(best.loss)) > 100 * best.tokens
 
 
-# ── Fits ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def isoflop_runs(law: ScalingLaw, budgets: tuple[float, ...], noise: float = 0.0, seed: int = 0) -> list[Training]:
     """Seven sizes around the best one of each budget."""
     random, runs = generator("test of fits", seed), []
@@ -148,11 +141,8 @@ def test_no_direction_improves_the_fit():
 
 @pytest.mark.long
 def test_intervals_cover_what_is_true_about_as_often_as_they_say():
-    """90 % intervals, 30 experiments: a fair one covers 23 or more with a probability above 97 %.
-
-    Resampled runs are known to be a little sure of themselves in small samples, so 20 are asked for; half the width
-    would cover 18 at best. All random numbers are named: the test has one outcome.
-    """
+    """90 % intervals of 30 experiments: a fair one covers 23 or more with a probability above 97 %, and resampled runs
+    are a little sure of themselves in small samples. Half the width would cover 18 at best."""
     budgets, asked = (1e10, 3e10, 1e11, 3e11), SMALL.optimum(1.2e12)
     covered = predicted = 0
     for seed in range(30):
@@ -190,57 +180,27 @@ def test_parabolas_come_back_and_their_minima_follow_the_power_law_of_the_law():
     assert power_law({1.0: 3.0, 10.0: 30.0})(100.0) == pytest.approx(300)
 
 
-# ── The measured experiment, and its page ────────────────────────────────────────────────────────────────────────────
-
-
 @pytest.fixture(scope="module")
 def measured() -> Experiment:
     return Experiment.read()
 
 
-@pytest.fixture
-def benchmark(monkeypatch):
-    """benchmarks/scaling.py as a module."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("scaling")
-
-
-def test_the_measured_runs_are_those_of_the_benchmark_and_look_like_a_scaling_law(measured, benchmark):
-    for run in measured.runs + measured.next_runs:  # within half a step of its budget; products are little above 6ND
-        config, parameters = benchmark.config_of(run.width, run.budget, measured.layers)
-        assert run.parameters == parameters and run.tokens == config.steps * config.tokens_per_step
-        assert abs(run.training.flops - run.budget) <= 6 * parameters * config.tokens_per_step / 2
-        assert 1 < run.flops / run.training.flops < 1.2
+def test_the_measured_runs_look_like_a_scaling_law(measured):
+    for run in measured.runs + measured.next_runs:  # within a few steps of its budget; products are little above 6ND
+        assert run.training.flops == pytest.approx(run.budget, rel=0.05) and 1 < run.flops / run.training.flops < 1.2
     assert all(one.is_inside for one in measured.curves)
     lowest = [min(run.loss for run in runs) for runs in by_budget(measured.runs + measured.next_runs).values()]
     assert lowest == sorted(lowest, reverse=True) and len(lowest) >= 4
-    assert {run.budget for run in measured.next_runs} == {benchmark.NEXT * max(run.budget for run in measured.runs)}
-    assert benchmark.each_line_once(b"a\n\nb\n  a\n\nc") == b"a\n\nb\n\nc"
-
-
-def test_an_experiment_comes_back_from_its_file(tmp_path):
-    pairs = [(budget, width, budget / 6000 / width) for budget, width in product((1e10, 1e11, 1e12), (4, 8, 16, 32))]
-    runs = tuple(Run(C, width, 1000 * width, round(D), 7, SMALL.loss(1000 * width, D)) for C, width, D in pairs)
-    found = Experiment(2, runs[:8], runs[8:], text_tokens=5)
-    found.write(tmp_path / "experiment.json")
-    assert Experiment.read(tmp_path / "experiment.json") == found
-    assert [curve.flops for curve in found.curves] == [1e10, 1e11] and found.best_size(1e10) > 0
-    assert found.backtest() == Experiment(2, runs[:4], runs[4:8], text_tokens=5)
 
 
 @pytest.mark.long
-def test_the_page_shows_every_run_the_law_and_what_it_predicts(measured, benchmark):
-    law, page = measured.fit.law, PAGE.replace("**", "")
-    curves = measured.curves + Experiment(measured.layers, measured.next_runs, (), measured.text_tokens).curves
-    tables = benchmark.runs_table(measured), benchmark.law_table(measured.fit), benchmark.sizes_table(measured, curves)
-    for table in tables:
-        for row in zip(*(column.cells for column in table.columns if column.header != "products / C"), strict=True):
-            assert f"| {' | '.join(row)} |" in page
+def test_the_law_predicts_the_next_budget_and_the_page_says_so(measured):
     smallest, predicted, largest = measured.next_runs
-    best = law.optimum(predicted.budget).parameters
-    assert f"{best:,.0f} parameters" in PAGE and predicted.loss < min(smallest.loss, largest.loss)
-    limits = [measured.fit.predicted(run.parameters, run.tokens) for run in measured.next_runs]
-    assert limits[1][0] < predicted.loss < limits[1][1] and limits[2][0] < largest.loss < limits[2][1]
+    assert f"{measured.fit.law.optimum(predicted.budget).parameters:,.0f} parameters" in PAGE
+    assert predicted.loss < min(smallest.loss, largest.loss)
+    for run in (predicted, largest):
+        low, high = measured.fit.predicted(run.parameters, run.tokens)
+        assert low < run.loss < high
     backtest = measured.backtest()
     lowest = min(backtest.next_runs, key=lambda run: run.loss)
     low, high = backtest.fit.predicted(lowest.parameters, lowest.tokens)

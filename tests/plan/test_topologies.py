@@ -19,9 +19,6 @@ def cluster(text: str) -> Topology:
     return topology_of(ClusterSpec.parse(text))
 
 
-# ── Routes ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
 def test_routes_lead_from_rank_to_rank_over_links_that_exist():
     """And cross no other rank's GPU, but where there is no spine and in a torus."""
     for text in CLUSTERS:
@@ -39,10 +36,8 @@ def test_routes_lead_from_rank_to_rank_over_links_that_exist():
 
 
 def test_a_message_crosses_the_switches_that_are_built_between_two_gpus():
-    tree, rails, only, over, two = map(cluster, (
-        "h100:2x8", "h100:2x8,network=rails,oversubscription=8", "h100:2x8,network=rail-only",
-        "h100:4x8,oversubscription=4", "v100:2x16",
-    ))  # fmt: skip
+    clusters = "h100:2x8", "h100:2x8,network=rails,oversubscription=8", "h100:2x8,network=rail-only"
+    tree, rails, only = map(cluster, clusters)
     inside = (("node0.gpu3", "node0.switch"), ("node0.switch", "node0.gpu4"))
     assert tree.route(3, 4) == rails.route(3, 4) == only.route(3, 4) == inside and tree.nodes == (0,) * 8 + (1,) * 8
     assert rails.route(3, 11) == (("node0.gpu3", "leaf3"), ("leaf3", "node1.gpu3"))  # equal places meet on a leaf
@@ -54,12 +49,6 @@ def test_a_message_crosses_the_switches_that_are_built_between_two_gpus():
         (single_switch(5, Link(1e9, 4e-6)), (1, 4), 4e-6, 1e9),
     ):  # fmt: skip
         assert (graph.latency(*pair), graph.bandwidth(*pair)) == (pytest.approx(latency), bandwidth), pair
-    routes = [{*over.route(gpu, 8 + gpu)} for gpu in range(8)]
-    shared = set.intersection(*routes)  # the node's uplink, and nothing before it
-    assert shared == {("leaf0", "spine"), ("spine", "leaf1")} and not {*over.route(8, 0)} & routes[0]
-    assert {over.links[edge].bandwidth for edge in shared} == {8 * 50e9 / 4}
-    first, second, third = ({*two.route(gpu, 16 + gpu)} for gpu in (0, 1, 2))  # GPUs share a network card
-    assert ("node0.nic0", "leaf0") in (first & second) - third and two.links["leaf0", "spine"].bandwidth == 8 * 12.5e9
 
 
 def test_distances_in_a_torus_are_those_of_its_coordinates_one_dimension_after_the_other():
@@ -79,12 +68,8 @@ def test_distances_in_a_torus_are_those_of_its_coordinates_one_dimension_after_t
 
 def test_each_chip_has_two_neighbours_in_every_dimension():
     assert len(torus((4, 5, 6), Link(1e9)).links) == 6 * 4 * 5 * 6
-    assert len(torus((2, 1), Link(1e9)).links) == 2  # around a side of two is the same link
-    sides = {"4x4x4": 6 * 64, "2x4x4": 2 * (16 + 2 * 24), "4x4": 2 * 24}  # around from four on each
+    sides = {"4x4x4": 6 * 64, "2x4x4": 2 * (16 + 2 * 24)}  # around from four on each
     assert {side: len(cluster(f"tpu-v4:{side}").links) for side in sides} == sides
-
-
-# ── Bisection bandwidth ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_bisections_are_those_of_textbooks():

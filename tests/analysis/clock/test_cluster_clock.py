@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from minidist import trace
+from minidist.analysis.clock.fairness import fair_rates
 from minidist.analysis.clock.replay import replay
 from minidist.analysis.clock.report import report
 from minidist.comm import all_reduce, broadcast
@@ -21,23 +22,19 @@ ALPHA, BETA = 3e-6, 1 / 40e9  # of every pair of ranks
 EXACT = 1e-9  # relative: thousands of float64 additions, each of 1e-16
 
 
-def star(ranks: int, shared: dict | None = None) -> Topology:
+def star(ranks: int) -> Topology:
     """Ranks around a switch: a port out and a port in for each, half of the latency in each of them."""
-    links = {}
-    for rank in range(ranks):
-        links[f"gpu{rank}", "switch"] = links["switch", f"gpu{rank}"] = Link(1 / BETA, ALPHA / 2)
-    return Topology(tuple(f"gpu{rank}" for rank in range(ranks)), (0,) * ranks, links | (shared or {}))
+    chips = tuple(f"gpu{rank}" for rank in range(ranks))
+    links = {edge: Link(1 / BETA, ALPHA / 2) for chip in chips for edge in ((chip, "switch"), ("switch", chip))}
+    return Topology(chips, (0,) * ranks, links)
 
 
 def two_nodes(size: int, uplink: float) -> Topology:
     """Two nodes of so many ranks, with one shared link in each direction between their switches."""
-    links = {}
-    for rank in range(2 * size):
-        links[f"gpu{rank}", f"node{rank // size}"] = links[f"node{rank // size}", f"gpu{rank}"] = Link(1 / BETA, 0)
-    links["node0", "node1"] = links["node1", "node0"] = Link(uplink, 0)
-    return Topology(
-        tuple(f"gpu{rank}" for rank in range(2 * size)), tuple(rank // size for rank in range(2 * size)), links
-    )
+    chips, nodes = tuple(f"gpu{rank}" for rank in range(2 * size)), tuple(rank // size for rank in range(2 * size))
+    edges = {(chip, f"node{node}") for chip, node in zip(chips, nodes, strict=True)}
+    links = {edge: Link(1 / BETA, 0) for one in edges for edge in (one, one[::-1])}
+    return Topology(chips, nodes, links | {(f"node{a}", f"node{1 - a}"): Link(uplink, 0) for a in (0, 1)})
 
 
 def free(ranks: int) -> Topology:
@@ -49,11 +46,8 @@ def free(ranks: int) -> Topology:
 def traced(world, fn, *args) -> list:
     """The log of this rank while it runs a function."""
     trace.start()
-    try:
-        fn(world, *args)
-    finally:
-        log = trace.stop()
-    return log
+    fn(world, *args)
+    return trace.stop()
 
 
 @pytest.fixture
@@ -98,39 +92,11 @@ def crossing(world, elements):
 
 @pytest.mark.parametrize("size", [2, 6])
 def test_messages_between_nodes_share_the_uplink(recorded, size):
-    logs = recorded(crossing, size, 100_000)
-    topology = two_nodes(size // 2, 10e9)
-    found = replay(logs, topology, None)
+    found = replay(recorded(crossing, size, 100_000), two_nodes(size // 2, 10e9), None)
+    told = report(found)
     assert found.seconds == pytest.approx(size // 2 * 400_000 / 10e9, rel=EXACT)
-    told = report(found)
     assert told.links[0].edge == ("node0", "node1") and told.links[0].utilization == pytest.approx(1)
-    assert told.slowed == pytest.approx(max(1, size // 2))
-    assert told.bytes_between_nodes == size // 2 * 400_000
-
-
-def test_messages_share_ports_pay_the_latency_once_and_both_directions_work_at_the_same_time(recorded):
-    for size in (2, 5):
-        seconds = replay(recorded(sending_all_at_once, size, 10_000), star(size), None).seconds
-        assert seconds == pytest.approx(ALPHA + (size - 1) * 40_000 * BETA, rel=EXACT)
-
-
-def overlapping(world, elements, flops):
-    work = all_reduce(np.ones(elements, np.float32), group=world, async_op=True, algorithm="ring")
-    trace.kernel("product", flops, 0)
-    work.wait()
-    trace.kernel("product", flops, 0)
-
-
-@pytest.mark.parametrize("flops", [0, 10, 1000])
-def test_asynchronous_collectives_run_beside_kernels(recorded, flops):
-    """max(compute, communication) + compute; one FLOP takes a microsecond."""
-    logs = recorded(overlapping, 4, 84_000, flops)
-    topology = star(4)
-    found = replay(logs, topology, lambda kernel: kernel.flops * 1e-6)
-    ring = 2 * 3 * (ALPHA + 84_000 * BETA)
-    assert found.seconds == pytest.approx(max(ring, flops * 1e-6) + flops * 1e-6, rel=EXACT)
-    told = report(found)
-    assert told.ranks[0].hidden_share == pytest.approx(min(1, flops * 1e-6 / ring), rel=1e-6)
+    assert told.slowed == pytest.approx(size // 2) and told.bytes_between_nodes == size // 2 * 400_000
 
 
 def two_groups(world, elements):
@@ -142,8 +108,27 @@ def two_groups(world, elements):
         work.wait()
 
 
-def test_streams_of_one_rank_use_one_connection_in_turn(recorded):
+def test_messages_share_ports_pay_the_latency_once_and_both_directions_work_at_the_same_time(recorded):
+    for size in (2, 5):
+        seconds = replay(recorded(sending_all_at_once, size, 10_000), star(size), None).seconds
+        assert seconds == pytest.approx(ALPHA + (size - 1) * 40_000 * BETA, rel=EXACT)
     assert replay(recorded(two_groups, 2, 10_000), star(2), None).seconds == pytest.approx(ALPHA + 80_000 * BETA)
+
+
+def overlapping(world, elements, flops):
+    work = all_reduce(np.ones(elements, np.float32), group=world, async_op=True, algorithm="ring")
+    trace.kernel("product", flops, 0)
+    work.wait()
+    trace.kernel("product", flops, 0)
+
+
+def test_asynchronous_collectives_run_beside_kernels(recorded):
+    """max(compute, communication) + compute; one FLOP takes a microsecond."""
+    ring = 2 * 3 * (ALPHA + 84_000 * BETA)
+    for flops in (0, 10, 1000):
+        found = replay(recorded(overlapping, 4, 84_000, flops), star(4), lambda kernel: kernel.flops * 1e-6)
+        assert found.seconds == pytest.approx(max(ring, flops * 1e-6) + flops * 1e-6, rel=EXACT)
+        assert report(found).ranks[0].hidden_share == pytest.approx(min(1, flops * 1e-6 / ring), rel=1e-6)
 
 
 CONFIG = TrainConfig(layers=4, heads=2, width=8, context=8, global_batch=8, micro_batch=1, steps=2)
@@ -154,51 +139,52 @@ def attention_only(kernel) -> float:
     return {"CausalAttention": 1.0, "CausalAttention.backward": 2.0}.get(kernel.name, 0.0)
 
 
-@pytest.mark.parametrize("schedule", ["naive", "gpipe", "1f1b"])
-def test_pipeline_bubble(ranks, schedule):
+def test_pipelines_have_their_bubble_and_data_parallel_ranks_none_on_a_free_network(ranks):
     """(m + p - 1) (f + b) for GPipe and 1F1B, p m (f + b) for one micro-batch at a time (Narayanan et al., 2021)."""
-    stages, micro_batches = 4, 8
-    found = run(ranks(stages), CONFIG, Layout(pp=stages, schedule=schedule), RunOptions(trace=True))
-    replayed = replay([rank.log for rank in found.ranks], free(stages), attention_only)
-    slots = stages * micro_batches if schedule == "naive" else micro_batches + stages - 1
-    told = report(replayed)
-    assert told.seconds == pytest.approx(3 * slots, rel=EXACT)
-    assert [rank.computing for rank in told.ranks] == pytest.approx([3 * micro_batches] * stages, rel=EXACT)
-
-
-def test_data_parallel_is_as_fast_as_one_rank_on_a_free_network(ranks):
-    seconds = []
-    for size in (1, 4):
-        found = run(ranks(size), CONFIG, Layout(dp=size), RunOptions(trace=True))
-        seconds.append(replay([rank.log for rank in found.ranks], free(size), attention_only).seconds)
-    assert seconds[0] == pytest.approx(4 * seconds[1], rel=EXACT)
+    layouts = {Layout(pp=4, schedule=name): 4 + 8 - 1 for name in ("gpipe", "1f1b")}
+    for layout, slots in {**layouts, Layout(pp=4, schedule="naive"): 4 * 8, Layout(dp=4): 4 * 8 / 4}.items():
+        found = run(ranks(4), CONFIG, layout, RunOptions(trace=True))
+        told = report(replay([rank.log for rank in found.ranks], free(4), attention_only))
+        assert told.seconds == pytest.approx(3 * slots, rel=EXACT)
+        assert [rank.computing for rank in told.ranks] == pytest.approx([3 * 8] * 4, rel=EXACT)
 
 
 def test_a_replay_of_a_replay_has_the_same_events(ranks):
     """What comes out is a log: its steps and spans are those of the run."""
-    found = run(ranks(2), CONFIG, Layout(dp=2), RunOptions(trace=True))
-    logs = [rank.log for rank in found.ranks]
-    replayed = replay(logs, star(2), lambda kernel: 1e-6)
-    for before, after in zip(logs, replayed.logs, strict=True):
-        names = [
-            sorted(
-                (e.name, e.track) for e in log if isinstance(e, trace.Event) and e.track in ("step", "communication")
-            )
-            for log in (before, after)
-        ]
-        assert names[0] == names[1] != []
-        kernels = [[e for e in log if isinstance(e, trace.Kernel)] for log in (before, after)]
-        assert kernels[0] == kernels[1] != []
-        assert sum(isinstance(e, trace.Message) for e in before) == sum(isinstance(e, trace.Message) for e in after)
+
+    def events(log: list) -> tuple[list, list, int]:
+        spans = [e for e in log if isinstance(e, trace.Event) and e.track in ("step", "communication")]
+        kernels = [e for e in log if isinstance(e, trace.Kernel)]
+        return sorted((e.name, e.track) for e in spans), kernels, sum(isinstance(e, trace.Message) for e in log)
+
+    logs = [rank.log for rank in run(ranks(2), CONFIG, Layout(dp=2), RunOptions(trace=True)).ranks]
+    replayed = replay(logs, star(2), lambda kernel: 1e-6).logs
+    assert [events(log) for log in replayed] == [events(log) for log in logs] and all(map(all, map(events, logs)))
 
 
-def test_missing_logs_and_links_are_named(recorded):
-    logs, topology = recorded(reducing, 3, 100, "ring"), star(3)
-    with pytest.raises(ValueError, match="the run has 2 ranks, and the topology 3"):
-        replay(logs[:2], topology, None)
-    with pytest.raises(ValueError, match="rank 0 waits for something that is in no log"):
-        replay([logs[0], logs[1], []], topology, None)
-    del topology.links["switch", "gpu2"]
-    broken = Topology(topology.chips, topology.nodes, topology.links)
-    with pytest.raises(ValueError, match=r"no path from rank 1 \(gpu1\) to rank 2 \(gpu2\).*Add a link"):
-        replay(logs, broken, None)
+def test_missing_logs_are_named(recorded):
+    logs = recorded(reducing, 3, 100, "ring")
+    for known, message in (
+        (logs[:2], "the run has 2 ranks, and the topology 3"),
+        ([*logs[:2], []], "rank 0 waits for"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            replay(known, star(3), None)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rates_are_max_min_fair(seed):
+    """Every message crosses a full link on which none is faster: the definition."""
+    rng = np.random.default_rng(seed)
+    bandwidths = {("link", str(i)): float(rng.integers(1, 20)) for i in range(6)}
+    edges = list(bandwidths)
+    routes = [[edges[i] for i in rng.choice(6, rng.integers(1, 4), replace=False)] for _ in range(9)]
+    rates = fair_rates(routes, bandwidths)
+    load = {edge: sum(r for r, route in zip(rates, routes, strict=True) if edge in route) for edge in edges}
+    assert all(load[edge] <= bandwidths[edge] * (1 + 1e-12) for edge in edges)  # a few roundings
+    for rate, route in zip(rates, routes, strict=True):
+        assert any(
+            load[edge] >= bandwidths[edge] * (1 - 1e-12)
+            and rate >= (1 - 1e-12) * max(r for r, other in zip(rates, routes, strict=True) if edge in other)
+            for edge in route
+        )
