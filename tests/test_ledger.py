@@ -93,7 +93,6 @@ def test_what_a_layer_saves_and_what_a_run_brings_back(ranks):
     config = TrainConfig(layers=1, heads=2, width=16, context=16, steps=2, global_batch=4)
     parameters = sum(parameter.data.nbytes for parameter in GPT(config.model).parameters())
     for memory in run(ranks(2), config, Layout(2)).as_dict()["memory"]:
-        assert memory["parameters"] == parameters and memory["optimizer"] == 2 * parameters
         assert memory["gradients"] == 3 * parameters  # float64 sums, and their float32 averages
         kinds = [memory[kind] for kind in ledger.KINDS]
-        assert memory["activations"] > 0 and max(kinds) < memory["peak"] <= sum(kinds)
+        assert min(kinds) > 0 and max(kinds) < memory["peak"] <= sum(kinds)

@@ -68,7 +68,7 @@ SHORT = (  # the cases of EVEN that plain ``pytest`` runs
     "dp=2,zero=1; dp=2,zero=3,prefetch=1; dp=2,bucket_mb=0.05; tp=2,sp=1; pp=2,virtual=2; pp=2,recompute=full;"
     "pp=2,schedule=zb-h1"
 )
-MORE = 1.08  # of a pipeline, where the plan spreads what the first and the last stage hold over all
+MORE = 1.1  # of a pipeline, where the plan spreads what the first and the last stage hold over all
 TARGET = 3 * 8  # bytes that the loss keeps of a token's target: its head, its column and its row, int64 each
 NAMES = {"reduce_scatter": "reduce_scatter_tensor", "all_gather": "all_gather_into_tensor"}
 NEVER = 1e30  # bytes/s: such a link, or memory, takes no time
@@ -251,7 +251,7 @@ def check_what_zero_gathers(real: Real, plan: Memory, found: dict) -> None:
 
 
 def check_traffic(real: Real) -> None:
-    config, layout, planned, last = real.config, real.layout, real.planned, real.ranks[-1]
+    config, layout, planned = real.config, real.layout, real.planned
     threshold = max(config.context * config.micro_batch, config.width)
     found = [Counter() for _ in real.ranks]
     for counter, result in zip(found, real.ranks, strict=True):
@@ -286,7 +286,6 @@ def check_traffic(real: Real) -> None:
             back = {"ulysses": 1 / 3}.get(name, 4 / 3 * steps)
             sent = sum(count for (group, _), count in found[-1].items() if group == "cp")
             assert sent == pytest.approx(nbytes * (2 / 3 + back), rel=SMALL) or planned.recompute != "none"
-    assert last.collectives or layout.world_size == 1
 
 
 def check_seconds(real: Real) -> None:
@@ -316,5 +315,14 @@ def check_seconds(real: Real) -> None:
             # in the plan a rank waits for every message. Those that fill and drain never hide, others may
             least = without + sent["pp", "all_reduce"].seconds + 2 * (layout.pp - 1) * message
             late = message * (layout.schedule == "zb-h1")  # with few micro-batches its last products wait for one more
-            assert least <= clock * (1 + SMALL)
             assert clock - late - scalars <= plan.total <= least + m * 2 * layout.virtual * message
+        elif axes == {"dp"} and layout.zero == 1:  # the run hides nothing, the plan hides sums and gathers
+            seconds, pads = sum(one.seconds for one in sent.values()), 9 * layout.dp * HERE.gradient / bandwidth
+            assert plan.total < clock == pytest.approx(without + seconds, abs=scalars + pads)
+        elif axes == {"dp"} and not layout.zero and layout.bucket_mb < 1:
+            # the plan sends what is ready; real gradients wait for their bucket, and the tied embedding's for the end
+            seconds, one_layer = sent["dp", "all_reduce"].seconds, without / m / config.layers
+            ends = seconds * (real.shape.embeddings + real.shape.dense_block) / real.shape.parameters
+            assert abs(clock - plan.total) <= one_layer + min(ends, seconds / 2)
+        for one in (one for (axis, _), one in sent.items() if axis == "dp"):
+            assert one.seconds == pytest.approx(one.nbytes / bandwidth) and one.exposed <= one.seconds * (1 + SMALL)

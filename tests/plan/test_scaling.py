@@ -204,8 +204,7 @@ def test_the_law_predicts_the_next_budget_and_the_page_says_so(measured):
     backtest = measured.backtest()
     lowest = min(backtest.next_runs, key=lambda run: run.loss)
     low, high = backtest.fit.predicted(lowest.parameters, lowest.tokens)
-    sentence = f"predicts {low:.3f} to {high:.3f} for that budget's width {lowest.width}, where {lowest.loss:.3f} was"
-    assert sentence in " ".join(PAGE.split())
+    assert f"predicts {low:.3f} to {high:.3f} for that budget's width {lowest.width}" in " ".join(PAGE.split())
 
 
 def test_the_page_shows_published_laws_and_over_trained_models(capsys):
