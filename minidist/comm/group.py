@@ -14,7 +14,7 @@ import numpy as np
 from minidist import trace
 from minidist.comm.transports.messages import shorten
 from minidist.comm.transports.transport import Transport
-from minidist.comm.work import Background, BackgroundWork, DoneWork, Work
+from minidist.comm.work import Background, BackgroundWork, Work
 
 
 @dataclass(slots=True)
@@ -158,9 +158,9 @@ class ProcessGroup:
                 sent = inside.sent
                 self.transport.collectives.count((self.axis, *kind), sent.nbytes, sent.between_nodes)
 
-        if (not async_op or self.size == 1) and (self._background is None or not self._background.busy):
+        if not async_op and (self._background is None or not self._background.busy):
             traced()
-            return DoneWork() if async_op else None
+            return None
         work = self.start(label, traced)
         if async_op:
             return work

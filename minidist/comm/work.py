@@ -38,16 +38,6 @@ class Work(ABC):
         """
 
 
-class DoneWork(Work):
-    """What was done at once: one rank's collective, which waits for nobody."""
-
-    def is_completed(self) -> bool:
-        return True
-
-    def wait(self) -> bool:
-        return True
-
-
 class MessageWork(Work):
     """A message in flight."""
 
