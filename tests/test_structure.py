@@ -113,4 +113,4 @@ def test_no_two_test_files_have_one_name():
 def test_tests_that_the_library_names_exist():
     files = [file for kind in ("*.py", "*.toml") for file in ROOT.rglob(kind)]
     named = {name for file in files for name in re.findall(r"tests/[a-z_/0-9]+\.py", file.read_text(encoding="utf-8"))}
-    assert len(named) > 5 and [name for name in named if not (ROOT.parent / name).exists()] == []
+    assert len(named) > 3 and [name for name in named if not (ROOT.parent / name).exists()] == []

@@ -91,12 +91,15 @@ class Bucket:
         return all(parameter.grad is view for parameter, view in zip(self.parameters, self.views, strict=True))
 
 
-def all_reduce_bucket(bucket: Bucket, group: ProcessGroup, algorithm: str) -> Work:
-    """Begin to sum a bucket's gradients over the ranks. When the work is done, its buffer holds the sum."""
-    return all_reduce(bucket.buffer, ReduceOp.SUM, group, async_op=True, algorithm=algorithm)
+def all_reduce_bucket(bucket: Bucket, group: ProcessGroup, algorithm: str) -> Work | None:
+    """Begin to sum a bucket's gradients over the ranks. When the work is done, its buffer holds the sum.
+
+    One rank has the sum at once, and no work.
+    """
+    return all_reduce(bucket.buffer, ReduceOp.SUM, group, async_op=group.size > 1, algorithm=algorithm)
 
 
-Hook = Callable[[Bucket, ProcessGroup, str], Work]  # what ``all_reduce_bucket`` is
+Hook = Callable[[Bucket, ProcessGroup, str], Work | None]  # what ``all_reduce_bucket`` is
 
 
 class BucketedDataParallel(NaiveDataParallel):
@@ -152,8 +155,8 @@ class BucketedDataParallel(NaiveDataParallel):
             )
         while self.next < len(self.buckets):  # those that no backward of this rank has completed
             self._send_next()
-        for bucket in self.buckets:
-            bucket.work.wait()
+        for work in filter(None, [bucket.work for bucket in self.buckets]):
+            work.wait()
         self.finished = True
 
     def _on_gradient(self, parameter: Parameter) -> None:

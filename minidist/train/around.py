@@ -10,7 +10,7 @@ from pathlib import Path
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import barrier
 from minidist.nn.data import Corpus
-from minidist.train.batches import micro_batches_of
+from minidist.train.batches import Batch
 from minidist.train.checkpoint.identity import manifest_of
 from minidist.train.checkpoint.manifest import Manifest
 from minidist.train.checkpoint.peers import Peers, forget
@@ -148,7 +148,7 @@ def hooks_around(
         hooks.append(Faults(options.faults, world, options.live))
     if options.noise_scale:
         numbers = range(config.micro_batches)
-        batch_at = partial(micro_batches_of, corpus, config, numbers=numbers)
+        batch_at = partial(Batch, corpus, config, numbers=numbers)
         hooks.append(NoiseScales(options.noise_scale, batch_at, config.micro_batch))
     hooks.append(instruments)
     if options.live:

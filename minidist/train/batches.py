@@ -1,6 +1,7 @@
 """A step's batch is made of micro-batches, the grain that no layout splits: what is in each of them."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -23,6 +24,24 @@ def batch_of(corpus: Corpus, config: TrainConfig, step: int, number: int | None)
     return MicroBatch(*map(backend.from_host, batch), DropoutRNG(config.seed, step, number))
 
 
-def micro_batches_of(corpus: Corpus, config: TrainConfig, step: int, numbers: Iterable[int | None]) -> list[MicroBatch]:
-    """Some micro-batches of a step, as ``batch_of`` makes each."""
-    return [batch_of(corpus, config, step, number) for number in numbers]
+@dataclass(frozen=True)
+class Batch(Sequence):
+    """What a rank has of a step: micro-batches, each drawn as it is asked for, so that none waits in memory.
+
+    (In torch: a map-style ``Dataset``.)
+
+    Attributes:
+        corpus, config, step: of the run.
+        numbers: of the micro-batches within the step.
+    """
+
+    corpus: Corpus
+    config: TrainConfig
+    step: int
+    numbers: Sequence[int | None]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, place: int) -> MicroBatch:
+        return batch_of(self.corpus, self.config, self.step, self.numbers[place])

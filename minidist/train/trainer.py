@@ -22,7 +22,7 @@ from minidist.nn.precision.loss_scaling import GradScaler
 from minidist.nn.precision.policy import autocast
 from minidist.parallel.tools.scalars import first_text
 from minidist.train.around import Restored, hooks_around
-from minidist.train.batches import micro_batches_of
+from minidist.train.batches import Batch
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.folder import own_folder
 from minidist.train.checkpoint.manifest import Manifest
@@ -136,7 +136,7 @@ def _train_rank(
         """Take a step of this run, by its number, on a share of it; return its loss."""
         model = share.model
         model.set_micro_batches(config.batch_at(step) // config.micro_batch)
-        batch = micro_batches_of(corpus, config, step, model.micro_batches)
+        batch = Batch(corpus, config, step, model.micro_batches)
         lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
         for rate in share.learning_rates(lr):
             loss = train_step(model, share.optimizer, share.scaler, batch, rate, share.max_norm, complete_gradients)

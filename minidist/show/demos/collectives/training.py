@@ -11,7 +11,7 @@ from minidist.comm.group import ProcessGroup
 from minidist.nn.data import load_corpus
 from minidist.nn.optim.optimizers import warmup_cosine
 from minidist.show.demos.shared.runs import WarmRanks, diverges
-from minidist.train.batches import micro_batches_of
+from minidist.train.batches import Batch
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.share import Share
@@ -79,7 +79,7 @@ def _losses_and_weights(world: ProcessGroup, config: TrainConfig, layout: Layout
     losses, seen = [], [weights()]
     for step in range(config.steps):
         rate = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
-        batch = micro_batches_of(corpus, config, step, share.model.micro_batches)
+        batch = Batch(corpus, config, step, share.model.micro_batches)
         losses.append(train_step(share.model, share.optimizer, share.scaler, batch, rate, config.clip))
         seen.append(weights())
     return losses, np.stack(seen)
