@@ -1,5 +1,6 @@
 """The command itself: from the flags to a run, and to the files and tables that it leaves."""
 
+import argparse
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from minidist.cli.train.progress import narrating
 from minidist.cli.train.summary import print_summary
 from minidist.cli.train.tables import print_tables
 from minidist.cli.train.utilization import utilization_of
-from minidist.cli.train.watch_flags import add_watches
 from minidist.comm.runtime.new_cluster import job_size, new_cluster
 from minidist.course.learner.implementations import (
     implementations_as_dict,
@@ -29,6 +29,7 @@ from minidist.train.checks.loosened import check_loosened_options
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.measuring.noise_scale import check_noise_scale
+from minidist.train.replicas.checks import WAYS
 from minidist.train.resilience.elastic import run_elastic
 from minidist.train.resilience.rebalance import check_rebalance
 from minidist.train.result import Run, RunOptions
@@ -42,7 +43,7 @@ def add_commands(commands) -> None:
     add_layout(command, **defaults(Layout))
     add_checkpoints(command)
     add_elastic(command)
-    add_watches(command)
+    _add_watches(command)
     add_as_if(command)
     add_live(command)
     output = command.add_argument_group("output")
@@ -71,6 +72,30 @@ def add_commands(commands) -> None:
     )
     output.add_argument("--png", metavar="PATH", help="draw the last steps to this file")
     add_config(command, **defaults(TrainConfig))
+
+
+def _add_watches(command: argparse.ArgumentParser) -> None:
+    """Add what is asked to be watched while it trains: slow ranks, and numbers that are wrong."""
+    group = command.add_argument_group("slow ranks and wrong numbers")
+    group.add_argument(
+        "--rebalance",
+        action="store_true",
+        help="give data-parallel ranks that compute slower fewer micro-batches; no bit of the run changes",
+    )
+    group.add_argument(
+        "--check-replicas",
+        type=integer,
+        default=0,
+        metavar="K",
+        help="check the numbers every K steps, and end the run where they are wrong; 0 for never (default: 0)",
+    )
+    group.add_argument(
+        "--check-by",
+        choices=WAYS,
+        default="auto",
+        help="vote compares what several ranks hold; replay also computes every step again, on another rank, and so "
+        "finds what is wrong in all replicas; auto replays where fewer than three ranks hold the same (default: auto)",
+    )
 
 
 def _train(options) -> int:

@@ -6,9 +6,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from minidist.analysis.expert_load import ExpertLoad
 from minidist.analysis.time.utilization import NO_CORE
 from minidist.cli.train.checkpoint_flags import print_saves
-from minidist.cli.train.expert_table import expert_table
 from minidist.cli.train.staleness import staleness_line
 from minidist.cli.train.utilization import RunUtilization
 from minidist.show.live.terminal import loss_bars
@@ -22,7 +22,7 @@ def print_summary(console: Console, result: Run, used: RunUtilization | None) ->
     first = result.ranks[0]
     console.print(_ranks_table(result, used))
     if result.config.experts:
-        console.print(expert_table(result))
+        console.print(_experts_table(result))
     if first.sample is not None:
         console.print("text from the model:", style="bold")
         console.print("The " + first.sample.decode(errors="replace"), soft_wrap=True)
@@ -91,3 +91,26 @@ def _ranks_table(result: Run, used: RunUtilization | None) -> Table:
 def _shares(used: RunUtilization) -> str:
     recomputed = f", HFU {100 * used.whole.hfu:.1f} %" if used.whole.hfu > used.whole.mfu else ""
     return f"MFU {100 * used.whole.mfu:.1f} %{recomputed} of the measured peak"
+
+
+def _experts_table(result: Run) -> Table:
+    """For each mixture, how evenly the last step's tokens chose its experts."""
+    load, moe = ExpertLoad.of(result.ranks[0].expert_counts), result.config.moe
+    table = Table(title=f"choices of each of {moe.experts} experts, last step", title_justify="left")
+    columns = ["layer", "fewest", "mean", "most", "most / mean", "dropped"]
+    for column in columns + ["nodes of a token"] * (moe.expert_nodes > 1):
+        table.add_column(column, justify="right")
+    tokens = result.config.tokens_of(range(len(result.losses) - 1, len(result.losses)))
+    for row, layer in enumerate(result.config.model.sparse_layers):
+        counts = load.tokens[-1, row]
+        visits = [f"{load.visits[-1, row] / tokens:.2f}"] * (moe.expert_nodes > 1)
+        table.add_row(
+            str(layer),
+            f"{counts.min():,}",
+            f"{counts.mean():,.0f}",
+            f"{counts.max():,}",
+            f"{load.imbalance[-1, row]:.2f}",
+            f"{load.dropped[-1, row] / counts.sum():.1%}",
+            *visits,
+        )
+    return table

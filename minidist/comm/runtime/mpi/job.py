@@ -4,11 +4,12 @@ import os
 import socket
 import sys
 import time
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 
 from minidist.comm.failures import Deadlock, Hang
 from minidist.comm.group import ProcessGroup, end_run
-from minidist.comm.runtime.mpi.segments import unlink_segments
 from minidist.comm.runtime.tracebacks import own_traceback, summary
 from minidist.comm.work import SWITCH_SECONDS
 from minidist.launched import TORCHRUN, Launched
@@ -16,6 +17,8 @@ from minidist.launched import TORCHRUN, Launched
 LIMIT_SECONDS = 600.0  # for a wait in which nothing moves, as in torch.distributed with NCCL
 TELL_SECONDS = 0.2  # for the launcher to pass on what a rank has printed, before the job's end closes the pipe
 INSTALL = "pip install -e '.[mpi]', or on a cluster mpi4py for the MPI library that is there (docs/cluster.md)"
+
+SEGMENTS_OF_MPICH = "/dev/shm/mpich_shm_"
 
 
 class Job:
@@ -108,6 +111,23 @@ def check_agreement(launched: Launched | None, rank: int, size: int) -> None:
         )
     found = "MPI finds this process alone" if alone else f"MPI says that it is rank {rank} of {size}"
     raise RuntimeError(f"{told}, but {found}; {fix} (docs/cluster.md)")
+
+
+def unlink_segments() -> None:
+    """Remove the names of the segments through which MPICH links the ranks of a node. All ranks must have them.
+
+    Then the system frees them when the job ends, however it ends.
+
+    MPICH does so in MPI_Finalize, which a job that is killed or aborted never reaches: 2 MiB and more would stay in
+    /dev/shm each time. Memory without a name is freed when the last process ends (man shm_unlink), as that of a Cluster
+    is. Open MPI attaches to a segment at the first message, and so keeps the names.
+    """
+    with suppress(OSError):  # not on Linux
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            name = line.split(maxsplit=5)[-1]
+            if name.startswith(SEGMENTS_OF_MPICH):
+                with suppress(OSError):  # another rank of this node was faster
+                    os.unlink(name)
 
 
 def ranges(numbers: list[int]) -> str:
