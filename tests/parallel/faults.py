@@ -23,7 +23,7 @@ from minidist.parallel.data import BucketedDataParallel, DataParallel
 from minidist.parallel.expert import ExpertParallel
 from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.tensor import TensorParallel
-from minidist.parallel.tools import mappings
+from minidist.parallel.tools import mappings, parallel_experts
 from minidist.parallel.tools.passing_attention import ring_backward
 from minidist.parallel.tools.units import Unit
 from minidist.parallel.zero import Zero, ZeroStage1, ZeroStage2, ZeroStage3
@@ -248,10 +248,10 @@ def combine_in_order_of_rows(rows, weights, places):
     return total
 
 
-@fault(mappings.GatherCopies, "backward", "tp=2,sp=1", EXPERTS)
-def router_gradient_times_tp(right, ctx, gradient):
+@fault(parallel_experts, "gather_copies_in_group", "tp=2,sp=1", EXPERTS)
+def router_gradient_times_tp(right, x, group, axis):
     """A sum over ranks that all have the whole gradient already."""
-    return mappings.sum_and_split(gradient, ctx.group, ctx.axis), None, None
+    return mappings.all_gather_in_group(x, group, axis)
 
 
 @fault(balance.AddBalanceLoss, "forward", "recompute=full", EXPERTS)

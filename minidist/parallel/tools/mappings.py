@@ -21,6 +21,8 @@ and what is summed in forward may arrive as an unrounded float64 partial sum, wi
 A collective in place would overwrite what autograd has saved, so every mapping works on a copy.
 """
 
+from collections.abc import Callable
+
 from minidist.backend import xp
 from minidist.comm.collectives import (
     ReduceOp,
@@ -31,155 +33,97 @@ from minidist.comm.collectives import (
 )
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Parameter
-from minidist.nn.precision.policy import POLICIES, Policy
+from minidist.nn.precision.policy import POLICIES, Policy, current
 from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
 
 SEQUENCE = 1  # the axis of the tokens in activations (B, T, C)
+Movement = Callable  # from an array to the array that it becomes
 
 
 class Mapping(Function):
-    """A collective that differentiates. A GPU moves its messages while it computes something else."""
+    """What one collective does in forward, and its conjugate in backward.
+
+    A GPU moves its messages while it computes something else, so it is no kernel.
+    """
 
     kernel = False
 
-
-class CopyToTensorParallelRegion(Mapping):
-    """f: the same tensor on every rank; backward sums the ranks' gradients."""
-
     @staticmethod
-    def forward(ctx: Context, x, group: ProcessGroup, reduce_dtype):
-        ctx.group, ctx.grad_dtype = group, reduce_dtype
-        return x
+    def forward(ctx: Context, x, there: Movement, back: Movement, grad_dtype):
+        ctx.back, ctx.grad_dtype = back, grad_dtype
+        return there(x)
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        return sum_over(gradient, ctx.group, ctx.grad_dtype), None, None
+        return ctx.back(gradient), None, None, None
 
 
-class ReduceFromTensorParallelRegion(Mapping):
-    """g: the sum of the ranks' tensors; backward hands the same gradient to every rank."""
-
-    @staticmethod
-    def forward(ctx: Context, x, group: ProcessGroup, reduce_dtype, dtype):
-        return rounded(sum_over(x, group, reduce_dtype), dtype or x.dtype)
-
-    @staticmethod
-    def backward(ctx: Context, gradient):
-        return gradient, None, None, None
+def mapped(x: Tensor, there: Movement, back: Movement, grad_dtype=None) -> Tensor:
+    """The tensor, moved ``there``; its gradient, which arrives in ``grad_dtype`` (None: in its own), comes ``back``."""
+    return Mapping.apply(x, there, back, grad_dtype)
 
 
-class ScatterToSequenceParallelRegion(Mapping):
-    """This rank's part of a tensor; backward all-gathers the parts' gradients."""
-
-    @staticmethod
-    def forward(ctx: Context, x, group: ProcessGroup, axis: int):
-        ctx.group, ctx.axis = group, axis
-        return split(x, group, axis)
-
-    @staticmethod
-    def backward(ctx: Context, gradient):
-        return join(gradient, ctx.group, ctx.axis, ctx.policy), None, None
-
-
-class GatherFromSequenceParallelRegion(Mapping):
-    """f with split tokens: an all-gather; backward reduce-scatters the ranks' gradients."""
-
-    @staticmethod
-    def forward(ctx: Context, x, group: ProcessGroup, axis: int, reduce_dtype):
-        ctx.group, ctx.axis, ctx.grad_dtype = group, axis, reduce_dtype
-        return join(x, group, axis, ctx.policy)
-
-    @staticmethod
-    def backward(ctx: Context, gradient):
-        return sum_and_split(gradient, ctx.group, ctx.axis, ctx.grad_dtype), None, None, None
-
-
-class GatherCopies(Mapping):
-    """An all-gather for ranks that all do the same with it: the gradient is complete on each, which keeps its part."""
-
-    @staticmethod
-    def forward(ctx: Context, x, group: ProcessGroup, axis: int):
-        ctx.group, ctx.axis = group, axis
-        return join(x, group, axis, ctx.policy)
-
-    @staticmethod
-    def backward(ctx: Context, gradient):
-        return split(gradient, ctx.group, ctx.axis), None, None
-
-
-class ReduceScatterToSequenceParallelRegion(Mapping):
-    """g with split tokens: a reduce-scatter; backward all-gathers the parts' gradients."""
-
-    @staticmethod
-    def forward(ctx: Context, x, group: ProcessGroup, axis: int, reduce_dtype, dtype):
-        ctx.group, ctx.axis = group, axis
-        return rounded(sum_and_split(x, group, axis, reduce_dtype), dtype or x.dtype)
-
-    @staticmethod
-    def backward(ctx: Context, gradient):
-        return join(gradient, ctx.group, ctx.axis, ctx.policy), None, None, None, None
-
-
-class AllToAll(Mapping):
-    """From arrays split along one axis to arrays split along another; backward goes the other way."""
-
-    @staticmethod
-    def forward(ctx: Context, x, group: ProcessGroup, split_axis: int, join_axis: int):
-        ctx.group, ctx.axes = group, (join_axis, split_axis)
-        return exchange(x, group, split_axis, join_axis, ctx.policy)
-
-    @staticmethod
-    def backward(ctx: Context, gradient):
-        return exchange(gradient, ctx.group, *ctx.axes, ctx.policy), None, None, None
-
-
-class CopyParameterToSequenceParallelRegion(CopyToTensorParallelRegion):
-    """As f, for a parameter: forward copies its array too."""
-
-    @staticmethod
-    def forward(ctx: Context, x, group: ProcessGroup, reduce_dtype):
-        return CopyToTensorParallelRegion.forward(ctx, xp.copy(x), group, reduce_dtype)
+def unchanged(array):
+    return array
 
 
 @overridable
 def copy_to_group(x: Tensor, group: ProcessGroup, reduce_dtype=xp.float64) -> Tensor:
     """The same tensor, on its way into what each rank computes differently; its gradients are summed over the ranks."""
-    return CopyToTensorParallelRegion.apply(x, group, reduce_dtype)
+    return mapped(x, unchanged, lambda gradient: sum_over(gradient, group, reduce_dtype), reduce_dtype)
 
 
 @overridable
 def reduce_from_group(x: Tensor, group: ProcessGroup, reduce_dtype=xp.float64, dtype=None) -> Tensor:
     """The sum of all ranks' tensors, of the same shape on each, rounded to ``dtype`` (None: that of ``x``)."""
-    return ReduceFromTensorParallelRegion.apply(x, group, reduce_dtype, dtype)
+    return mapped(x, lambda array: rounded(sum_over(array, group, reduce_dtype), dtype or array.dtype), unchanged)
 
 
 def scatter_to_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
     """This rank's part of a tensor that all ranks have: the ranks divide ``x.shape[axis]``."""
-    return ScatterToSequenceParallelRegion.apply(x, group, axis)
+    policy = current()
+    return mapped(x, lambda array: split(array, group, axis), lambda gradient: join(gradient, group, axis, policy))
 
 
 @overridable
 def all_gather_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=xp.float64) -> Tensor:
     """All ranks' parts joined along an axis, for each rank to compute something else from it."""
-    return GatherFromSequenceParallelRegion.apply(x, group, axis, reduce_dtype)
+    policy = current()
+    return mapped(
+        x,
+        lambda array: join(array, group, axis, policy),
+        lambda gradient: sum_and_split(gradient, group, axis, reduce_dtype),
+        reduce_dtype,
+    )
 
 
 def gather_copies_in_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
-    """All ranks' parts joined along an axis, for all ranks to compute the same from it."""
-    return GatherCopies.apply(x, group, axis)
+    """All ranks' parts joined along an axis, for all ranks to compute the same from it: each has the whole gradient."""
+    policy = current()
+    return mapped(x, lambda array: join(array, group, axis, policy), lambda gradient: split(gradient, group, axis))
 
 
 @overridable
 def reduce_scatter_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=xp.float64, dtype=None) -> Tensor:
     """This rank's part, along an axis, of the sum of all ranks' tensors, rounded to ``dtype`` (None: that of ``x``)."""
-    return ReduceScatterToSequenceParallelRegion.apply(x, group, axis, reduce_dtype, dtype)
+    policy = current()
+    return mapped(
+        x,
+        lambda array: rounded(sum_and_split(array, group, axis, reduce_dtype), dtype or array.dtype),
+        lambda gradient: join(gradient, group, axis, policy),
+    )
 
 
 def all_to_all_in_group(x: Tensor, group: ProcessGroup, split_axis: int, join_axis: int) -> Tensor:
     """Of all ranks' tensors joined along ``join_axis``, this rank's part along ``split_axis``; nothing is added."""
-    return AllToAll.apply(x, group, split_axis, join_axis)
+    policy = current()
+    return mapped(
+        x,
+        lambda array: exchange(array, group, split_axis, join_axis, policy),
+        lambda gradient: exchange(gradient, group, join_axis, split_axis, policy),
+    )
 
 
 def copy_parameter_to_group(parameter: Parameter, group: ProcessGroup, reduce_dtype=xp.float64) -> Tensor:
@@ -189,7 +133,7 @@ def copy_parameter_to_group(parameter: Parameter, group: ProcessGroup, reduce_dt
     while ZeRO's stage 3 has resharded it. Megatron-LM instead marks such parameters (``sequence_parallel``) and sums
     their gradients after the whole batch (``finalize_model_grads``).
     """
-    return CopyParameterToSequenceParallelRegion.apply(parameter, group, reduce_dtype)
+    return mapped(parameter, xp.copy, lambda gradient: sum_over(gradient, group, reduce_dtype), reduce_dtype)
 
 
 # The movements, on arrays. None changes the array that it is given. Sums come unrounded.

@@ -3,8 +3,11 @@
 from contextlib import contextmanager
 from unittest.mock import patch
 
+from minidist.backend import xp
 from minidist.comm.group import ProcessGroup
 from minidist.nn import functional
+from minidist.nn.layers import Parameter
+from minidist.nn.tensor import Tensor
 from minidist.parallel import tensor
 from minidist.parallel.sequence import SequenceParallelLayerNorm
 from minidist.parallel.tools import mappings
@@ -21,13 +24,9 @@ def without_g():
         yield
 
 
-class WithoutSum(mappings.CopyParameterToSequenceParallelRegion):
+def gain_without_sum(gain: Parameter, group: ProcessGroup) -> Tensor:
     """A parameter whose gradient each rank has from its own tokens alone."""
-
-    @staticmethod
-    def backward(ctx, gradient):
-        _skip(DROPPED_GAIN, ctx.group)
-        return gradient, None, None
+    return mappings.mapped(gain, xp.copy, lambda gradient: _skip(DROPPED_GAIN, group) or gradient)
 
 
 def drops_g(world, config, layout, options):
@@ -54,7 +53,7 @@ def drops_gains(world, config, layout, options):
     """Each rank has the gradient of LayerNorm's gains from its own tokens alone."""
 
     def forward(self: SequenceParallelLayerNorm, x):
-        gain = WithoutSum.apply(self.gain, self.group, self.reduce_dtype)
+        gain = gain_without_sum(self.gain, self.group)
         bias = mappings.copy_parameter_to_group(self.bias, self.group, self.reduce_dtype)
         return functional.layer_norm(x, gain, bias)
 

@@ -152,7 +152,7 @@ def _on_rank(world: ProcessGroup, numbers: Numbers, sequence: bool, broken: str)
 def _gain(gain: Tensor, group: ProcessGroup, sequence: bool, broken: str) -> Tensor:
     """The gain as each rank applies it to its tokens: where they are split, its gradients have to be summed."""
     if broken == "gain":
-        return bug.WithoutSum.apply(gain, group, SUMS)
+        return bug.gain_without_sum(gain, group)
     return copy_parameter_to_group(gain, group, SUMS) if sequence else gain
 
 
