@@ -45,7 +45,8 @@ Movement = Callable  # from an array to the array that it becomes
 class Mapping(Function):
     """What one collective does in forward, and its conjugate in backward.
 
-    A GPU moves its messages while it computes something else, so it is no kernel.
+    The gradient arrives in ``grad_dtype``; None for that of the output. A GPU moves messages while it computes other
+    things, so this is no kernel.
     """
 
     kernel = False
@@ -60,11 +61,6 @@ class Mapping(Function):
         return ctx.back(gradient), None, None, None
 
 
-def mapped(x: Tensor, there: Movement, back: Movement, grad_dtype=None) -> Tensor:
-    """The tensor, moved ``there``; its gradient, which arrives in ``grad_dtype`` (None: in its own), comes ``back``."""
-    return Mapping.apply(x, there, back, grad_dtype)
-
-
 def unchanged(array):
     return array
 
@@ -72,26 +68,30 @@ def unchanged(array):
 @overridable
 def copy_to_group(x: Tensor, group: ProcessGroup, reduce_dtype=xp.float64) -> Tensor:
     """The same tensor, on its way into what each rank computes differently; its gradients are summed over the ranks."""
-    return mapped(x, unchanged, lambda gradient: sum_over(gradient, group, reduce_dtype), reduce_dtype)
+    return Mapping.apply(x, unchanged, lambda gradient: sum_over(gradient, group, reduce_dtype), reduce_dtype)
 
 
 @overridable
 def reduce_from_group(x: Tensor, group: ProcessGroup, reduce_dtype=xp.float64, dtype=None) -> Tensor:
     """The sum of all ranks' tensors, of the same shape on each, rounded to ``dtype`` (None: that of ``x``)."""
-    return mapped(x, lambda array: rounded(sum_over(array, group, reduce_dtype), dtype or array.dtype), unchanged)
+    return Mapping.apply(
+        x, lambda array: rounded(sum_over(array, group, reduce_dtype), dtype or array.dtype), unchanged, None
+    )
 
 
 def scatter_to_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
     """This rank's part of a tensor that all ranks have: the ranks divide ``x.shape[axis]``."""
     policy = current()
-    return mapped(x, lambda array: split(array, group, axis), lambda gradient: join(gradient, group, axis, policy))
+    return Mapping.apply(
+        x, lambda array: split(array, group, axis), lambda gradient: join(gradient, group, axis, policy), None
+    )
 
 
 @overridable
 def all_gather_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=xp.float64) -> Tensor:
     """All ranks' parts joined along an axis, for each rank to compute something else from it."""
     policy = current()
-    return mapped(
+    return Mapping.apply(
         x,
         lambda array: join(array, group, axis, policy),
         lambda gradient: sum_and_split(gradient, group, axis, reduce_dtype),
@@ -102,27 +102,31 @@ def all_gather_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=
 def gather_copies_in_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
     """All ranks' parts joined along an axis, for all ranks to compute the same from it: each has the whole gradient."""
     policy = current()
-    return mapped(x, lambda array: join(array, group, axis, policy), lambda gradient: split(gradient, group, axis))
+    return Mapping.apply(
+        x, lambda array: join(array, group, axis, policy), lambda gradient: split(gradient, group, axis), None
+    )
 
 
 @overridable
 def reduce_scatter_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=xp.float64, dtype=None) -> Tensor:
     """This rank's part, along an axis, of the sum of all ranks' tensors, rounded to ``dtype`` (None: that of ``x``)."""
     policy = current()
-    return mapped(
+    return Mapping.apply(
         x,
         lambda array: rounded(sum_and_split(array, group, axis, reduce_dtype), dtype or array.dtype),
         lambda gradient: join(gradient, group, axis, policy),
+        None,
     )
 
 
 def all_to_all_in_group(x: Tensor, group: ProcessGroup, split_axis: int, join_axis: int) -> Tensor:
     """Of all ranks' tensors joined along ``join_axis``, this rank's part along ``split_axis``; nothing is added."""
     policy = current()
-    return mapped(
+    return Mapping.apply(
         x,
         lambda array: exchange(array, group, split_axis, join_axis, policy),
         lambda gradient: exchange(gradient, group, join_axis, split_axis, policy),
+        None,
     )
 
 
@@ -133,7 +137,7 @@ def copy_parameter_to_group(parameter: Parameter, group: ProcessGroup, reduce_dt
     while ZeRO's stage 3 has resharded it. Megatron-LM instead marks such parameters (``sequence_parallel``) and sums
     their gradients after the whole batch (``finalize_model_grads``).
     """
-    return mapped(parameter, xp.copy, lambda gradient: sum_over(gradient, group, reduce_dtype), reduce_dtype)
+    return Mapping.apply(parameter, xp.copy, lambda gradient: sum_over(gradient, group, reduce_dtype), reduce_dtype)
 
 
 # The movements, on arrays. None changes the array that it is given. Sums come unrounded.
