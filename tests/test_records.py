@@ -3,17 +3,18 @@
 import json
 import subprocess
 import sys
+from itertools import pairwise
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import records
 from choosing import long
-from records import ROOT, Records, depends_on, drawn, hash_of, slice_of
+from records import ROOT, Records, drawn, hash_of, slice_of
 
 LIMIT = 300
 FILES = [
-    "nn/test_optim", "train/test_elastic", "comm/test_launch", "plan/test_hardware", "exercises/test_ch12_failures",
-    "figures/test_figures_of_runs", "test_cli",
+    "nn/test_optim", "train/test_elastic", "exercises/test_ch12_failures", "figures/test_figures_of_runs", "test_cli",
 ]  # fmt: skip
 
 
@@ -44,32 +45,54 @@ def test_all_that_a_test_imports_is_in_its_slice(name):
     assert len(imported) > 2 and imported <= found, sorted(imported - found)
 
 
-@pytest.mark.parametrize("group", ["tests/nn/test_optim.py", long("tests/test_chapters.py::test_it_runs[05_zero]")])
-def test_whatever_changes_in_a_slice_invalidates(monkeypatch, group):
-    before, path = hash_of(group), ROOT / group.partition("::")[0]
-    content_of = records.content_of
-    files = slice_of([records.RANKS, path])
-    files |= set((ROOT / "chapters").glob("05*")) if "05" in group else set()
-    assert len(files) > 50
-    for changed in files:
-        records.hash_of.cache_clear()
-        monkeypatch.setattr(records, "content_of", lambda p, changed=changed: "" if p == changed else content_of(p))
-        assert hash_of(group) != before, changed
-    records.hash_of.cache_clear()
-    monkeypatch.setattr(records, "content_of", content_of)
-    assert hash_of(group) == before != hash_of(group.replace("optim", "gpt").replace("05_zero", "06_tensor"))
+NOTEBOOK = '{"cells": [{"cell_type": "code", "source": ["%time\\n", "import figures.ch05.shards"]}]}'
+OF_Z, OF_ZERO = "tests/x/y/test_z.py", "tests/test_chapters.py::test_it_runs[05_zero]"
+TREE = {  # file -> its text, and the groups of tests that depend on it
+    "minidist/__init__.py": ("", [OF_Z]),
+    "minidist/comm/runtime/warm.py": ("", [OF_Z, OF_ZERO]),  # the ranks
+    "minidist/a.py": ("def f():\n    import minidist.b", [OF_Z]),
+    "minidist/b.py": ("START = 'minidist.c.d'", [OF_Z]),  # imported in a function
+    "minidist/c/__init__.py": ("", [OF_Z]),
+    "minidist/c/d.py": ("", [OF_Z]),  # named in a string
+    "minidist/c/table.toml": ("", [OF_Z]),  # data beside it
+    "minidist/e.py": ("", []),
+    "tests/conftest.py": ("", [OF_Z, OF_ZERO]),
+    "tests/verdicts.json": ("", []),
+    "tests/x/conftest.py": ("import minidist", [OF_Z]),
+    "tests/x/y/conftest.py": ("", [OF_Z]),
+    "tests/other/conftest.py": ("", []),
+    "tests/x/y/test_z.py": ("import helper\nfrom minidist import a", [OF_Z]),
+    "tests/x/y/helper.py": ("", [OF_Z]),
+    "tests/x/y/expected.txt": ("", [OF_Z]),
+    "tests/test_chapters.py": ("", [OF_ZERO]),
+    "chapters/05_zero.ipynb": (NOTEBOOK, [OF_ZERO]),
+    "chapters/06_tensor.ipynb": (NOTEBOOK, []),
+    "chapters/figures/ch05/shards.py": ("", [OF_ZERO]),
+    "chapters/figures/ch06/calls.py": ("", []),
+    "chapters/figures/ulps.py": ("", [OF_ZERO]),
+}
 
 
-def test_fixtures_and_data_are_what_a_test_depends_on():
-    for test, file in (
-        ("show/demos/test_parallelism.py", "show/demos/conftest.py"),
-        ("show/demos/test_parallelism.py", "show/conftest.py"),
-        ("gpu/test_on_the_standin.py", "gpu/standin/cupy/signatures.json"),
-        ("comm/test_job_commands.py", "comm/one_core.xml"),
-        ("plan/test_refusals.py", "plan/refusals.txt"),
-    ):
-        assert ROOT / "tests" / file in depends_on(f"tests/{test}"), file
-    assert records.FILE not in depends_on("tests/test_cli.py")
+def test_a_verdict_depends_on_what_a_test_imports_and_on_its_fixtures_and_data(monkeypatch, tmp_path):
+    for name in ("ROOT", "TESTS", "RANKS"):
+        monkeypatch.setattr(records, name, tmp_path / getattr(records, name).relative_to(ROOT))
+    moved = tuple(tmp_path / place.relative_to(ROOT) for place in records.IMPORTED_FROM)
+    monkeypatch.setattr(records, "IMPORTED_FROM", moved)
+    monkeypatch.setattr(records, "content_of", Path.read_text)
+    for name, (text, _) in TREE.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    for group in (OF_Z, OF_ZERO):
+        hashes = []
+        for name, (text, _) in [*TREE.items(), *list(TREE.items())[:1]]:
+            records.hash_of.cache_clear()
+            hashes.append(hash_of(group))
+            (tmp_path / name).write_text(text + " ")
+        changed = [name for name, (one, other) in zip(TREE, pairwise(hashes), strict=True) if one != other]
+        assert changed == [name for name, (_, groups) in TREE.items() if group in groups]
+        for name, (text, _) in TREE.items():
+            (tmp_path / name).write_text(text)
+    assert hash_of(OF_Z) != hash_of(OF_ZERO)
 
 
 def test_a_commit_draws_a_tenth_and_another_one_another():

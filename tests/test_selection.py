@@ -33,7 +33,7 @@ def said(lines: list[str]) -> bool:
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
-        ((FILE,), {SHORT}), ((LONG,), {LONG}), long((FILE, "--all", "--fresh"), {SHORT, LONG}),
+        ((FILE,), {SHORT}), long((LONG,), {LONG}), long((FILE, "--all", "--fresh"), {SHORT, LONG}),
         long((FILE, "--all", "--fresh", "-m", "long"), {LONG}),
     ],
 )  # fmt: skip
@@ -62,6 +62,7 @@ def test_without_arguments_all_cores_work_and_tell_how_many_they_left_out():
     assert said(lines) and any(f"{cores()}/{cores()} workers" in line for line in lines), lines
 
 
+@pytest.mark.long
 def test_a_worker_that_crashes_ends_the_tests_it_shared(tmp_path):
     pytest.importorskip("xdist", reason="pytest-xdist is not installed")
     for name in "abcdefgh":  # enough files for a worker that would be started again

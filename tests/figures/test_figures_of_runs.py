@@ -131,7 +131,8 @@ def test_runs_of_the_large_batch_experiment_and_their_fits_are_where_they_were_m
         np.testing.assert_allclose((curve[:, 1] / fit.least_steps - 1) * (curve[:, 0] / fit.least_samples - 1), 1)
 
 
-def test_runs_of_the_scaling_experiment_are_where_they_were_measured():
+def test_runs_of_the_scaling_experiment_are_where_they_were_measured(monkeypatch):
+    monkeypatch.setattr("minidist.plan.scaling.experiment.DRAWS", 3)
     measured = ScalingExperiment.read()
     left, _ = scaling.draw(measured).axes
     shown = [point for line in left.lines if line.get_marker() in "osD^vP" for point in line.get_xydata().tolist()]
