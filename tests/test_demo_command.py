@@ -114,23 +114,6 @@ def test_every_kind_of_file_is_written(tmp_path, capsys):
     assert {event["pid"] for event in events} == {0, 1}
 
 
-def test_bad_input_is_reported_before_a_rank_starts(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    cases = [
-        (["ring", "--html", "/nowhere/a.html"], "--html: cannot write '/nowhere/a.html'"),
-        (["ring", "--png", "a.jpg"], "--png: a.jpg must end in .png"),
-        (["--html", "a.html"], "name a demonstration: minidist demo NAME"),
-        (["ring", "--scene", "rung"], "ring has no scene 'rung': choose from 'ring', 'numbers', 'naive', "),
-        (["ring", "--step", "3"], "--step chooses the step of a picture: add --png PATH or --svg PATH"),
-        (["--all", "--notes", "--ranks", "2", "--break"], "leave out --ranks, --break"),
-    ]
-    for arguments, message in cases:
-        assert cli.main(["demo", *arguments]) == 2
-        captured = capsys.readouterr()
-        assert captured.err.count("\n") == 1 and message in captured.err and not captured.out
-        assert not list(tmp_path.iterdir())
-
-
 # ── terminals ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

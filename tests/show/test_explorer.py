@@ -157,19 +157,6 @@ def test_a_notebook_and_the_command_give_a_page_that_loads_nothing(explorer, tmp
     assert content["models"]["gpt3-175b"]["sliders"]["precision"] == ["bf16"]  # an A100 has no fp8
 
 
-def test_bad_input_is_named(tmp_path, capsys):
-    path = ["--html", str(tmp_path / "x.html")]
-    cases = [
-        (["--models", "llama-405b", *path], ("llama-405b", "llama3-405b")),
-        (["--models", "7b", "--gpu", "h1000", *path], ("h1000", "h100")),
-        (["--models", "7b", "--html", "nowhere/at/all.html"], ("--html", "nowhere/at/all.html")),
-    ]
-    for arguments, words in cases:
-        assert main(["explore", *arguments]) == 2
-        told = capsys.readouterr().err
-        assert all(word in told for word in words) and not list(tmp_path.iterdir()), told
-
-
 # ── in a browser ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

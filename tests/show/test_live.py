@@ -86,8 +86,10 @@ def post(url: str, content: object) -> int:
 def test_the_server_gives_the_state_and_takes_orders(live, tmp_path):
     with serving(live, str(tmp_path)) as address:
         root, key = address.split("/?")
+        live.end("it has ended")  # else the server waits for a last look
         with urllib.request.urlopen(f"{root}/state?{key}", timeout=60) as answer:
-            assert json.load(answer)["step"] == 2
+            told = json.load(answer)
+            assert (told["step"], told["ended"]) == (2, "it has ended")
         assert post(f"{root}/order?{key}", {"rank": 1, "what": "slow:3"}) == 200
         assert take_order(tmp_path, 1) == "slow:3"
         for wrong in ({"rank": 2, "what": "kill"}, {"rank": 1, "what": "format"}, {"what": "kill"}, [1]):

@@ -11,7 +11,6 @@ from frames import arrows
 from recorded import recorded
 
 from minidist.comm import algorithms
-from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.demos.collectives import kinds, run, scene
 from minidist.show.demos.collectives.code import CODE
 from minidist.show.demos.shared.runs import WarmRanks
@@ -95,15 +94,3 @@ def test_the_program_beside_the_picture_is_the_library_s(kind, algorithm):
     assert CODE.keys() == {(kind.name, one) for kind in KINDS.values() for one in kind.programs}
     source, code = plain(inspect.getsource(algorithms)), CODE[kind, algorithm]
     assert all(plain(line) in source for line in code.lines)
-
-
-def test_what_cannot_be_shown_is_refused_before_anything_runs():
-    for name, arguments, message in (
-        ("broadcast", {"ranks": 9}, "shows 2 to 8 ranks, not 9"),
-        ("broadcast", {"ranks": 2.0}, "ranks must be an integer, got 2.0"),
-        ("broadcast", {"seed": -1}, "seed must not be negative, got -1"),
-        ("pp", {"ranks": 2, "size": 17}, "the micro-batches of a step, must be at most 16"),
-        ("cluster", {"size": 130}, "must be a multiple of its 4 heads, got 130"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            DEMONSTRATIONS[name](**arguments)
