@@ -7,8 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
@@ -16,10 +14,6 @@ from choosing import long
 from clusters import Started, start_no_ranks
 
 from minidist.cli import main as cli
-from minidist.show.live.server import serving
-from minidist.show.live.state import Live
-from minidist.train.config import TrainConfig
-from minidist.train.layout import Layout
 
 SECONDS = 120  # for one command that starts no rank: most take milliseconds
 BASE = {  # of each command the arguments with which it would run
@@ -150,28 +144,3 @@ def test_too_few_open_files_is_one_error(tmp_path):
     status, printed = command_in(tmp_path, TRAIN, preexec_fn=few)
     assert status == 2 and "this process may have 20: allow more (ulimit -n 1024)" in printed
     assert printed.count("minidist: ") == 1 and "Traceback" not in printed
-
-
-def ordered(address: str, body: bytes, **headers) -> int:
-    """The status with which the page of a watched run answers an order."""
-    request = urllib.request.Request(address.replace("/?", "/order?"), body, headers, method="POST")
-    try:
-        with urllib.request.urlopen(request, timeout=SECONDS) as found:
-            return found.status
-    except urllib.error.HTTPError as error:
-        return error.code
-
-
-def test_odd_orders_to_the_page_of_a_watched_run(tmp_path, capsys):
-    """They are refused, and nothing is printed over the run."""
-    bodies = [
-        b"", b"x", b"{", b"[" * 900, b"\xff\xfe", b"null", b"{}", b'{"rank": Infinity, "what": "kill"}', b"9" * 900,
-        b'{"rank": 1e400, "what": "kill"}', b'{"rank": 7, "what": "kill"}', b'{"rank": -1, "what": "kill"}',
-        b'{"rank": 0, "what": "a\\r\\nSet-Cookie: b"}', '{"rank": 0, "what": "\u4e00\x1b[31m"}'.encode(),
-        b'{"rank": 0, "what": ["kill"]}', b'{"rank": true, "what": "kill"}', b'{"rank": 0}', b"x" * 5000,
-    ]  # fmt: skip
-    with serving(Live(TrainConfig(), Layout(dp=2)), str(tmp_path)) as address:
-        assert [body for body in bodies if ordered(address, body) != 400] == []
-        assert ordered(address, b'{"rank": 1, "what": "kill"}') == 200
-        assert ordered(address, b"", **{"Content-Length": "-5"}) == 400
-    assert capsys.readouterr().err == "" and [path.name for path in tmp_path.iterdir()] == ["rank1"]

@@ -21,6 +21,7 @@ from minidist.cli import main as cli
 from minidist.cli.demo import command as demo
 from minidist.cli.demo import every, menu
 from minidist.show.demos import DEMONSTRATIONS, Demonstration
+from minidist.show.demos.menu import SCENES
 from minidist.show.gallery import folder
 from minidist.show.player import terminal
 
@@ -29,6 +30,7 @@ def test_the_menu_lists_every_demonstration_and_fits_its_window(capsys):
     """With the prompt below it, in 24 lines; a higher window has room for the groups."""
     assert cli.main(["demo"]) == 0
     listed = capsys.readouterr().out
+    assert list(SCENES) == list(DEMONSTRATIONS)
     for name, one in DEMONSTRATIONS.items():
         assert re.search(rf"\b{name}\b", listed) and getattr(show, name.replace("-", "_")) is one
     for width in (80, 140):

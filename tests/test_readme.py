@@ -11,10 +11,8 @@ import pytest
 from minidist import show
 from minidist.cli import main as cli
 from minidist.show.demos import DEMONSTRATIONS
-from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS
-from minidist.verify.matrix import covering, every_combination
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -55,13 +53,6 @@ def test_the_counts_of_tasks_and_demonstrations_are_right():
     assert f"[{len(DEMONSTRATIONS)} mechanisms]" in TEXT[README]
     listed = TEXT[ROOT / "docs" / "demonstrations.md"].split("prints the menu")[1]
     assert set(re.findall(r"`([\w-]+)`", listed)) >= set(DEMONSTRATIONS)
-
-
-def test_every_package_is_on_the_page_about_the_code():
-    linked = re.findall(r"\]\(\.\./(minidist/[\w/]+)\)", TEXT[ROOT / "docs" / "code.md"])
-    folders = [ROOT / "minidist", *(ROOT / "minidist" / below for below in ("comm", "nn", "parallel"))]
-    packages = [file.parent for folder in folders for file in folder.glob("*/__init__.py")]
-    assert {str(package.relative_to(ROOT)) for package in packages} <= set(linked)
 
 
 def slug(title: str) -> str:
@@ -152,11 +143,3 @@ def test_the_page_about_verify_shows_the_layouts_that_are_verified():
     page = TEXT[ROOT / "docs" / "verify.md"]
     assert f"These {len(layouts)} layouts" in page
     assert f"`minidist verify --all` runs {len(DEFAULT_LAYOUTS + MORE_LAYOUTS)}." in page
-
-
-@pytest.mark.long
-def test_the_matrix_has_as_many_combinations_as_its_page_says():
-    combinations = every_combination(TrainConfig(layers=4, sequence_chunks=4, experts=4), max_ranks=8)
-    chosen = covering([combination.settings for combination in combinations])
-    text = TEXT[ROOT / "docs" / "verify.md"]
-    assert f"{len(combinations):,} for this model with 4 layers" in text and f"({len(chosen)} runs" in text

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def package_of(file: Path, root: Path = ROOT) -> str:
     return file.relative_to(root).parts[0].removesuffix(".py")
 
 
+@cache
 def imports_of(file: Path) -> set[tuple[str, ...]]:
     """The dotted names that a file imports."""
     found = set()

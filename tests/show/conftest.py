@@ -4,6 +4,8 @@ import shutil
 
 import pytest
 
+pytest.register_assert_rewrite("every_scene", "recorded")  # they say what they compared
+
 
 @pytest.fixture(scope="module")  # while Playwright runs, nothing else of this process can run an event loop
 def browser():

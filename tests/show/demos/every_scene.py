@@ -14,10 +14,9 @@ from pages import unpacked
 from recorded import Recorded
 
 from minidist.show.demos.menu import SCENES
-from minidist.show.palette import AXES, MEANINGS, OTHER_TP_GROUP, RANKS, SIGNED, VERSIONS
 from minidist.show.player import speaker
 from minidist.show.player.characters import lines_of
-from minidist.show.player.scene import THEME, WIDTH, Arrow, Box, Curve, Frame, Scene
+from minidist.show.player.scene import WIDTH, Arrow, Box, Curve, Frame, Scene
 
 CLOSE = 1e-9  # characters: the rounding of sums of some floats
 TOUCHING = 1.0  # characters by which two texts may meet: letters of a page are narrower than their place
@@ -27,8 +26,6 @@ NOT_RED = ("broken weights", "broken two nodes", "broken congested uplink")  # r
 RED_ALREADY = ("balance", "capacity", "die, go on")  # what is uneven, dropped or killed in the right run, too
 NAMES = re.compile(r"(rank|server|step) \d")  # of what is in the picture anyway: no answer is given away by them
 EMPTY_LABELS = ("✗", "╱")  # signs, and no words
-SEEN: dict[str, str] = {}  # a word of a legend -> its colour, in all demonstrations that this process has recorded
-COLOURS = {*THEME, *MEANINGS.values(), *RANKS, *AXES.values(), OTHER_TP_GROUP, *SIGNED, *VERSIONS}
 
 
 def shown_scenes(recorded: Recorded) -> Iterator[Scene]:
@@ -84,16 +81,11 @@ class EveryScene:
             moments = [number if frame.at is None else frame.at for number, frame in enumerate(scene.frames)]
             assert moments == sorted(moments)
 
-    def test_colours_are_those_of_meanings_and_every_one_in_the_key_is_there(self, shown):
+    def test_every_colour_in_a_key_is_there(self, shown):
         scenes = shown.animation.all_scenes
         used = {getattr(shape, part, None) for scene in scenes for frame in scene.frames for shape in frame.shapes
-                for part in ("fill", "outline", "colour")} - {None}  # fmt: skip
+                for part in ("fill", "outline", "colour")}  # fmt: skip
         assert {colour for scene in scenes for colour in scene.key.values()} <= used | {"paper"}
-        for word, colour in {
-            entry for scene in scenes for one in (scene, *scene.variants) for entry in one.key.items()
-        }:
-            assert SEEN.setdefault(word, colour) == colour, (word, "has two colours")
-        assert used <= COLOURS or shown.animation.name in ("async", "pp"), used - COLOURS  # versions: colours between
 
     def test_a_question_is_asked_before_its_answer_is_shown(self, shown):
         """An answer may be in sight if the others are, too: as the name of a rank, for example."""

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from choosing import long
 from every_scene import EveryScene
 from frames import arrows
 from recorded import recorded
@@ -56,7 +57,7 @@ def of_one_process(kind, n: int, each: int) -> np.ndarray:
     return found.get(kind.name, own)
 
 
-@pytest.mark.parametrize("n", [2, 5, 8])
+@pytest.mark.parametrize("n", [4, 5, long(2), long(8)])
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_result_bytes_and_steps_are_those_of_the_textbook_and_the_bug_is_where_it_says(ranks, kind, n):
     warm, right = WarmRanks(ranks), of_one_process(kind, n, 2)

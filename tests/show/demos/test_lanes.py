@@ -1,10 +1,12 @@
-"""Lanes of time are to scale."""
+"""What demonstrations share: lanes of time are to scale, and a lecture's scene begins with a short verdict."""
 
 import pytest
 from frames import boxes
 
 from minidist.show.demos.shared import lanes
 from minidist.show.demos.shared.lanes import GAP, LEFT, MS, RIGHT, Bar, Lanes
+from minidist.show.demos.shared.lectures import for_lecture, frame_where
+from minidist.show.player.scene import Frame, Scene
 
 BLUE, ORANGE, GREY = (lanes.COLOURS[kind] for kind in ("forward", "communication", "wait"))
 
@@ -27,3 +29,13 @@ def test_widths_do_not_lie_and_what_is_short_is_a_hairline():
     assert late.w == pytest.approx(lanes.HAIRLINE) and late.x + late.w == RIGHT
     dots = [("communication", start, start + 0.2, ORANGE, "1") for start in (10, 10.9, 11.7)]
     assert len(drawn(*dots)) == 3  # with gaps that can be seen
+
+
+def test_the_first_sentence_is_the_verdict_and_a_question_is_about_a_frame():
+    frames = tuple(Frame((), f"note {i}") for i in range(3))
+    one = Scene("s", "t", frames, 1, verdict="It took 0.5 s. The rest is known. And more.")
+    found = for_lecture(one, [], [])
+    assert (found.verdict, found.details) == ("It took 0.5 s.", "The rest is known. And more.")
+    assert frame_where(one, lambda frame: frame.note != "note 1") == 2  # before the first frame nobody can be asked
+    with pytest.raises(RuntimeError, match="no frame of the scene 's' is the one that a question is about"):
+        frame_where(one, lambda frame: False)
