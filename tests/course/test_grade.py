@@ -39,21 +39,13 @@ def in_3_5(code: str) -> str:
 
 C_LIBRARY = "import ctypes, os\nrun = ctypes.CDLL(None).system\n"  # starts programs in a way that no rule sees
 SUBMISSIONS = {  # student -> (the file, points for 3.2, 3.5 and 3.6, a pattern that a remark matches)
-    # (what is noticed in a rank, such as a fork or a file that is read, is in test_sandbox.py)
+    # (what is noticed in a rank, such as a fork or a replaced function, is in test_sandbox.py)
     "hangs_when_loaded": (
         SOLUTION + "\nwhile True:\n    pass\n", (0, 0, 0),
         r"3\.2, 3\.5, 3\.6: .*cannot be loaded: the run did not end"),
     "fork_bomb": (  # its processes double in number 100 times a second, and leave the cores to the other submissions
         in_3_5("import os, time\nwhile True:\n    os.fork()\n    time.sleep(0.01)"), (2, 0, 3),
         r"3\.5: the run did not end within"),
-    "deletes_files": (
-        "import os, shutil\nfor folder in ('.', os.path.dirname(__file__)):\n"
-        "    shutil.rmtree(folder, ignore_errors=True)\n" + SOLUTION, (2, 4, 3), None),
-    "patches_graders": (
-        "import numpy as np, minidist.comm.group as g\n"
-        "np.flatnonzero = lambda a: a[:0]\ng.ProcessGroup.traffic = None\n"
-        + SOLUTION.replace("range(size - 1)", "range(size - 2)"), (2, 0, 3),
-        r"replaces numpy\.flatnonzero, .*ProcessGroup\.traffic; it was restored"),
     "calls_the_library": (
         "from minidist.comm.algorithms import all_reduce_ring as theirs\n"
         + in_3_5("return theirs(flat, combine, group)"), (2, 0, 3),
@@ -77,27 +69,16 @@ SUBMISSIONS = {  # student -> (the file, points for 3.2, 3.5 and 3.6, a pattern 
     "writes_below_the_stubs": (
         stub_of(SOLUTION) + SOLUTION.partition("import sendrecv")[2] + SOLUTION, (2, 4, 3), None),
 }  # fmt: skip
-if sys.platform == "linux":  # setsid
-    SUBMISSIONS["leaves_a_program"] = (
-        in_3_5(
-            f"{C_LIBRARY}if not os.path.exists('PIDS'):\n"
-            "    run(b'env -i setsid sh -c \"echo \\\\$\\\\$ >> PIDS; exec sleep 3600\" &')"
-        ), (2, 4, 3), None)  # fmt: skip
 EVIL = "\x1b[2J\x9b31m\n\u202e"  # in names, which are a student's to choose
 
 
-def left_in(folder: str) -> list[psutil.Process]:
-    """The processes of submissions whose HOME is in this folder."""
-
-    def is_one(process: psutil.Process) -> bool:
-        try:
-            environment = process.environ()
-            here = MARK in environment and environment.get("HOME", "").startswith(folder)
-            return here and process.status() != psutil.STATUS_ZOMBIE
-        except (psutil.Error, OSError):
-            return False
-
-    return list(filter(is_one, psutil.process_iter()))
+def left_in(folder: str) -> list[str]:
+    """The command lines of submissions' processes whose HOME is in this folder."""
+    running = [process.info for process in psutil.process_iter(["environ", "status", "cmdline"])]
+    return [
+        str(one["cmdline"]) for one in running if one["status"] != psutil.STATUS_ZOMBIE and one["environ"]
+        and MARK in one["environ"] and one["environ"].get("HOME", "").startswith(folder)
+    ]  # fmt: skip
 
 
 def dead_segments() -> set[str]:
@@ -110,7 +91,7 @@ def write_class(place: Path) -> None:
     """Lay out the submissions, and others that lack an answer or cannot be read."""
     for student, (text, _, _) in SUBMISSIONS.items():
         (place / student / "deeper").mkdir(parents=True)
-        (place / student / "deeper" / f"{NAME}.py").write_text(text.replace("PIDS", str(place.parent / "pids")))
+        (place / student / "deeper" / f"{NAME}.py").write_text(text)
     with zipfile.ZipFile(place / "sends_a_zip.zip", "w") as archive:
         archive.writestr(f"homework/{NAME}.py", SOLUTION)
         archive.writestr("homework/../../../conftest.py", "raise SystemExit")
@@ -153,8 +134,6 @@ def test_fair_points_and_a_clear_remark(graded):
         if not (fair and clear and grade["of"] == sum(TASKS.values())):
             offenders.append(f"{student}: {grade}")
     assert not offenders, "\n".join(offenders)
-    pids = graded.place / "pids"
-    assert sys.platform != "linux" or not [pid for pid in pids.read_text().split() if psutil.pid_exists(int(pid))]
 
 
 @pytest.mark.long

@@ -31,15 +31,11 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 
 def processes_in(folder: Path) -> list[str]:
     """The processes whose temporary files are in a folder, and the supervisor of that folder."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            here = process.environ().get("TMPDIR", "").startswith(str(folder))
-            if here and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(f"{process.pid} {' '.join(process.cmdline())[:80]}")
-        except (psutil.Error, OSError):
-            continue
-    return found
+    running = [process.info for process in psutil.process_iter(["pid", "environ", "status", "cmdline"])]
+    return [
+        f"{one['pid']} {' '.join(one['cmdline'] or ())[:80]}" for one in running
+        if one["status"] != psutil.STATUS_ZOMBIE and (one["environ"] or {}).get("TMPDIR", "").startswith(str(folder))
+    ]  # fmt: skip
 
 
 def segments_of(pids: set[int]) -> list[str]:
