@@ -1,9 +1,23 @@
-"""What the page of an animation holds."""
+"""What pages hold."""
 
 import base64
 import gzip
 import json
 import re
+
+LOADS = r"\b(src|href)=|https?://(?!www\.w3\.org/2000/svg)|@import|url\("  # what would need a network
+
+
+def data_in(page: str, name: str) -> dict:
+    """The data in a page's script of this name, as a browser unpacks it."""
+    (found,) = re.findall(rf'<script id="{name}" type="application/gzip">(.*?)</script>', page)
+    return json.loads(gzip.decompress(base64.b64decode(found)))
+
+
+def packed_in(notebook: str) -> bytes:
+    """The page in the output of a notebook's cell, compressed."""
+    (packed,) = re.findall(r'atob\("(.*?)"\)', notebook)
+    return base64.b64decode(packed)
 
 
 def unpacked(page: str) -> dict:
@@ -16,7 +30,6 @@ def unpacked(page: str) -> dict:
         ]
         return scene | {"shapes": shapes, "variants": [restored(one) for one in scene["variants"]]}
 
-    (found,) = re.findall(r'<script id="animation" type="application/gzip">(.*?)</script>', page)
-    animation = json.loads(gzip.decompress(base64.b64decode(found)))
+    animation = data_in(page, "animation")
     tables = animation.pop("tables")
     return animation | {"scenes": [restored(scene) for scene in animation["scenes"]]}

@@ -1,14 +1,13 @@
 """The explorer: its page holds what was planned, looks it up, and computes nothing."""
 
-import base64
 import gzip
-import json
 import random
 import re
 from dataclasses import replace
 from itertools import product
 
 import pytest
+from pages import LOADS, data_in, packed_in
 
 from minidist.cli.main import main
 from minidist.plan.cluster.hardware import ClusterSpec, load
@@ -40,12 +39,6 @@ def explorer():
         yield explore([*FEW])
 
 
-def content_of(page: str) -> dict:
-    """What is in the page, as a browser unpacks it."""
-    (found,) = re.findall(r'<script id="planned" type="application/gzip">(.*?)</script>', page)
-    return json.loads(gzip.decompress(base64.b64decode(found)))
-
-
 def look(model: dict, position: dict, name: str) -> float:
     """As web/lookup.js does."""
     strides, values = model["reasons"] if name == "reason" else model["numbers"][model["columns"][name]]
@@ -61,7 +54,7 @@ def planned(preset: str) -> PlannedRun:
 
 @pytest.mark.parametrize("key", FEW)
 def test_the_page_holds_what_plan_run_says_and_its_parts_add_up(explorer, key):
-    content, table, planner = content_of(explorer.html()), explorer.tables[key], Planner(CHOICES[key], "h100")
+    content, table, planner = data_in(explorer.html(), "planned"), explorer.tables[key], Planner(CHOICES[key], "h100")
     model = content["models"][key]
     assert tuple(model["sliders"]) == tuple(SLIDERS) and model["texts"][0] == ""
     legal, sample = 0, random.Random(0).sample(range(len(table.reasons)), 60)
@@ -144,15 +137,13 @@ def test_the_levels_of_the_zoom_make_the_chip_of_its_vendor():
 
 def test_a_notebook_and_the_command_give_a_page_that_loads_nothing(explorer, tmp_path, capsys, monkeypatch):
     page, shown = explorer.html(), explorer._repr_html_()
-    (packed,) = re.findall(r'Uint8Array.from\(atob\("(.*?)"\)', shown)
-    assert gzip.decompress(base64.b64decode(packed)).decode() == page
-    loads = r"\b(src|href)=|https?://(?!www\.w3\.org/2000/svg)|@import|url\("
-    assert not re.search(loads, page[page.index("<style>") :])
+    assert gzip.decompress(packed_in(shown)).decode() == page
+    assert not re.search(LOADS, page[page.index("<style>") :])
     few = CHOICES["gpt3-175b"].positions | FEW["gpt3-175b"] | {"gpus": (512,)}
     monkeypatch.setitem(CHOICES, "gpt3-175b", replace(CHOICES["gpt3-175b"], positions=few))
     path = tmp_path / "explorer.html"
     assert main(["explore", "--html", str(path), "--models", "gpt3-175b", "--gpu", "a100"]) == 0
-    told, content = capsys.readouterr().out, content_of(path.read_text(encoding="utf-8"))
+    told, content = capsys.readouterr().out, data_in(path.read_text(encoding="utf-8"), "planned")
     assert str(path) in told and content["gpu"]["name"] == load().accelerators["a100"].name
     assert content["models"]["gpt3-175b"]["sliders"]["precision"] == ["bf16"]  # an A100 has no fp8
 
