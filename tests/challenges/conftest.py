@@ -1,21 +1,12 @@
 """What the tests of challenges share."""
 
-from pathlib import Path
-
 import pytest
 
-from minidist.course.answers import Source, read_source
+from minidist.course.answers import Source
 from minidist.course.challenges.catalogue import file_in
 from minidist.course.challenges.challenge import Challenge, Result
 from minidist.course.challenges.judge import RANK_MODULES, judge
 from minidist.course.sandbox.warm_ranks import WarmRanks
-
-BETTER = Path(__file__).parent / "better"
-
-
-def better_answer(challenge: Challenge) -> Source:
-    """An answer that has the best known score."""
-    return read_source(BETTER / f"{challenge.module}.py")
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ import re
 import sys
 
 import pytest
+from better_answers import BETTER, better_answer
 from choosing import long
-from conftest import BETTER, better_answer
 
 from minidist.course.challenges.catalogue import challenge_of
 from minidist.course.challenges.side_channels import no_side_channels

@@ -5,7 +5,7 @@ import json
 import zipfile
 
 import pytest
-from conftest import better_answer
+from better_answers import better_answer
 from rich.console import Console
 
 from minidist.cli.main import main

@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from conftest import better_answer
+from better_answers import better_answer
 
 from minidist.cli.main import main
 from minidist.course.challenges.catalogue import CHALLENGES, challenge_of, file_in, library_answer

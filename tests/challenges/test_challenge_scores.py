@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from conftest import BETTER, better_answer
+from better_answers import BETTER, better_answer
 
 from minidist.course.answers import ROOT, course_folder
 from minidist.course.challenges.catalogue import CHALLENGES, FOLDER, library_answer
