@@ -124,6 +124,8 @@ VIOLATIONS = [  # (what is said, contract, caller, ranks, answers), all of them 
         "os.system('true')\ndef f(world):\n    return 1",  # while it is loaded
     )]),
     (r"^Tampering: the answer replaces numpy\.add$", {}, f_of_world, 1, ["np.add = np.subtract\nreturn 1"]),
+    (r"exit\(3\)", {}, f_of_world, 1, ["import sys\nsys.exit(3)"]),
+    (r"stops the measurement of its memory", {}, peak_of_f, 1, ["import tracemalloc\ntracemalloc.stop()"]),
     # only plain values leave a rank: nothing that comes back brings code into the grading process
     (r"got a Equal", {}, f_of_world, 1, [
         "class Equal:\n    def __eq__(self, other):\n        return True\nreturn [1, Equal()]"]),
@@ -145,9 +147,7 @@ VIOLATIONS = [  # (what is said, contract, caller, ranks, answers), all of them 
 ]  # fmt: skip
 ENDINGS = [  # those that need ranks of their own
     (r"^Forked:", {}, f_of_world, 1, ["return [os.fork() for _ in range(3)] and 1"]),
-    (r"exit\(3\)", {}, f_of_world, 1, ["import sys\nsys.exit(3)"]),
     (r"exited with status 4", {}, f_of_world, 1, ["os._exit(4)"]),
-    (r"stops the measurement of its memory", {}, peak_of_f, 1, ["import tracemalloc\ntracemalloc.stop()"]),
     (r"at ch09_test\.py:6 in f", {}, f_of_world, 2, ["md.recv(np.ones(1), 1 - world.rank, world)"]),  # a deadlock
     (r"never received", {}, f_of_world, 2, ["world.rank or md.send(np.ones(2), 1, world)"]),
     # messages in flight
