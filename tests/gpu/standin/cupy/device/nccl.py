@@ -8,6 +8,7 @@ NCCL defines it; calls that would hang because ranks call different things raise
 import ctypes
 import threading
 from collections import Counter
+from collections.abc import Callable
 from multiprocessing.connection import Client
 from operator import index
 from weakref import ref
@@ -22,12 +23,11 @@ NCCL_SUM, NCCL_PROD, NCCL_MAX, NCCL_MIN = range(4)
 NCCL_INT8, NCCL_UINT8, NCCL_INT32, NCCL_UINT32, NCCL_INT64, NCCL_UINT64 = range(6)
 NCCL_FLOAT16, NCCL_FLOAT32, NCCL_FLOAT64 = range(6, 9)
 UNIQUE_ID_BYTES = 128
-ERRORS = {  # status: its name in CuPy, what NCCL says
-    4: ("NCCL_ERROR_INVALID_ARGUMENT", "invalid argument (run with NCCL_DEBUG=WARN for details)"),
-    5: ("NCCL_ERROR_INVALID_USAGE", "invalid usage (run with NCCL_DEBUG=WARN for details)"),
-    6: ("NCCL_ERROR_REMOTE_ERROR", "remote process exited or there was a network error"),
+ERRORS = {  # status -> its name in CuPy, and what NCCL says
+    4: "NCCL_ERROR_INVALID_ARGUMENT: invalid argument (run with NCCL_DEBUG=WARN for details)",
+    5: "NCCL_ERROR_INVALID_USAGE: invalid usage (run with NCCL_DEBUG=WARN for details)",
+    6: "NCCL_ERROR_REMOTE_ERROR: remote process exited or there was a network error",
 }
-_group = threading.local()
 
 
 class HangsOnAGPU(RuntimeError):
@@ -36,30 +36,37 @@ class HangsOnAGPU(RuntimeError):
 
 class NcclError(RuntimeError):
     def __init__(self, status: int, detail: str = "") -> None:
-        super().__init__(": ".join(ERRORS[status]) + (f" [{detail}]" if detail else ""))
+        super().__init__(ERRORS[status] + (f" [{detail}]" if detail else ""))
 
 
 def get_unique_id() -> bytes:
-    return f"127.0.0.1 {Hub().port}".encode().ljust(UNIQUE_ID_BYTES, b"\0")
+    return str(Hub().port).encode().ljust(UNIQUE_ID_BYTES, b"\0")
+
+
+class Group(threading.local):
+    """The group call of this thread: how deep it is, and its (communicator, stream, kind, peer, span)."""
+
+    depth, calls = 0, ()
+
+
+_group = Group()
 
 
 def groupStart() -> None:
-    _group.calls = getattr(_group, "calls", None) or []
-    _group.depth = getattr(_group, "depth", 0) + 1
+    _group.calls = _group.calls if _group.depth else []
+    _group.depth += 1
 
 
 def groupEnd() -> None:
     """Only sends and receives of one communicator are grouped here."""
-    if getattr(_group, "depth", 0) == 0:
+    if _group.depth == 0:
         raise NcclError(5)
     _group.depth -= 1
     if _group.depth == 0 and _group.calls:
-        calls, _group.calls = _group.calls, []
-        (comm,) = {call[0] for call in calls}
-        (stream,) = {call[1] for call in calls}
-        outgoing = {peer: span for _, _, kind, peer, span in calls if kind == "send"}
-        incoming = {peer: span for _, _, kind, peer, span in calls if kind == "recv"}
-        comm._submit(stream, lambda: comm._exchange(outgoing, incoming), outgoing.values(), incoming.values())
+        ((comm, stream),) = {call[:2] for call in _group.calls}
+        messages = [call[2:] for call in _group.calls]
+        read, written = ([span for one, _, span in messages if one == kind] for kind in ("send", "recv"))
+        comm._submit(stream, lambda: comm._exchange(messages), read, written)
 
 
 class Span:
@@ -83,26 +90,22 @@ class Span:
 
 class NcclCommunicator:
     def __init__(self, ndev: int, commId: bytes, rank: int, config=None) -> None:
-        self._connection = None
+        self._connection, self._error, self._aborted = None, None, False
         if not isinstance(commId, bytes) or len(commId) != UNIQUE_ID_BYTES or not 0 <= index(rank) < index(ndev):
             raise NcclError(4, f"rank {rank} of {ndev}, id {commId!r}")
         self._ndev, self._rank, self._device = ndev, rank, Device()
-        self._error: BaseException | None = None
-        self._aborted = False
-        host, port = commId.rstrip(b"\0").decode().split()
-        self._connection = Client((host, int(port)))
-        self._collectives, self._messages = 0, Counter()
+        self._connection = Client(("127.0.0.1", int(commId.rstrip(b"\0"))))
+        self._made: Counter[tuple[int, ...]] = Counter()  # messages between two ranks, and, of (), collectives
         devices = self._everyones(self._device.pci_bus_id)
         if len(set(devices)) < ndev:
             raise NcclError(5, f"Duplicate GPU detected: {devices}")
-
-    def __del__(self) -> None:
-        self.destroy()
 
     def destroy(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    __del__ = destroy
 
     def abort(self) -> None:
         """What runs on this device ends, whatever it has done."""
@@ -114,30 +117,20 @@ class NcclCommunicator:
             raise self._error
 
     def allReduce(self, sendbuf, recvbuf, count, datatype, op, stream) -> None:
-        nbytes = count * DTYPES[datatype].itemsize
-        self._collective("allReduce", (datatype, op), stream, Span(sendbuf, nbytes), Span(recvbuf, nbytes))
+        self._collective("allReduce", sendbuf, recvbuf, count, datatype, stream, op)
 
     def reduce(self, sendbuf, recvbuf, count, datatype, op, root, stream) -> None:
-        nbytes = count * DTYPES[datatype].itemsize
-        self._check_root(root)
-        target = Span(recvbuf, nbytes) if self._rank == root else None
-        self._collective("reduce", (datatype, op, root), stream, Span(sendbuf, nbytes), target)
+        self._collective("reduce", sendbuf, recvbuf if self._is(root) else None, count, datatype, stream, op, root)
 
     def broadcast(self, sendbuff, recvbuff, count, datatype, root, stream) -> None:
-        nbytes = count * DTYPES[datatype].itemsize
-        self._check_root(root)
-        source = Span(sendbuff, nbytes) if self._rank == root else None
-        self._collective("broadcast", (datatype, nbytes, root), stream, source, Span(recvbuff, nbytes))
+        source = sendbuff if self._is(root) else None
+        self._collective("broadcast", source, recvbuff, count, datatype, stream, root=root)
 
     def reduceScatter(self, sendbuf, recvbuf, recvcount, datatype, op, stream) -> None:
-        nbytes = recvcount * DTYPES[datatype].itemsize
-        source, target = Span(sendbuf, nbytes * self._ndev), Span(recvbuf, nbytes)
-        self._collective("reduceScatter", (datatype, op), stream, source, target, self._rank * nbytes)
+        self._collective("reduceScatter", sendbuf, recvbuf, recvcount, datatype, stream, op)
 
     def allGather(self, sendbuf, recvbuf, count, datatype, stream) -> None:
-        nbytes = count * DTYPES[datatype].itemsize
-        source, target = Span(sendbuf, nbytes), Span(recvbuf, nbytes * self._ndev)
-        self._collective("allGather", (datatype,), stream, source, target, -self._rank * nbytes)
+        self._collective("allGather", sendbuf, recvbuf, count, datatype, stream)
 
     def send(self, sendbuf, count, datatype, peer, stream) -> None:
         self._message("send", sendbuf, count, datatype, peer, stream)
@@ -146,88 +139,82 @@ class NcclCommunicator:
         self._message("recv", recvbuf, count, datatype, peer, stream)
 
     def _message(self, kind: str, buffer, count, datatype, peer, stream) -> None:
-        self._check_root(peer)
+        self._is(peer)
+        span = Span(buffer, count * DTYPES[datatype].itemsize)
         groupStart()
-        _group.calls.append((self, stream, kind, peer, Span(buffer, count * DTYPES[datatype].itemsize)))
+        _group.calls.append((self, stream, kind, peer, span))
         groupEnd()
 
-    def _check_root(self, rank: int) -> None:
+    def _is(self, rank: int) -> bool:
         if not 0 <= index(rank) < self._ndev:
             raise NcclError(4)
+        return rank == self._rank
 
-    def _collective(
-        self, name: str, arguments: tuple, stream: int, source: Span | None, target: Span | None, shift: int = 0
-    ) -> None:
-        """``shift``: how far behind its source a target begins that is in place. Other overlaps are undefined."""
-        if getattr(_group, "depth", 0):
+    def _collective(self, name: str, send, receive, count: int, datatype: int, stream: int, op=None, root=None) -> None:
+        """An address is None where a rank has nothing to send, or receives nothing."""
+        if _group.depth:
             raise NotImplementedError("a collective within a group call")
-        overlap = source and target and source.start < target.stop and target.start < source.stop
-        if overlap and target.start - source.start != shift:
-            raise NcclError(4, "buffers overlap, and not in place")
+        nbytes = count * DTYPES[datatype].itemsize
+        read = [] if send is None else [Span(send, nbytes * (self._ndev if name == "reduceScatter" else 1))]
+        written = [] if receive is None else [Span(receive, nbytes * (self._ndev if name == "allGather" else 1))]
+        # how far behind its source a target begins that is in place: other overlaps are undefined
+        shift = {"reduceScatter": nbytes, "allGather": -nbytes}.get(name, 0) * self._rank
+        for source, target in zip(read, written, strict=False):
+            overlap = source.start < target.stop and target.start < source.stop
+            if overlap and target.start - source.start != shift:
+                raise NcclError(4, "buffers overlap, and not in place")
 
         def work() -> list[tuple[Span, bytes]]:
-            calls = self._everyones((name, arguments, source and source.read()))
-            lengths = {len(content) for *_, content in calls if content is not None}
-            if len({call[:2] for call in calls}) > 1 or len(lengths) > 1:
-                raise HangsOnAGPU(f"ranks call different things: {[call[:2] for call in calls]}, {lengths} bytes")
-            return (
-                [] if target is None else [(target, result(name, arguments, [call[2] for call in calls], self._rank))]
-            )
+            told = name, count, datatype, op, root
+            everyones = self._everyones((told, read[0].read() if read else None))
+            if {other for other, _ in everyones} != {told}:
+                raise HangsOnAGPU(f"ranks call different things: {[other for other, _ in everyones]}")
+            contents = [content for _, content in everyones]
+            return [(span, result(name, contents, self._rank, datatype, op, root)) for span in written]
 
-        self._submit(stream, work, [source] if source else [], [target] if target else [])
+        self._submit(stream, work, read, written)
 
-    def _exchange(self, outgoing: dict[int, Span], incoming: dict[int, Span]) -> list[tuple[Span, bytes]]:
+    def _exchange(self, messages: list[tuple[str, int, Span]]) -> list[tuple[Span, bytes]]:
         """A send waits for its receive, which tells how many bytes it expects."""
-        names = {peer: (self._rank, peer, self._sent(self._rank, peer)) for peer in outgoing}
-        theirs = {peer: (peer, self._rank, self._sent(peer, self._rank)) for peer in incoming}
-        posted = {("bytes", *names[peer]): [1, span.read()] for peer, span in outgoing.items()}
-        posted |= {("size", *theirs[peer]): [1, span.nbytes] for peer, span in incoming.items()}
-        awaited = {("size", *name) for name in names.values()} | {("bytes", *name) for name in theirs.values()}
-        found = self._meet(posted, awaited)
-        expected = {peer: found[("size", *names[peer])] for peer in outgoing}
-        if expected != {peer: span.nbytes for peer, span in outgoing.items()}:
-            raise HangsOnAGPU(f"other ranks expect {expected} bytes of rank {self._rank}, which sends others")
-        return [(span, found[("bytes", *theirs[peer])]) for peer, span in incoming.items()]
+        posted, awaited = {}, {}
+        for kind, peer, span in messages:
+            name = self._next(self._rank, peer) if kind == "send" else self._next(peer, self._rank)
+            posted[kind, *name] = [1, span.read() if kind == "send" else span.nbytes]
+            awaited["recv" if kind == "send" else "send", *name] = span
+        found = [(name[0], awaited[name], value) for name, value in self._meet(posted, set(awaited)).items()]
+        if wrong := [(span.nbytes, value) for kind, span, value in found if kind == "recv" and value != span.nbytes]:
+            raise HangsOnAGPU(f"rank {self._rank} sends so many bytes, and others expect so many: {wrong}")
+        return [(span, content) for kind, span, content in found if kind == "send"]
 
-    def _submit(self, pointer: int, work, read, written) -> None:
-        """Put work into a stream: ``work()`` reads some bytes and returns what to write to others.
-
-        The stream knows who may not touch the latter meanwhile. The former may be read, and must not change.
-        """
-        stream = streams.by_pointer[pointer]
-        streams.check_seen(stream)
+    def _submit(self, pointer: int, work: Callable, read: list[Span], written: list[Span]) -> None:
+        """Put work into a stream: it returns what to write, and where. Others may read meanwhile what it reads."""
         if Device() != self._device:
             raise NcclError(5, f"device {Device().id} is current, but the communicator is of {self._device.id}")
-        uses = [
-            streams.Use(stream.place + 1, span.start, span.stop, spans is written, span.owner)
-            for spans in (read, written)
-            for span in spans
-            if span.allocated_on != pointer  # what this stream has allocated only this stream gets again
-        ]
-        stream.submit(lambda: self._run(work, read), uses)
 
-    def _run(self, work, read) -> None:
-        try:
-            before = [span.read() for span in read]
-            found = work()
-            if [span.read() for span in read] != before:
-                raise RuntimeError("an array has changed while a call reads it: nothing has waited for the call")
-            for span, content in found:
-                span.write(content)
-        except BaseException as error:
-            if not self._aborted:
-                self._error = error
-                raise
+        def run() -> None:
+            try:
+                before = [span.read() for span in read]
+                found = work()
+                if [span.read() for span in read] != before:
+                    raise RuntimeError("an array has changed while a call reads it: nothing has waited for the call")
+                for span, content in found:
+                    span.write(content)
+            except BaseException as error:
+                if not self._aborted:
+                    self._error = error
+                    raise
 
-    def _sent(self, source: int, destination: int) -> int:
-        """The number of a message between two ranks."""
-        self._messages[source, destination] += 1
-        return self._messages[source, destination]
+        streams.by_pointer[pointer].submit(run, read, written)
+
+    def _next(self, *ends: int) -> tuple[int, ...]:
+        """The name of the next message between two ranks, or, of (), of the next collective."""
+        self._made[ends] += 1
+        return *ends, self._made[ends]
 
     def _everyones(self, mine) -> list:
         """Every rank's, for its next collective."""
-        self._collectives += 1
-        names = [(self._collectives, rank) for rank in range(self._ndev)]
+        name = self._next()
+        names = [(*name, rank) for rank in range(self._ndev)]
         found = self._meet({names[self._rank]: [self._ndev, mine]}, set(names))
         return [found[name] for name in names]
 

@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import suppress
+from functools import reduce
 from multiprocessing.connection import Connection, Listener
 
 import numpy as np
@@ -34,8 +35,8 @@ class Hub:
                     self._posted |= posted
                     self._changed.notify_all()
                     there = self._changed.wait_for(lambda awaited=awaited: awaited <= self._posted.keys(), LIMIT)
-                    answer = [(name, self._read(name)) for name in awaited] if there else None
-                connection.send(answer and dict(answer))
+                    answer = {name: self._read(name) for name in awaited} if there else None
+                connection.send(answer)
 
     def _read(self, name: tuple):
         self._posted[name][0] -= 1
@@ -45,28 +46,16 @@ class Hub:
         return value
 
 
-def result(name: str, arguments: tuple, contents: list[bytes | None], rank: int) -> bytes | None:
-    """What a rank gets. ``arguments`` begin with the dtype and go on with operation or bytes, and the root."""
-    size = len(contents)
+def result(name: str, contents: list[bytes | None], rank: int, datatype: int, op: int | None, root: int) -> bytes:
+    """What a rank gets. Sums are in the order of a ring: each of N chunks begins at another rank."""
     if name == "broadcast":
-        return contents[arguments[2]]
+        return contents[root]
     if name == "allGather":
         return b"".join(contents)
-    total = combined(arguments[0], arguments[1], contents)
-    if name == "reduceScatter":
-        return total.reshape(size, -1)[rank].tobytes()
-    return None if name == "reduce" and rank != arguments[2] else total.tobytes()
-
-
-def combined(datatype: int, op: int, contents: list[bytes]) -> np.ndarray:
-    """In the order of a ring: each of N chunks begins at another rank."""
     size = len(contents)
     ranks = [np.array_split(np.frombuffer(content, DTYPES[datatype]), size) for content in contents]
-    chunks = []
-    for place in range(size):
-        chunk = ranks[(place + 1) % size][place].copy()
-        for step in range(2, size + 1):
-            with np.errstate(all="ignore"):
-                OPERATIONS[op](chunk, ranks[(place + step) % size][place], out=chunk)
-        chunks.append(chunk)
-    return np.concatenate(chunks)
+    with np.errstate(all="ignore"):
+        total = np.concatenate(
+            [reduce(OPERATIONS[op], [ranks[(n + step) % size][n] for step in range(1, size + 1)]) for n in range(size)]
+        )
+    return (np.split(total, size)[rank] if name == "reduceScatter" else total).tobytes()

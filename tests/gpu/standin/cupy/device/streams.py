@@ -10,55 +10,45 @@ import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from weakref import WeakValueDictionary, ref
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from cupy.device.devices import current_device
 from cupy.device.nccl_hub import LIMIT
 
-_thread = threading.local()
 _numbers = itertools.count(1)
-by_pointer: WeakValueDictionary[int, "Stream"] = WeakValueDictionary()
+by_pointer: WeakValueDictionary[int, "Stream"] = WeakValueDictionary()  # all but the null stream
 
 
-class Mark:
-    """A point in the queue of a stream."""
+class Thread(threading.local):
+    stream: "Stream | None" = None
+    position = 0  # how often this thread has computed on the null stream
 
-    def __init__(self, stream: "Stream", place: int) -> None:
-        self.stream, self.place = stream, place
+
+_thread = Thread()
+
+
+class Event:
+    """A point in the queue of a stream, which records it."""
+
+    error: BaseException | None = None  # of the work before it
+
+    def __init__(self, block=False, disable_timing=False, interprocess=False) -> None:
         self.reached = threading.Event()
-        self.error: BaseException | None = None
 
-    def wait(self) -> None:
+    @property
+    def done(self) -> bool:
+        reached = self.reached.is_set()
+        if reached:
+            self.stream.ordered(self.place)
+        return reached
+
+    def synchronize(self) -> None:
         if not self.reached.wait(LIMIT):
             raise TimeoutError(f"nothing has come of stream {self.stream.ptr} for {LIMIT:g} s: on a GPU it hangs")
         if self.error is not None:
             raise self.error
-
-
-class Event:
-    def __init__(self, block=False, disable_timing=False, interprocess=False) -> None:
-        self.mark: Mark | None = None
-
-    @property
-    def done(self) -> bool:
-        reached = self.mark.reached.is_set()
-        if reached:
-            self.mark.stream.ordered(self.mark.place)
-        return reached
-
-
-@dataclass
-class Use:
-    """What work in a stream does with an array, until the null stream waits for it."""
-
-    place: int  # in the stream's queue
-    start: int
-    stop: int
-    written: bool
-    array: ref  # to the device array that owns the memory
 
 
 class Stream:
@@ -71,14 +61,14 @@ class Stream:
             raise NotImplementedError("a stream that waits for the null stream, and lets it wait, by itself")
         self.ptr = 0 if null else 0x5000_0000 + next(_numbers)
         self.device_id = -1 if null else current_device()
-        self.uses: list[Use] = []
+        self.awaited: list[Event] = []  # of other streams, before the next computation of the null stream
+        self.uses: list[tuple] = []  # (place of the work, span, whether it is written), until the null stream waits
         if null:
-            self.awaited: list[Mark] = []  # of other streams, before the next computation
             return
         by_pointer[self.ptr] = self
         self.seen = -1  # how far the null stream was, as this stream has waited for
-        self._queue: queue.SimpleQueue = queue.SimpleQueue()
         self.place = 0  # of the last work
+        self._queue: queue.SimpleQueue = queue.SimpleQueue()
         threading.Thread(target=_work, args=(self._queue,), daemon=True).start()
 
     def __del__(self) -> None:
@@ -87,39 +77,43 @@ class Stream:
 
     # Its queue
 
-    def submit(self, work: Callable[[], None], uses: list[Use] = ()) -> None:
+    def submit(self, work: Callable[[], None], read: list, written: list) -> None:
+        """Put work into the queue that reads and writes these spans of memory."""
+        if self.seen != _thread.position:
+            raise RuntimeError("the stream does not wait for what the null stream computes: wait_event is missing")
         self.place += 1
-        self.uses += uses
-        self._queue.put((work, None))
+        spans = [(self.place, span, False) for span in read] + [(self.place, span, True) for span in written]
+        self.uses += [use for use in spans if use[1].allocated_on != self.ptr]  # its own only it gets again
+        self._queue.put(work)
 
     def record(self, event: Event | None = None) -> Event:
         event = event or Event()
+        event.stream = self
         if self.ptr == 0:
-            event.mark = Mark(self, _position())
-            event.mark.reached.set()  # it computes at once
+            event.place = _thread.position
+            event.reached.set()  # it computes at once
         else:
-            event.mark = Mark(self, self.place)
-            self._queue.put((None, event.mark))
+            event.place = self.place
+            self._queue.put(event)
         return event
 
     def wait_event(self, event: Event) -> None:
-        mark = event.mark
         if self.ptr == 0:
-            self.awaited.append(mark)
-            mark.stream.ordered(mark.place)
+            self.awaited.append(event)
+            event.stream.ordered(event.place)
         else:
-            self.seen = mark.place  # of the null stream: the library has one other
+            self.seen = event.place  # of the null stream: the library has one other
 
     def synchronize(self) -> None:
-        mark = self.record().mark
-        mark.wait()
-        self.ordered(mark.place)
+        event = self.record()
+        event.synchronize()
+        self.ordered(event.place)
 
     def ordered(self, place: int) -> None:
         """The null stream, or the host, comes after so much of this stream."""
-        for use in [use for use in self.uses if use.place <= place]:
+        for use in [use for use in self.uses if use[0] <= place]:
             self.uses.remove(use)
-            if use.array() is None:
+            if use[1].owner() is None:
                 raise RuntimeError("an array was freed while another stream used it: its memory is another's already")
 
     # The current stream
@@ -142,33 +136,21 @@ Stream.null = Stream(null=True)
 
 
 def get_current_stream(device_id=-1) -> Stream:
-    return getattr(_thread, "stream", Stream.null)
+    return _thread.stream or Stream.null
 
 
 def _work(works: queue.SimpleQueue) -> None:
-    """The thread of a stream. After an error nothing more runs."""
+    """The thread of a stream: work, and events. After an error no work runs."""
     error = None
     while (entry := works.get()) is not None:
-        work, mark = entry
-        if work is not None and error is None:
+        if isinstance(entry, Event):
+            entry.error = error
+            entry.reached.set()
+        elif error is None:
             try:
-                work()
+                entry()
             except BaseException as problem:
                 error = problem
-        if mark is not None:
-            mark.error = error
-            mark.reached.set()
-
-
-def _position() -> int:
-    """How often this thread has computed on the null stream."""
-    return getattr(_thread, "position", 0)
-
-
-def check_seen(stream: Stream) -> None:
-    """Work in a stream must come after what this thread has computed."""
-    if stream.seen != _position():
-        raise RuntimeError("the stream does not wait for what the null stream computes: wait_event is missing")
 
 
 def before_use(memory: np.ndarray, device: int) -> None:
@@ -177,15 +159,14 @@ def before_use(memory: np.ndarray, device: int) -> None:
         raise ValueError(f"the array is on device {device}, and the current one is {current_device()}")
     stream = get_current_stream()
     if stream.ptr:
-        stream.record().mark.wait()  # computing in its turn
-        return
-    _thread.position = _position() + 1
-    for mark in list(stream.awaited):
-        mark.wait()
+        return stream.record().synchronize()  # computing in its turn
+    _thread.position += 1
+    for event in list(stream.awaited):
+        event.synchronize()
         with suppress(ValueError):  # another thread, whose null stream is the same, has waited too
-            stream.awaited.remove(mark)
+            stream.awaited.remove(event)
     for other in list(by_pointer.values()) if by_pointer else ():
-        for use in other.uses if other.uses and memory.size else ():
+        for _, span, written in other.uses if other.uses and memory.size else ():
             start, stop = np.lib.array_utils.byte_bounds(memory)
-            if use.written and use.start < stop and start < use.stop:
+            if written and span.start < stop and start < span.stop:
                 raise RuntimeError("another stream writes this array, and nothing waits for it: call Work.wait() first")
