@@ -2,6 +2,7 @@
 
 import json
 from collections import deque
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from weakref import WeakValueDictionary, ref
@@ -27,7 +28,7 @@ class ndarray:
     __hash__ = None
 
     T = property(lambda self: wrap(self._memory.T))
-    data = property(lambda self: Pointer(self))
+    data = property(lambda self: pointer(self))
     device = property(lambda self: Device(self._device))
 
     @property
@@ -78,9 +79,6 @@ class ndarray:
     def __len__(self) -> int:
         return len(self._memory)
 
-    def __iter__(self):
-        return (self[place] for place in range(len(self)))
-
     def __getitem__(self, index):
         index = _index(index)
         computes = any(isinstance(part, np.ndarray) for part in index)
@@ -101,14 +99,11 @@ owners: WeakValueDictionary[int, ndarray] = WeakValueDictionary()  # id of NumPy
 asked: deque = deque(maxlen=64)  # references to the arrays whose memory was last asked for its address
 
 
-class Pointer:
+def pointer(array: ndarray) -> SimpleNamespace:
     """``array.data``: the address of the first element, and in ``mem`` that of the memory that holds it."""
-
-    def __init__(self, array: ndarray) -> None:
-        memory = array if array.base is None else array.base
-        self.ptr, begin = address_of(array), address_of(memory)
-        self.mem = SimpleNamespace(ptr=begin)
-        asked.append(ref(memory))
+    memory = array if array.base is None else array.base
+    asked.append(ref(memory))
+    return SimpleNamespace(ptr=address_of(array), mem=SimpleNamespace(ptr=address_of(memory)))
 
 
 def address_of(array: ndarray) -> int:
@@ -117,12 +112,7 @@ def address_of(array: ndarray) -> int:
 
 def owner_of(start: int, stop: int) -> ndarray | None:
     """The living array that owns these bytes."""
-
-    def references():
-        yield from reversed(list(asked))
-        yield from owners.valuerefs()
-
-    for array in (reference() for reference in references()):
+    for array in (reference() for reference in chain(list(asked)[::-1], owners.valuerefs())):
         if array is not None and address_of(array) <= start and stop <= address_of(array) + array._memory.nbytes:
             return array
     return None
@@ -139,16 +129,14 @@ def wrap(value):
     host = root = np.asarray(value)
     while isinstance(root.base, np.ndarray):
         root = root.base
-    owner = owners.get(id(root))
-    if owner is not None and root is host:  # NumPy returned its argument
+    if root is host and (owner := owners.get(id(root))) is not None:  # NumPy returned its argument
         return owner
     array = object.__new__(ndarray)
-    array._memory = host
+    array._memory, array.base = host, None if root is host else wrap(root)
     if root is host:
-        array.base, owners[id(root)] = None, array
+        owners[id(root)] = array
         array._device, array._stream = current_device(), get_current_stream().ptr
     else:
-        array.base = wrap(root) if owner is None else owner
         array._device, array._stream = array.base._device, array.base._stream
     return array
 
@@ -159,9 +147,9 @@ def unwrap(value):
         return value._host
     if isinstance(value, np.ndarray):
         raise TypeError(f"Unsupported type <class 'numpy.ndarray'>: {value.dtype} {value.shape} is in host memory")
-    if isinstance(value, tuple | list):
-        return type(value)(map(unwrap, value))
-    return value
+    if isinstance(value, dict):
+        return {key: unwrap(one) for key, one in value.items()}
+    return type(value)(map(unwrap, value)) if isinstance(value, tuple | list) else value
 
 
 def shows(found, *arguments) -> bool:
@@ -214,7 +202,7 @@ def _method(name: str, parameters: str):
         if name in CROSSINGS:
             crossing(CROSSINGS[name])
         inside = self._memory if name in VIEWS else self._host
-        found = getattr(inside, name)(*map(unwrap, args), **{key: unwrap(one) for key, one in kwargs.items()})
+        found = getattr(inside, name)(*unwrap(args), **unwrap(kwargs))
         kernel.check_sum(name, inside, found, args[0] if args else kwargs.get("axis"))
         if not shows(found, inside):
             launched(name)

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -20,24 +21,18 @@ from cupy.traffic import launched
 
 COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 FOLDER = Path(__file__).parent / "__pycache__"  # what is compiled here is found again by the next process
-TYPES = {
-    "bool": "bool", "uint8": "unsigned char", "uint16": "unsigned short", "uint32": "unsigned int",
-    "uint64": "unsigned long long", "int8": "signed char", "int16": "short", "int32": "int", "int64": "long long",
-    "float32": "float", "float64": "double",
-}  # fmt: skip
-
-
+TYPES = {"bool": "bool", "float32": "float", "float64": "double"}
+TYPES |= {f"{sign}int{bits}": f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 SOURCE = """
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #ifdef __SSE__
 #include <xmmintrin.h>
-static unsigned int flush() { unsigned int mode = _mm_getcsr(); _mm_setcsr(mode | 0x8040); return mode; }
-static void restore(unsigned int mode) { _mm_setcsr(mode); }
 #else
-static unsigned int flush() { return 0; }
-static void restore(unsigned int) {}
+static unsigned int _mm_getcsr() { return 0; }
+static void _mm_setcsr(unsigned int) {}
 #endif
 using namespace std;
 #define __device__ static inline
@@ -56,14 +51,15 @@ struct Indexer { long long count; long long size() const { return count; } };
 extern "C" void run(void **arrays, long long count, void *tanhs_, bool known_) {
     tanhs = tanhs_, known = known_;
     Indexer _ind = {count};
-    unsigned int mode = flush();
+    unsigned int mode = _mm_getcsr();
+    _mm_setcsr(mode | 0x8040);
     for (long long i = 0; i < count; ++i) {
 %s
         {
 %s;
         }
     }
-    restore(mode);
+    _mm_setcsr(mode);
 }
 """
 
@@ -74,7 +70,6 @@ class Parameter:
     def __init__(self, text: str) -> None:
         *raw, self.type, self.name = text.split()
         self.raw = raw == ["raw"]
-        self.open = len(self.type) == 1
 
 
 class ElementwiseKernel:
@@ -90,16 +85,21 @@ class ElementwiseKernel:
         self.operation, self.name, self.preamble = operation, name, preamble
 
     def __call__(self, *arguments):
-        given = [unwrap(one) for one in arguments]
+        given = unwrap(arguments)
         types = self._types(given)
         inputs, outputs = given[: len(self.inputs)], given[len(self.inputs) :]
+        # numbers as CuPy passes them: converted to the parameter's type
+        inputs = [
+            one if isinstance(one, np.ndarray) else np.asarray(one).astype(types[parameter.type])
+            for one, parameter in zip(inputs, self.inputs, strict=True)
+        ]
         taking = [one for one, parameter in zip(inputs, self.inputs, strict=True) if not parameter.raw]
-        shape = outputs[0].shape if outputs else np.broadcast_shapes(*(np.shape(one) for one in taking))
-        if outputs and np.broadcast_shapes(shape, *(np.shape(one) for one in taking + outputs)) != shape:
+        shape = outputs[0].shape if outputs else np.broadcast_shapes(*(one.shape for one in taking))
+        if outputs and np.broadcast_shapes(shape, *(one.shape for one in (*taking, *outputs))) != shape:
             raise ValueError(f"{self.name}: out shape is mismatched")
         results = outputs or [np.empty(shape, types[one.type]) for one in self.outputs]
         laid_out = [
-            np.ascontiguousarray(one if parameter.raw else np.broadcast_to(_as(one, types[parameter.type]), shape))
+            np.ascontiguousarray(one if parameter.raw else np.broadcast_to(one, shape))
             for one, parameter in zip(inputs, self.inputs, strict=True)
         ]
         written = [np.ascontiguousarray(one) for one in results]  # read, too
@@ -108,10 +108,10 @@ class ElementwiseKernel:
             if result is not one:
                 result[...] = one
         launched(self.name)
-        found = tuple(arguments[len(self.inputs) :]) or tuple(map(wrap, results))
+        found = arguments[len(self.inputs) :] or tuple(map(wrap, results))
         return found[0] if len(found) == 1 else found
 
-    def _types(self, given: list) -> dict[str, np.dtype]:
+    def _types(self, given: tuple) -> dict[str, np.dtype]:
         """What each type is: those of the arrays, which must fit."""
         if len(given) not in (len(self.inputs), len(self.inputs) + len(self.outputs)):
             raise TypeError(f"Wrong number of arguments for {self.name!r}")
@@ -126,70 +126,50 @@ class ElementwiseKernel:
         return types
 
     def _run(self, arrays: list[np.ndarray], types: dict[str, np.dtype], count: int) -> None:
-        parameters = self.inputs + self.outputs
-        letters = [
-            f"typedef {TYPES[types[name].name]} {name};" for name in sorted({p.type for p in parameters if p.open})
-        ]
+        letters = [f"typedef {TYPES[types[name].name]} {name};" for name in sorted(types.keys() - TYPES)]
         lines = []
-        for place, parameter in enumerate(parameters):
+        for place, parameter in enumerate(self.inputs + self.outputs):
             kind = ("const " if parameter in self.inputs else "") + TYPES[types[parameter.type].name]
             pointer = f"(({kind} *)arrays[{place}])"
             how = f"*{parameter.name} = {pointer}" if parameter.raw else f"&{parameter.name} = {pointer}[i]"
             lines.append(f"{kind} {how};")
-        source = SOURCE % ("\n".join(letters), self.preamble, "\n".join(lines), self.operation)
+        kernel = _compiled(self.name, SOURCE % ("\n".join(letters), self.preamble, "\n".join(lines), self.operation))
         pointers = (ctypes.c_void_p * len(arrays))(*(one.ctypes.data for one in arrays))
-        kernel, numbers = _compiled(self.name, source), None
+        numbers = np.empty(count, arrays[-1].dtype)
         if "tanh(" in self.operation:
-            numbers = np.empty(count, arrays[-1].dtype)
             kernel(pointers, count, numbers.ctypes.data, False)
             np.tanh(numbers, out=numbers)
-        kernel(pointers, count, None if numbers is None else numbers.ctypes.data, True)
+        kernel(pointers, count, numbers.ctypes.data, True)
 
 
 DOT = "T x, T y", "T out", "x * y", "a + b", "out = a", "0"
 
 
-class ReductionKernel:
+def ReductionKernel(*code: str, options: tuple = ()):
     """The one that the library has: dot products of rows."""
+    if code[:-1] != DOT or options != ("--fmad=false",):
+        raise NotImplementedError(f"the stand-in for CuPy cannot run the kernel {code}")
 
-    def __init__(
-        self, in_params, out_params, map_expr, reduce_expr, post_map_expr, identity, name="reduce_kernel",
-        reduce_type=None, reduce_dims=True, preamble="", options=(),
-    ) -> None:  # fmt: skip
-        code = in_params, out_params, map_expr, reduce_expr, post_map_expr, identity
-        if code != DOT or (reduce_type, preamble, options) != (None, "", ("--fmad=false",)):
-            raise NotImplementedError(f"the stand-in for CuPy cannot run the kernel {name}")
-        self.name = name
-
-    def __call__(self, a, b, axis=None):
+    def dots(a, b, axis=None):
         if a.dtype != b.dtype or axis != -1:
-            raise TypeError(
-                f"{self.name}: two arrays of one dtype, and the last axis, not {a.dtype}, {b.dtype}, {axis}"
-            )
-        launched(self.name)
+            raise TypeError(f"two arrays of one dtype, and the last axis, not {a.dtype}, {b.dtype}, {axis}")
+        launched(code[-1])
         return wrap(np.einsum("...n,...n->...", unwrap(a), unwrap(b)))
 
-
-def _as(one, dtype: np.dtype):
-    """An array as it is; a number as CuPy passes it, converted to the parameter's type."""
-    return one if isinstance(one, np.ndarray) else np.asarray(one).astype(dtype)
+    return dots
 
 
-_loaded: dict[str, object] = {}
-
-
+@cache
 def _compiled(name: str, source: str):
     """The function ``run`` of this source."""
-    if source not in _loaded:
-        library = FOLDER / f"{name}-{sha256(source.encode()).hexdigest()[:16]}.so"
-        if not library.exists():
-            FOLDER.mkdir(exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
-                part = Path(folder) / "kernel.so"
-                command = [COMPILER, "-x", "c++", "-", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-o", str(part)]
-                subprocess.run(command, input=source, text=True, check=True, timeout=120)
-                os.replace(part, library)  # whole, although several ranks may compile it at once
-        run = ctypes.CDLL(str(library)).run
-        run.restype, run.argtypes = None, [ctypes.c_void_p, ctypes.c_longlong, ctypes.c_void_p, ctypes.c_bool]
-        _loaded[source] = run
-    return _loaded[source]
+    library = FOLDER / f"{name}-{sha256(source.encode()).hexdigest()[:16]}.so"
+    if not library.exists():
+        FOLDER.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=FOLDER) as folder:
+            part = Path(folder) / "kernel.so"
+            command = [COMPILER, "-x", "c++", "-", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-o", str(part)]
+            subprocess.run(command, input=source, text=True, check=True, timeout=120)
+            os.replace(part, library)  # whole, although several ranks may compile it at once
+    run = ctypes.CDLL(str(library)).run
+    run.restype, run.argtypes = None, [ctypes.c_void_p, ctypes.c_longlong, ctypes.c_void_p, ctypes.c_bool]
+    return run

@@ -20,8 +20,8 @@ def function(name: str, parameters: str):
         check(args, kwargs)
         if name in WAITS:
             crossing("size")
-        inside = [unwrap(one) for one in args]
-        found = compute(*inside, **{key: unwrap(one) for key, one in kwargs.items()})
+        inside = unwrap(args)
+        found = compute(*inside, **unwrap(kwargs))
         if inside and isinstance(inside[0], np.ndarray):
             kernel.check_sum(name, inside[0], found, inside[1] if len(inside) > 1 else kwargs.get("axis"))
         if name not in NO_KERNEL and not shows(found, *inside):
