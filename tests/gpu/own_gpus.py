@@ -6,10 +6,7 @@ import minidist as md
 
 
 def with_gpus(world, count: int, function: Callable, *arguments):
-    """``function(world, *arguments)`` on a machine with so many GPUs, of which rank r uses GPU r, modulo their number.
-
-    Runs in a rank whose ``cupy`` is the stand-in.
-    """
+    """``function(world, *arguments)`` in a rank whose ``cupy`` is the stand-in: rank r uses GPU r, modulo their number."""
     import cupy
 
     cupy.cuda.set_device_count(count)
@@ -19,10 +16,3 @@ def with_gpus(world, count: int, function: Callable, *arguments):
         return function(world, *arguments)
     finally:
         cupy.cuda.set_device_count(1)  # the rank goes on with other tests
-
-
-def staged() -> int:
-    """How many arrays collectives have copied to the host, in this process, since the counts were cleared."""
-    import cupy
-
-    return cupy.crossings["to host", "comm.collectives.array"]

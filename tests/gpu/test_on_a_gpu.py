@@ -8,17 +8,19 @@ import os
 import threading
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import cache
 from itertools import product
 
 import numpy as np
 import pytest
 from clusters import PatientCluster
+from test_device_products import codes_of, multiply, of_kind, turned
 
 from minidist import backend, reductions
 from minidist.backend import xp
 from minidist.nn.precision.formats import FORMATS, Format
 from minidist.nn.rounding import rounded
-from minidist.products import matmul_codes, matmul_each
+from minidist.products import matmul_each
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
@@ -41,10 +43,7 @@ DIGESTS = RunOptions(step_digests=True)  # so that a difference can be found
 
 @pytest.fixture(scope="module")
 def few_ranks(ranks):  # which lets the server that forks ranks import what they need
-    """``few_ranks(n)`` is a warm Cluster of n ranks. At most two are alive: that of one rank, and the last one.
-
-    A process that uses a GPU takes half a gigabyte of its memory.
-    """
+    """``few_ranks(n)`` is a warm Cluster. At most two are alive, since each process takes half a gigabyte of a GPU."""
     clusters: dict[int, PatientCluster] = {}
 
     def of_size(size: int) -> PatientCluster:
@@ -62,23 +61,14 @@ def few_ranks(ranks):  # which lets the server that forks ranks import what they
 @pytest.fixture(scope="module")
 def one_process(few_ranks):
     """``one_process(config)`` is the run of one process; made once."""
-    found = {}
-
-    def reference(config: TrainConfig):
-        if config not in found:
-            found[config] = run(few_ranks(1), config, Layout(), DIGESTS)
-        return found[config]
-
-    return reference
+    return cache(lambda config: run(few_ranks(1), config, Layout(), DIGESTS))
 
 
 def random(*shape: int, seed: int = 0):
-    """float32 numbers on the device."""
     return xp.asarray(np.random.default_rng(seed).standard_normal(shape, np.float32))
 
 
 def same(one, other) -> bool:
-    """Whether two device arrays have the same bits."""
     return np.array_equal(bits(one.get()), bits(other.get()))
 
 
@@ -114,46 +104,34 @@ KINDS = ["float32", "bfloat16", "float16"]
 SIZES = [(512, 1024, 192), (512, 64, 512), (64, 8192, 64), (2048, 16, 64), (33, 17, 31), (1, 100, 3), (5, 1, 7)]
 
 
-def multiplied(a: np.ndarray, b: np.ndarray, kind: str, turned: bool = False, shift: int = 0) -> np.ndarray:
-    """``a @ b`` on the device.
-
-    Args:
-        kind: of the numbers, which are multiplied as their bits.
-        turned: whether both are stored by columns.
-        shift: how many elements behind the beginning of their memory they begin, as in a flat array of parameters.
-    """
+def multiplied(a: np.ndarray, b: np.ndarray, kind: str, by_columns: bool = False, shift: int = 0) -> np.ndarray:
+    """``a @ b`` on the device, of factors that begin so many elements behind the beginning of their memory."""
 
     def on_device(numbers: np.ndarray):
-        numbers = np.ascontiguousarray(numbers.swapaxes(-1, -2)) if turned else numbers
-        if kind == "bfloat16":
-            numbers = (numbers.view(np.uint32) >> 16).astype(np.uint16)
-        elif kind == "float16":
-            numbers = numbers.astype(np.float16).view(np.uint16)
-        flat = xp.empty(numbers.size + shift, numbers.dtype)
-        flat[shift:] = xp.asarray(numbers.reshape(-1))
-        array = flat[shift:].reshape(numbers.shape)
-        return array.swapaxes(-1, -2) if turned else array
+        stored = codes_of(np.ascontiguousarray(turned(numbers, by_columns)), kind)
+        flat = xp.empty(stored.size + shift, stored.dtype)
+        flat[shift:] = xp.asarray(stored.reshape(-1))
+        return turned(flat[shift:].reshape(stored.shape), by_columns)
 
-    x, y = on_device(a), on_device(b)
-    return (matmul_each(x, y) if kind == "float32" else matmul_codes(x, y, kind)).get()
+    return multiply(on_device(a), on_device(b), kind).get()
 
 
-@pytest.mark.parametrize("turned", [False, True], ids=["by rows", "by columns"])
+@pytest.mark.parametrize("by_columns", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_products_of_heads(device, sizes, kind, turned):
+def test_products_of_heads(device, sizes, kind, by_columns):
     """Of small integers they are exact, whatever the order: up to 16, their products are below 2^9, and sums of 8192 of
     these below 2^22. And those of a head depend on the head alone: neither on how many there are nor on where in memory
     its factors begin.
     """
     (n, k, m), generator = sizes, np.random.default_rng(0)
     a, b = (generator.integers(-16, 17, (3, 2, *shape)).astype(np.float32) for shape in ((n, k), (k, m)))
-    assert np.array_equal(multiplied(a, b, kind, turned), a.astype(np.float64) @ b.astype(np.float64))
+    assert np.array_equal(multiplied(a, b, kind, by_columns), a.astype(np.float64) @ b.astype(np.float64))
     a, b = (generator.standard_normal((3, 2, *shape), np.float32) for shape in ((n, k), (k, m)))
-    together = multiplied(a, b, kind, turned)
+    together = multiplied(a, b, kind, by_columns)
     for head, shift in product(range(3), (0, 1, 2, 4)):
         some = slice(head, head + 1)
-        found = multiplied(a[some], b[some], kind, turned, shift)
+        found = multiplied(a[some], b[some], kind, by_columns, shift)
         assert np.array_equal(bits(found), bits(together[some])), (head, shift)
 
 
@@ -165,12 +143,7 @@ def test_sums_of_products_are_float32(device, sizes, kind):
     2^-23 of what has been summed. Sums in bfloat16 would lose 2^-8 of that at every step, TF32 2^-11 of each factor.
     """
     (n, k, m), generator = sizes, np.random.default_rng(0)
-    a, b = (generator.standard_normal((3, 2, *shape)).astype(np.float16) for shape in ((n, k), (k, m)))
-    a, b = a.astype(np.float32), b.astype(np.float32)
-    if kind == "bfloat16":
-        a, b = ((one.view(np.uint32) & 0xFFFF0000).view(np.float32) for one in (a, b))
-    if kind == "float32":
-        a, b = a * np.float32(1.1), b * np.float32(1.1)
+    a, b = (of_kind(generator.standard_normal((3, 2, *shape)), kind) for shape in ((n, k), (k, m)))
     a64, b64 = a.astype(np.float64), b.astype(np.float64)
     error = np.abs(multiplied(a, b, kind) - a64 @ b64)
     terms = 2 * k + (2 if kind == "float32" else 0)  # float32 products are rounded, too
@@ -185,43 +158,40 @@ def test_formats_have_numpys_bits(device, format: Format):
     generator = np.random.default_rng(0)
     values = generator.standard_normal(1 << 18) * 2.0 ** generator.uniform(-40, 20, 1 << 18)
     values = np.concatenate([values, [0.0, -0.0, np.inf, -np.inf, np.nan]]).astype(np.float32)
+
+    def both_ways() -> list[np.ndarray]:
+        numbers, found = format.decode(backend.from_host(codes)), format.encode(backend.from_host(values))
+        numbers = backend.to_host(numbers)
+        return [bits(np.where(np.isnan(numbers), np.float32(np.nan), numbers)), backend.to_host(found)]
+
+    found = both_ways()
     backend.use("numpy")
-    expected_values, expected_codes = format.decode(codes), format.encode(values)
-    backend.use("cupy")
-    found_values = format.decode(xp.asarray(codes)).get()
-    assert np.array_equal(np.isnan(found_values), np.isnan(expected_values))
-    numbers = ~np.isnan(expected_values)
-    assert np.array_equal(bits(found_values[numbers]), bits(expected_values[numbers]))
-    assert np.array_equal(format.encode(xp.asarray(values)).get(), expected_codes)
+    assert all(map(np.array_equal, found, both_ways()))
 
 
 def test_a_sum_of_atomic_additions_repeats(device):
     """Its order does not; what is left after rounding does."""
     index = xp.asarray(np.random.default_rng(0).integers(0, 50, 20000))
-    terms = random(20000, 16)
-    found = []
-    for _ in range(10):
-        target = xp.zeros((50, 16))
-        reductions.add_at(target, index, terms.astype(xp.float64))
-        found.append(rounded(target, xp.float32))
-    assert all(same(one, found[0]) for one in found)
+    terms, targets = random(20000, 16).astype(xp.float64), [xp.zeros((50, 16)) for _ in range(10)]
+    for target in targets:
+        reductions.add_at(target, index, terms)
+    first, *others = (rounded(target, xp.float32) for target in targets)
+    assert all(same(first, other) for other in others)
 
 
 @pytest.mark.parametrize("size", [1, 5, 1024, 2048, 2049, 1 << 20, (1 << 22) + 3])
 def test_reductions_in_two_stages_find_the_same(device, size):
     values = np.random.default_rng(size).integers(-(1 << 40), 1 << 40, size)
     on_device = xp.asarray(values)
-    assert int(reductions.reduced(xp.sum, on_device)) == values.sum()
-    assert int(reductions.reduced(xp.max, on_device)) == values.max()
-    assert int(reductions.reduced(xp.min, on_device)) == values.min()
+    for name in ("sum", "max", "min"):
+        assert int(reductions.reduced(getattr(xp, name), on_device)) == getattr(values, name)()
     assert bool(reductions.reduced(xp.all, on_device > -(1 << 41)))
 
 
 def test_float32_products_keep_24_bits(device):
     """TF32 would keep 11."""
     assert os.environ["CUPY_TF32"] == "0"
-    a = xp.full((64, 64), 1 + 2.0**-20, xp.float32)
-    one = xp.eye(64, dtype=xp.float32)
+    a, one = xp.full((64, 64), 1 + 2.0**-20, xp.float32), xp.eye(64, dtype=xp.float32)
     for found in (a @ one, matmul_each(a[None], one[None])[0]):
         assert found.get()[0, 0] == np.float32(1 + 2.0**-20)
 
@@ -242,10 +212,9 @@ def test_a_background_thread_writes_to_the_device(device):
 )
 def test_losses_are_near_those_of_numpy(ranks, one_process, changes):
     config = replace(CONFIG, **changes)
-    found = np.array(one_process(config).losses)
     expected = np.array(run(ranks(1), replace(config, backend="numpy"), Layout()).losses)
-    distances = np.abs(found / expected - 1)
-    print(f"relative distance from NumPy's losses, step by step: {', '.join(f'{one:.1e}' for one in distances)}")
+    distances = np.abs(one_process(config).losses / expected - 1)
+    print(f"relative distance from NumPy's losses, step by step: {distances}")
     assert distances.max() < LOSSES * (100 if config.precision == "bf16" else 1)  # bfloat16 keeps 8 bits
 
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 from choosing import long
@@ -36,11 +37,12 @@ LIMIT = 300  # seconds
 
 def run_on_gpus(device_ranks, config: TrainConfig, layout: Layout, gpus: int) -> Run:
     """A run of the stand-in on so many GPUs; with one for each rank, every collective goes by NCCL."""
+
+    def rank_function(world, *arguments):
+        return with_gpus(world, gpus, train_rank, *arguments)
+
     size = layout.world_size
-    found = run(
-        device_ranks(size), replace(config, backend="cupy"), layout,
-        rank_function=lambda world, *arguments: with_gpus(world, gpus, train_rank, *arguments),
-    )  # fmt: skip
+    found = run(device_ranks(size), replace(config, backend="cupy"), layout, rank_function=rank_function)
     assert {(rank.gpu, rank.by_nccl) for rank in found.ranks} == {("stand-in", 1 < size <= gpus)}
     return found
 
@@ -68,21 +70,21 @@ def test_compressed_gradients_have_numpys_bits(ranks, device_ranks):
 
 
 @pytest.mark.long
-def test_what_a_run_brings_back(ranks, device_ranks):
+def test_what_a_run_brings_back(device_ranks):
     """Of its trace the kernels: to ask for views and bytes does not make the host wait."""
     options = RunOptions(validate=True, sample=8, step_digests=True, trace=True)
     fp8 = {"precision": "fp8", "attention": "tiled", "attention_tile": 5, "dropout": 0.1}
     for changes in ({}, {"reduce_dtype": "float32", "precision": "bf16"}, fp8):
-        config = replace(PLAIN, **changes)
-        expected = run(ranks(2), config, Layout(dp=2), options).ranks[0]
-        found = run(device_ranks(2), replace(config, backend="cupy"), Layout(dp=2), options).ranks[0]
-        for name in ("fingerprint", "step_digests", "validation_loss", "sample", "flops"):
-            assert getattr(found, name) == getattr(expected, name), (name, changes)
-        assert found.traffic.as_dict() == expected.traffic.as_dict(), changes
+        expected, found = (
+            run(device_ranks(2), replace(PLAIN, backend=name, **changes), Layout(dp=2), options).ranks[0]
+            for name in ("numpy", "cupy")
+        )
         more = PLAIN.micro_batch  # NumPy's tokens are a view of the text: with the target of the last one, a byte more
         found.memory["activations"] += more
         assert expected.memory.pop("peak") - found.memory.pop("peak") in (0, more)  # 0 if it comes when none are kept
-        assert found.memory == expected.memory, changes
+        for name in ("fingerprint", "step_digests", "validation_loss", "sample", "flops", "memory"):
+            assert getattr(found, name) == getattr(expected, name), (name, changes)
+        assert found.traffic.as_dict() == expected.traffic.as_dict(), changes
         kernels, numpys = ([entry for entry in log if isinstance(entry, Kernel)] for log in (found.log, expected.log))
         assert kernels == numpys != [], changes
 
@@ -99,7 +101,7 @@ def peak_on_a_device(world, precision: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("precision", "kind"), [("fp32", "float32"), ("bf16", "bfloat16"), ("fp8", "bfloat16")])
-def test_the_peak_is_measured_on_the_device_in_the_precision_of_the_runs_products(device_ranks, precision, kind):
+def test_the_peak_is_that_of_the_runs_products(device_ranks, precision, kind):
     assert device_ranks(2).run(peak_on_a_device, precision) == [{kind}] * 2
 
 
@@ -116,10 +118,7 @@ def test_a_checkpoint_goes_from_device_to_host_and_back(ranks, device_ranks, tmp
     """Saved on one, resumed on the other: the bits of a run that stayed on the host."""
     config, layout = replace(SPARSE, steps=3), Layout.parse(text)
     expected, device = run(ranks(1), config, Layout()), replace(config, backend="cupy")
-    for one, save_on, other, resume_on in (
-        (device, device_ranks, config, ranks),
-        (config, ranks, device, device_ranks),
-    ):
+    for (one, save_on), (other, resume_on) in permutations([(device, device_ranks), (config, ranks)]):
         folder = tmp_path / one.backend
         run(save_on(2), one, layout, RunOptions(saving=Saving(str(folder), every=1, keep=0), stop_after=1))
         options = RunOptions(resume=str(folder / name_of(2)), check_replicas=1)
@@ -179,14 +178,12 @@ def test_what_crosses_in_a_step(device_ranks, rows):
         loss = "parallel.pipeline.run" if layout.pp > 1 else "parallel.tools.accumulation.accumulate"
         tokens_and_targets = {("to device", "nn.data._samples"): 2 * BATCHES // layout.dp}
         expected = {("scalar", loss): 1} | NORM | tokens_and_targets | more
-        staged = {
-            ("to host", "comm.collectives.array"): collectives,
-            ("to device", "comm.collectives.whole"): collectives,
-        }
+        ways = ("to host", "comm.collectives.array"), ("to device", "comm.collectives.whole")
+        staged = dict.fromkeys(ways, collectives)
         for gpus in {1, layout.world_size} if collectives is not None else {layout.world_size}:
             want = expected | (staged if collectives and gpus == 1 else {})
-            arguments = gpus, counts_of_a_step, config, layout, "crossings"
-            found = device_ranks(layout.world_size).run(with_gpus, *arguments)[0]
+            ranks = device_ranks(layout.world_size)
+            found, *_ = ranks.run(with_gpus, gpus, counts_of_a_step, config, layout, "crossings")
             wrong += [] if found == want else [(text, changes, gpus, found, want)]
     assert wrong == []
 
@@ -195,8 +192,8 @@ def test_how_many_kernels_a_step_starts(device_ranks):
     """As few as docs/gpu.md says, for its model: each costs the host some microseconds."""
     config = replace(PLAIN, layers=4, heads=16, width=64, global_batch=2, micro_batch=2, backend="cupy")
     for precision, limit in (("fp32", 2512), ("bf16", 2829)):
-        arguments = 1, counts_of_a_step, replace(config, precision=precision), Layout(), "launches"
-        (found,) = device_ranks(1).run(with_gpus, *arguments)
+        config = replace(config, precision=precision)
+        (found,) = device_ranks(1).run(with_gpus, 1, counts_of_a_step, config, Layout(), "launches")
         assert sum(found.values()) <= limit, precision
 
 

@@ -20,7 +20,7 @@ __version__ = SIGNATURES["version"]
 inf, nan, pi, e, newaxis, dtype, bool_ = np.inf, np.nan, np.pi, np.e, None, np.dtype, np.bool_
 globals().update(TYPES)
 globals().update(FUNCTIONS)
-_core = cuda.Core()
+_core = cuda.core()
 
 
 def get_default_memory_pool() -> SimpleNamespace:

@@ -22,9 +22,8 @@ IMPLICIT = "Implicit conversion to a NumPy array is not allowed. Please use `.ge
 class ndarray:
     """An array on a device that does not exist. Its methods take the arguments that CuPy's take, and no others."""
 
-    __slots__ = ("__weakref__", "_device", "_memory", "_stream", "base")
-    # _memory: NumPy's array; base: the array whose memory a view shows, or None; _stream: the pointer of the stream
-    # that it was allocated on
+    __slots__ = "__weakref__", "_device", "_memory", "_stream", "base"
+    # _memory is NumPy's array, _stream the pointer of the stream of its allocation, base what a view shows, or None
     __hash__ = None
 
     T = property(lambda self: wrap(self._memory.T))
@@ -33,8 +32,7 @@ class ndarray:
 
     @property
     def flags(self) -> SimpleNamespace:
-        flags = self._memory.flags
-        return SimpleNamespace(c_contiguous=flags.c_contiguous, f_contiguous=flags.f_contiguous)
+        return SimpleNamespace(**{name: getattr(self._memory.flags, name) for name in ("c_contiguous", "f_contiguous")})
 
     @property
     def _host(self) -> np.ndarray:
@@ -190,25 +188,27 @@ def checked(name: str, parameters: str):
     return check
 
 
-VIEWS = ("ravel", "reshape", "squeeze", "swapaxes", "transpose", "view")  # nothing is computed
-CROSSINGS = {"item": "scalar", "nonzero": "size", "tolist": "to host"}
+VIEWS = "ravel", "reshape", "squeeze", "swapaxes", "transpose", "view"  # methods that compute nothing
+NO_KERNEL = "empty", "empty_like", "shape"
+CROSSINGS = {"item": "scalar", "tolist": "to host"} | dict.fromkeys(("nonzero", "flatnonzero", "bincount"), "size")
 
 
-def _method(name: str, parameters: str):
-    check = checked(f"ndarray.{name}", parameters)
+def function(name: str, parameters: str, module=np):
+    """A function, or, of the module ``np.ndarray``, a method: NumPy's, of what is inside of its arguments."""
+    check, compute = checked(name, parameters), getattr(module, name)
 
-    def method(self, *args, **kwargs):
-        check((self, *args), kwargs)
+    def call(*args, **kwargs):
+        check(args, kwargs)
         if name in CROSSINGS:
             crossing(CROSSINGS[name])
-        inside = self._memory if name in VIEWS else self._host
-        found = getattr(inside, name)(*unwrap(args), **unwrap(kwargs))
-        kernel.check_sum(name, inside, found, args[0] if args else kwargs.get("axis"))
-        if not shows(found, inside):
+        inside = (args[0]._memory, *unwrap(args[1:])) if name in VIEWS else unwrap(args)
+        found = compute(*inside, **unwrap(kwargs))
+        kernel.check_sum(name, found, inside, kwargs)
+        if name not in NO_KERNEL and not shows(found, *inside):
             launched(name)
-        return wrap(found)
+        return kwargs["out"] if kwargs.get("out") is not None else wrap(found)
 
-    return method
+    return call
 
 
 def _operator(name: str, reflected: bool = False):
@@ -252,7 +252,7 @@ for _name in ("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides")
     setattr(ndarray, _name, property(lambda self, name=_name: getattr(self._memory, name)))
 for _name, _parameters in SIGNATURES["methods"].items():
     if _name not in vars(ndarray):
-        setattr(ndarray, _name, _method(_name, _parameters))
+        setattr(ndarray, _name, function(_name, _parameters, np.ndarray))
 for _name, _ufunc in ARITHMETIC.items():
     setattr(ndarray, f"__r{_name}__", _operator(_ufunc, reflected=True))
     setattr(ndarray, f"__i{_name}__", _in_place(_ufunc))

@@ -9,14 +9,11 @@ from cupy.device.devices import Device, device_count, set_device_count
 from cupy.device.streams import Event, Stream, get_current_stream
 
 
-class Core:
+def core() -> SimpleNamespace:
     """``cupy._core``: the libraries that CuPy adds with, of both kinds, as it begins with them: CUB."""
-
-    def __init__(self) -> None:
-        self._found = {"reduction": [1], "routine": [1]}
-        for kind in self._found:
-            setattr(self, f"get_{kind}_accelerators", partial(self._found.get, kind))
-            setattr(self, f"set_{kind}_accelerators", partial(self._found.__setitem__, kind))
+    found = {"reduction": [1], "routine": [1]}
+    ways = {"get": found.get, "set": found.__setitem__}
+    return SimpleNamespace(**{f"{k}_{kind}_accelerators": partial(ways[k], kind) for k in ways for kind in found})
 
 
 runtime = SimpleNamespace(

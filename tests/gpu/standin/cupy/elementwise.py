@@ -13,6 +13,7 @@ import tempfile
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -64,12 +65,16 @@ extern "C" void run(void **arrays, long long count, void *tanhs_, bool known_) {
 """
 
 
-class Parameter:
-    """``raw T x``: whether it is raw, the name of a type or a capital letter for one, and a name."""
+class Parameter(NamedTuple):
+    """``raw T x``: the name of a type, or a capital letter for one; a name; whether it is raw."""
 
-    def __init__(self, text: str) -> None:
-        *raw, self.type, self.name = text.split()
-        self.raw = raw == ["raw"]
+    type: str
+    name: str
+    raw: bool
+
+
+def parameters(text: str) -> list[Parameter]:
+    return [Parameter(*one.split()[-2:], one.split()[0] == "raw") for one in text.split(",")]
 
 
 class ElementwiseKernel:
@@ -77,7 +82,7 @@ class ElementwiseKernel:
 
     def __init__(self, in_params, out_params, operation, name="kernel", reduce_dims=True, preamble="",
                  no_return=False, return_tuple=False, options=()) -> None:  # fmt: skip
-        self.inputs, self.outputs = ([Parameter(one) for one in text.split(",")] for text in (in_params, out_params))
+        self.inputs, self.outputs = map(parameters, (in_params, out_params))
         if "i" in [one.name for one in self.inputs + self.outputs]:
             raise ValueError("Can not use 'i' as a parameter name")
         if "--fmad=false" not in options:
@@ -87,21 +92,17 @@ class ElementwiseKernel:
     def __call__(self, *arguments):
         given = unwrap(arguments)
         types = self._types(given)
-        inputs, outputs = given[: len(self.inputs)], given[len(self.inputs) :]
-        # numbers as CuPy passes them: converted to the parameter's type
-        inputs = [
-            one if isinstance(one, np.ndarray) else np.asarray(one).astype(types[parameter.type])
-            for one, parameter in zip(inputs, self.inputs, strict=True)
+        outputs = given[len(self.inputs) :]
+        inputs = [  # numbers as CuPy passes them: converted to the parameter's type
+            (one if isinstance(one, np.ndarray) else np.asarray(one).astype(types[parameter.type]), parameter.raw)
+            for one, parameter in zip(given, self.inputs, strict=False)
         ]
-        taking = [one for one, parameter in zip(inputs, self.inputs, strict=True) if not parameter.raw]
-        shape = outputs[0].shape if outputs else np.broadcast_shapes(*(one.shape for one in taking))
-        if outputs and np.broadcast_shapes(shape, *(one.shape for one in (*taking, *outputs))) != shape:
+        shapes = [one.shape for one, raw in inputs if not raw] + [one.shape for one in outputs]
+        shape = outputs[0].shape if outputs else np.broadcast_shapes(*shapes)
+        if np.broadcast_shapes(shape, *shapes) != shape:
             raise ValueError(f"{self.name}: out shape is mismatched")
         results = outputs or [np.empty(shape, types[one.type]) for one in self.outputs]
-        laid_out = [
-            np.ascontiguousarray(one if parameter.raw else np.broadcast_to(one, shape))
-            for one, parameter in zip(inputs, self.inputs, strict=True)
-        ]
+        laid_out = [np.ascontiguousarray(one if raw else np.broadcast_to(one, shape)) for one, raw in inputs]
         written = [np.ascontiguousarray(one) for one in results]  # read, too
         self._run([*laid_out, *written], types, int(np.prod(shape)))
         for result, one in zip(results, written, strict=True):

@@ -5,30 +5,10 @@ from itertools import count
 import numpy as np
 
 from cupy import kernel
-from cupy.arrays import KINDS, SIGNATURES, checked, ndarray, shows, unwrap, wrap
+from cupy.arrays import KINDS, SIGNATURES, checked, function, ndarray, shows, unwrap, wrap
 from cupy.traffic import crossing, launched
 
 TRANSFERS = "array", "asarray", "ascontiguousarray"  # take arrays in host memory too
-WAITS = "flatnonzero", "bincount"  # the host waits for the result's size
-NO_KERNEL = "empty", "empty_like", "shape"
-
-
-def function(name: str, parameters: str):
-    check, compute = checked(name, parameters), getattr(np, name)
-
-    def call(*args, **kwargs):
-        check(args, kwargs)
-        if name in WAITS:
-            crossing("size")
-        inside = unwrap(args)
-        found = compute(*inside, **unwrap(kwargs))
-        if inside and isinstance(inside[0], np.ndarray):
-            kernel.check_sum(name, inside[0], found, inside[1] if len(inside) > 1 else kwargs.get("axis"))
-        if name not in NO_KERNEL and not shows(found, *inside):
-            launched(name)
-        return kwargs["out"] if kwargs.get("out") is not None else wrap(found)
-
-    return call
 
 
 def transfer(name: str, parameters: str):

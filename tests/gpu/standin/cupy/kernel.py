@@ -33,9 +33,12 @@ def flushed(value):
     return np.where(subnormal, np.copysign(np.float32(0), value), value) if subnormal.any() else value
 
 
-def check_sum(name: str, terms: np.ndarray, found, axis) -> None:
+def check_sum(name: str, found, arguments: tuple, options: dict) -> None:
     """A float32 sum over an axis that is not the last: CuPy's order depends on how many results there are."""
-    if name not in ("sum", "mean") or axis is None or getattr(found, "dtype", None) != np.float32:
+    if name not in ("sum", "mean") or getattr(found, "dtype", None) != np.float32:
+        return
+    terms, axis = arguments[0], arguments[1] if len(arguments) > 1 else options.get("axis")
+    if axis is None:
         return
     axes = {one % terms.ndim for one in (axis if isinstance(axis, tuple) else (axis,))}
     many = terms.size // max(1, found.size) > TERMS

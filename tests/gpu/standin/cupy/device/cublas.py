@@ -79,8 +79,8 @@ def _products(handle, orders, sizes, alpha, factors, beta, result, count, comput
     c = _matrices(*result, m, n, count)
     _check(not np.may_share_memory(c, a) and not np.may_share_memory(c, b), "the result overlaps a factor")
     a, b = (
-        _numbers(one, kind).swapaxes(-1, -2) if order == CUBLAS_OP_T else _numbers(one, kind)
-        for one, order in zip((a, b), orders, strict=True)
+        one.swapaxes(-1, -2) if order == CUBLAS_OP_T else one
+        for one, order in zip((_numbers(a, kind), _numbers(b, kind)), orders, strict=True)
     )  # read by rows: (count, k, m) and (count, n, k)
     c[...] = b @ a
     product(NAMES[kind])

@@ -9,6 +9,7 @@ import itertools
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from weakref import WeakValueDictionary
 
@@ -32,23 +33,18 @@ _thread = Thread()
 class Event:
     """A point in the queue of a stream, which records it."""
 
-    error: BaseException | None = None  # of the work before it
+    stream: "Stream"
+    place: int  # in the queue
+    work: Future  # the last one before it
 
-    def __init__(self, block=False, disable_timing=False, interprocess=False) -> None:
-        self.reached = threading.Event()
+    def __init__(self, block=False, disable_timing=False, interprocess=False) -> None: ...
 
     @property
     def done(self) -> bool:
-        reached = self.reached.is_set()
-        if reached:
+        done = self.work.done()
+        if done:
             self.stream.ordered(self.place)
-        return reached
-
-    def synchronize(self) -> None:
-        if not self.reached.wait(LIMIT):
-            raise TimeoutError(f"nothing has come of stream {self.stream.ptr} for {LIMIT:g} s: on a GPU it hangs")
-        if self.error is not None:
-            raise self.error
+        return done
 
 
 class Stream:
@@ -61,13 +57,15 @@ class Stream:
             raise NotImplementedError("a stream that waits for the null stream, and lets it wait, by itself")
         self.ptr = 0 if null else 0x5000_0000 + next(_numbers)
         self.device_id = -1 if null else current_device()
+        self.last: Future = Future()  # the last work
+        self.last.set_result(None)
         self.awaited: list[Event] = []  # of other streams, before the next computation of the null stream
         self.uses: list[tuple] = []  # (place of the work, span, whether it is written), until the null stream waits
         if null:
             return
         by_pointer[self.ptr] = self
         self.seen = -1  # how far the null stream was, as this stream has waited for
-        self.place = 0  # of the last work
+        self.place = 0  # of the last work in the queue
         self._queue: queue.SimpleQueue = queue.SimpleQueue()
         threading.Thread(target=_work, args=(self._queue,), daemon=True).start()
 
@@ -84,17 +82,13 @@ class Stream:
         self.place += 1
         spans = [(self.place, span, False) for span in read] + [(self.place, span, True) for span in written]
         self.uses += [use for use in spans if use[1].allocated_on != self.ptr]  # its own only it gets again
-        self._queue.put(work)
+        self.last = Future()
+        self._queue.put((work, self.last))
 
     def record(self, event: Event | None = None) -> Event:
         event = event or Event()
-        event.stream = self
-        if self.ptr == 0:
-            event.place = _thread.position
-            event.reached.set()  # it computes at once
-        else:
-            event.place = self.place
-            self._queue.put(event)
+        event.stream, event.work = self, self.last
+        event.place = self.place if self.ptr else _thread.position
         return event
 
     def wait_event(self, event: Event) -> None:
@@ -105,9 +99,8 @@ class Stream:
             self.seen = event.place  # of the null stream: the library has one other
 
     def synchronize(self) -> None:
-        event = self.record()
-        event.synchronize()
-        self.ordered(event.place)
+        self.last.result(LIMIT)
+        self.ordered(self.place)
 
     def ordered(self, place: int) -> None:
         """The null stream, or the host, comes after so much of this stream."""
@@ -140,17 +133,19 @@ def get_current_stream(device_id=-1) -> Stream:
 
 
 def _work(works: queue.SimpleQueue) -> None:
-    """The thread of a stream: work, and events. After an error no work runs."""
+    """The thread of a stream. After an error nothing more runs."""
     error = None
     while (entry := works.get()) is not None:
-        if isinstance(entry, Event):
-            entry.error = error
-            entry.reached.set()
-        elif error is None:
-            try:
-                entry()
-            except BaseException as problem:
-                error = problem
+        work, done = entry
+        try:
+            if error is None:
+                work()
+        except BaseException as problem:
+            error = problem
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)
 
 
 def before_use(memory: np.ndarray, device: int) -> None:
@@ -159,10 +154,10 @@ def before_use(memory: np.ndarray, device: int) -> None:
         raise ValueError(f"the array is on device {device}, and the current one is {current_device()}")
     stream = get_current_stream()
     if stream.ptr:
-        return stream.record().synchronize()  # computing in its turn
+        return stream.last.result(LIMIT)  # computing in its turn
     _thread.position += 1
     for event in list(stream.awaited):
-        event.synchronize()
+        event.work.result(LIMIT)
         with suppress(ValueError):  # another thread, whose null stream is the same, has waited too
             stream.awaited.remove(event)
     for other in list(by_pointer.values()) if by_pointer else ():
