@@ -16,8 +16,9 @@ STANDIN = Path(__file__).parent / "standin"
 @pytest.fixture(scope="session")
 def compiler() -> str:
     """What the stand-in compiles kernels with."""
-    found = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
-    return found or pytest.skip("no C++ compiler is here: the stand-in for CuPy cannot run the library's kernels")
+    return next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None) or pytest.skip(
+        "no C++ compiler is here: the stand-in for CuPy cannot run the library's kernels"
+    )
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def standin(monkeypatch):
 
 @pytest.fixture
 def device():
-    """CuPy, with this process computing on GPU 0, and afterwards on the host again. For tests on a GPU."""
+    """CuPy or the stand-in, with this process computing on GPU 0, and afterwards on the host again."""
     backend.use("cupy")
     yield backend.xp.module
     backend.use("numpy")

@@ -6,7 +6,7 @@ import minidist as md
 
 
 def with_gpus(world, count: int, function: Callable, *arguments):
-    """``function(world, *arguments)`` in a rank whose ``cupy`` is the stand-in: rank r uses GPU r, modulo their number."""
+    """``function(world, *arguments)`` in a rank whose ``cupy`` is the stand-in, with so many GPUs in the machine."""
     import cupy
 
     cupy.cuda.set_device_count(count)

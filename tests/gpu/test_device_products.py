@@ -2,13 +2,13 @@
 
 import inspect
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import numpy as np
 import pytest
 from choosing import long
 
-from minidist import backend
 from minidist.nn.precision.policy import POLICIES
 from minidist.products import ALIGNMENT, matmul_codes, matmul_each
 from minidist.train.config import TrainConfig
@@ -20,11 +20,7 @@ KINDS = ["float32", "float64", "bfloat16", "float16"]
 SIZES = [(1, 1, 1), (1, 7, 5), (5, 1, 3), (3, 5, 1), (33, 17, 31), (0, 3, 2), (3, 0, 2), (3, 2, 0)]  # n, k, m
 
 
-@pytest.fixture
-def device(standin):
-    backend.use("cupy")
-    yield standin
-    backend.use("numpy")
+pytestmark = pytest.mark.usefixtures("standin")
 
 
 def of_kind(numbers: np.ndarray, kind: str) -> np.ndarray:
@@ -90,13 +86,14 @@ def test_views_vectors_and_results_in_larger_arrays(device, kind):
 def calls(device, monkeypatch):
     """What cuBLAS is told, call by call: the arguments by name."""
     told = []
+
+    def watch(real, *arguments) -> None:
+        told.append(inspect.signature(real).bind(*arguments).arguments)
+        real(*arguments)
+
+    cublas = device.cuda.cublas
     for name in ("gemmEx", "gemmStridedBatchedEx"):
-
-        def watched(*arguments, real=getattr(device.cuda.cublas, name)) -> None:
-            told.append(inspect.signature(real).bind(*arguments).arguments)
-            real(*arguments)
-
-        monkeypatch.setattr(device.cuda.cublas, name, watched)
+        monkeypatch.setattr(cublas, name, partial(watch, getattr(cublas, name)))
     return told
 
 

@@ -201,8 +201,11 @@ def test_nccl_works_beside_what_computes(device_ranks, function):
 # Which calls take NCCL
 
 
-def routes(world) -> set[str]:
+def routes(world, lacks_nccl: int | None = None) -> set[str]:
     """The calls that go through host memory. A thread that runs programs uses the GPU of the main thread."""
+    xp.cuda.nccl.available = world.rank != lacks_nccl
+    md.find_gpus(world)  # once more
+    xp.cuda.nccl.available = True
     x = xp.asarray(np.ones(4, np.float32))
     right, left = (world.rank + 1) % world.size, (world.rank - 1) % world.size
     pair, alone, other = world.new_group([0, 1]), world.new_group([world.rank]), world.duplicate()
@@ -224,23 +227,13 @@ def routes(world) -> set[str]:
     return found
 
 
-def without_nccl(world) -> set[str]:
-    """On rank 1 there is no NCCL."""
-    xp.cuda.nccl.available = world.rank != 1
-    try:
-        md.find_gpus(world)  # once more
-        return routes(world)
-    finally:
-        xp.cuda.nccl.available = True
-
-
 def test_ranks_with_a_gpu_each_and_nccl_take_it(device_ranks):
     """Calls without a named algorithm, of the main thread; and of groups, those that have it."""
     always = {"named", "background"}
     assert device_ranks(3).run(with_gpus, 3, routes) == [always] * 3
     assert device_ranks(3).run(with_gpus, 2, routes) == [always | {"auto"}] * 3
     assert device_ranks(2).run(with_gpus, 1, routes) == [always | {"auto", "pair"}] * 2
-    assert device_ranks(3).run(with_gpus, 3, without_nccl) == [always | {"auto", "pair"}] * 2 + [always | {"auto"}]
+    assert device_ranks(3).run(with_gpus, 3, routes, 1) == [always | {"auto", "pair"}] * 2 + [always | {"auto"}]
 
 
 # What is counted
