@@ -279,14 +279,6 @@ def different_calls(world) -> None:
     x.get()
 
 
-def hangs(world) -> None:
-    """What the library does not compare: the second call of a kind on one rank, another on the other."""
-    x = xp.asarray(np.ones(4))
-    md.all_reduce(x, group=world)
-    md.broadcast(x, 0, world)
-    different_calls(world)
-
-
 def on_two_sides(world) -> None:
     md.gather(xp.asarray(np.ones(2)), [np.ones(2), np.ones(2)] if world.rank == 0 else None, 0, world)
 
@@ -299,7 +291,6 @@ MISMATCH = r"(?s)Mismatch: ranks . and . disagree.*all_reduce\(SUM, float64.*ncc
     [
         (different_calls, MISMATCH),
         (lambda world: md.all_reduce(xp.ones(4 + world.rank), group=world), MISMATCH),
-        (hangs, "HangsOnAGPU: ranks call different things"),
         (on_two_sides, r"gather: tensor is on a GPU, but gather_list\[0\] in host memory"),
         (
             lambda world: md.find_gpus(world.new_group([0]) if world.rank == 0 else world),

@@ -50,22 +50,16 @@ def run_on_gpus(device_ranks, config: TrainConfig, layout: Layout, gpus: int) ->
 @pytest.mark.parametrize("chosen", [slice(0, 1), long(slice(1, None))], ids=["one", "all the others"])
 def test_every_value_of_every_setting_has_numpys_bits(ranks, device_ranks, chosen):
     """Ranks have a GPU each, share one, or share two: some of their groups take NCCL then."""
+    compressed = [Layout.parse(f"dp=2,compress={one}") for one in ("bf16", "int8", "onebit", "topk:0.1", "powersgd:2")]
+    cases = [(case.config, case.layout, case.reference) for case in with_every_value(1000)]
     wrong = []
-    for number, case in list(enumerate(with_every_value(1000)))[chosen]:
-        layout = replace(case.layout, algorithm="auto") if number % 3 == 0 else case.layout  # others take no NCCL
-        expected = run(ranks(case.reference.world_size), case.config, case.reference)
-        found = run_on_gpus(device_ranks, case.config, layout, (layout.world_size, 1, 2)[number % 3])
-        wrong += [] if agrees(expected, found) else [str(case)]
-    assert wrong == []
-
-
-@pytest.mark.long
-def test_compressed_gradients_have_numpys_bits(ranks, device_ranks):
-    wrong = []
-    for gpus, method in zip((1, 2, 1, 2, 1), ("bf16", "int8", "onebit", "topk:0.1", "powersgd:2"), strict=True):
-        layout = Layout.parse(f"dp=2,compress={method}")
-        expected = run(ranks(2), PLAIN, layout)
-        wrong += [] if agrees(expected, run_on_gpus(device_ranks, PLAIN, layout, gpus)) else [method]
+    for number, (config, layout, reference) in list(enumerate(cases + [(PLAIN, one, one) for one in compressed]))[
+        chosen
+    ]:
+        expected = run(ranks(reference.world_size), config, reference)
+        on_device = replace(layout, algorithm="auto") if number % 3 == 0 else layout  # others take no NCCL
+        found = run_on_gpus(device_ranks, config, on_device, (layout.world_size, 1, 2)[number % 3])
+        wrong += [] if agrees(expected, found) else [(str(layout), config)]
     assert wrong == []
 
 

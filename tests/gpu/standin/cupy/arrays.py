@@ -211,20 +211,17 @@ def function(name: str, parameters: str, module=np):
     return call
 
 
-def _operator(name: str, reflected: bool = False):
+def _operator(name: str, kind: str):
+    """``kind``: "r" for the right operand's, "i" for the one in place."""
+
     def method(self, *others):
         if not all(isinstance(other, OPERANDS) for other in others):
             return NotImplemented
-        operands = (*others, self) if reflected else (self, *others)
-        return wrap(kernel.launch(getattr(np, name), *map(unwrap, operands)))
-
-    return method
-
-
-def _in_place(name: str):
-    def method(self, other):
-        kernel.launch(getattr(np, name), self._host, unwrap(other), out=self._host)
-        return self
+        if kind == "i":
+            kernel.launch(getattr(np, name), self._host, *unwrap(others), out=self._host)
+            return self
+        operands = (*others, self) if kind == "r" else (self, *others)
+        return wrap(kernel.launch(getattr(np, name), *unwrap(operands)))
 
     return method
 
@@ -250,14 +247,11 @@ OTHERS = {
 
 for _name in ("shape", "dtype", "ndim", "size", "nbytes", "itemsize", "strides"):
     setattr(ndarray, _name, property(lambda self, name=_name: getattr(self._memory, name)))
-for _name, _parameters in SIGNATURES["methods"].items():
-    if _name not in vars(ndarray):
-        setattr(ndarray, _name, function(_name, _parameters, np.ndarray))
-for _name, _ufunc in ARITHMETIC.items():
-    setattr(ndarray, f"__r{_name}__", _operator(_ufunc, reflected=True))
-    setattr(ndarray, f"__i{_name}__", _in_place(_ufunc))
+for _name in SIGNATURES["methods"].keys() - vars(ndarray):
+    setattr(ndarray, _name, function(_name, SIGNATURES["methods"][_name], np.ndarray))
 for _name, _ufunc in (ARITHMETIC | OTHERS).items():
-    setattr(ndarray, f"__{_name}__", _operator(_ufunc))
-for _kind in (bool, int, float):
-    setattr(ndarray, f"__{_kind.__name__}__", lambda self, kind=_kind: kind(self.item()))
+    for _kind in ("", "r", "i") if _name in ARITHMETIC else ("",):
+        setattr(ndarray, f"__{_kind}{_name}__", _operator(_ufunc, _kind))
+for _type in (bool, int, float):
+    setattr(ndarray, f"__{_type.__name__}__", lambda self, type=_type: type(self.item()))
 ndarray.__matmul__ = _matmul
