@@ -57,8 +57,7 @@ def ops_of(dtype: str) -> list[md.ReduceOp]:
 
 
 def cases(nodes: tuple[int, ...], turn: int) -> list[Case]:
-    """Every algorithm with every number of elements. The other settings take turns: in the cases of several groups,
-    each with a ``turn`` of its own, every two of them meet."""
+    """Every algorithm with every number of elements. The other settings take turns, which begin with ``turn``."""
     found, size = [], len(nodes)
     for place, ((name, algorithm), elements) in enumerate(product(methods(nodes), (*SIZES, LARGE)[: 5 - (size > 3)])):
         number = 5 * place + 7 * turn

@@ -52,7 +52,7 @@ def raises(world):
     md.barrier(world)
 
 
-@fails("RankFailed", r"rank 0 was in barrier\(\)", r"rank 2 was in barrier\(\)", r"^rank 1 of 3 failed: ValueError: no",
+@fails("RankFailed", *(rf"rank {r} was in barrier\(\)" for r in (0, 2)), "^rank 1 of 3 failed",
        rank=1, exitcode=None, ranks=(1,))  # fmt: skip
 def raises_while_others_wait(world):
     if world.rank == 1:
@@ -185,14 +185,6 @@ def another_call_in_the_background(world):
 def nobody_waits_for_what_fails(world):
     for elements in (3 + world.rank, 2):
         md.broadcast(np.zeros(elements), 0, world, async_op=True, algorithm="naive")
-
-
-@fails("RankFailed", MISMATCH)
-def a_mismatch_that_would_block_a_message(world):
-    work = md.all_reduce(np.zeros(4 + world.rank // 2), group=world, async_op=True)
-    if world.rank == 0:
-        md.recv(np.zeros(1), 1, world)
-    work.wait()
 
 
 @fails("RankFailed", "Mismatch: ranks 1 and 0 disagree")

@@ -47,14 +47,6 @@ def test_train_has_the_bits_and_the_traffic_of_shared_memory(tmp_path):
         assert output.count(text) == 1, text
 
 
-@pytest.mark.long
-def test_a_run_goes_on_where_another_transport_has_saved_it(tmp_path):
-    straight = json.loads(here("train", "--steps=5", "--json=-", *SIZES))
-    on_mpi(tmp_path, 2, ["train", "--dp=2", "--steps=5", f"--save={tmp_path}/s", "--save-every=2", "--keep=0", *SIZES])
-    results = here("train", "--dp=3", f"--resume={tmp_path}/s/step-000002", "--json=-")
-    assert json.loads(results)["fingerprint"] == straight["fingerprint"]
-
-
 @pytest.mark.parametrize(
     ("ranks", "command", "text", "status"),
     [

@@ -2,9 +2,9 @@
 
 import re
 import sys
-from pathlib import Path
 
 import pytest
+from choosing import long
 from failing import FAILURES, ON_MPI
 from mpiexec import ROOT, ended, needs_mpi, start
 
@@ -33,9 +33,18 @@ NO_FAILURE = """if True:
 """
 
 
-def check(tmp_path: Path, scripts: list[str], runs: list[str]) -> None:
-    """Start a few jobs at once, for they mostly wait: users' scripts, and runs on a cluster that is the job. The status
-    is that of the first rank that mpiexec hears of."""
+@pytest.mark.parametrize(
+    ("scripts", "runs"),
+    [
+        (["raises"], []),
+        *(long(scripts, runs) for scripts, runs in (
+            ([*SCRIPTS][1:4], []), ([*SCRIPTS][4:], []), ([], ON_MPI[:4]), ([], ON_MPI[4:]))),
+    ],
+    ids=", ".join,
+)  # fmt: skip
+def test_every_way_to_end_is_told_and_leaves_nothing(tmp_path, scripts, runs):
+    """A few jobs at once, for they mostly wait: users' scripts, and runs on a cluster that is the job. The status is
+    that of the first rank that mpiexec hears of."""
     jobs = [(name, start(tmp_path, 3, sys.executable, ON_JOB, name), FAILURES[name].says) for name in runs]
     for name in scripts:
         jobs.append((name, start(tmp_path, 3, sys.executable, ON_JOB, "init", name), SCRIPTS[name]))
@@ -45,20 +54,6 @@ def check(tmp_path: Path, scripts: list[str], runs: list[str]) -> None:
         assert status != 0 and not re.search(r"/init\.py|job_cluster\.py", output), f"{name}: {output}"
         for pattern in patterns:
             assert re.search(pattern, output), f"{name}: {pattern} is not in:\n{output}"
-
-
-def test_a_rank_that_fails_ends_the_job(tmp_path):
-    check(tmp_path, ["raises", "is_killed"], ON_MPI[:1])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("scripts", "runs"),
-    [([*SCRIPTS][2:4], []), ([*SCRIPTS][4:], []), ([], ON_MPI[1:4]), ([], ON_MPI[4:])],
-    ids=", ".join,
-)
-def test_every_way_to_end_is_told_and_leaves_nothing(tmp_path, scripts, runs):
-    check(tmp_path, scripts, runs)
 
 
 @pytest.mark.long
