@@ -75,12 +75,8 @@ def test_a_command_says_that_it_lacks_mpi4py(capsys, monkeypatch):
     assert capsys.readouterr().err.startswith("minidist: the ranks of a launcher need mpi4py")
 
 
-def test_what_the_page_on_clusters_shows_is_right():
-    """The batch script has as many tasks as its layout ranks; commands that a launcher starts are understood."""
+def test_commands_that_a_launcher_starts_on_the_page_on_clusters_are_understood():
     page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
-    script = re.search(r"^```bash\n(#!/bin/bash\n.*?)^```", page, re.DOTALL | re.MULTILINE)[1]
-    nodes, tasks, ranks = (int(re.search(rf"--{n}[= ](\d+)", script)[1]) for n in ("nodes", "ntasks-per-node", "dp"))
-    assert nodes * tasks == ranks
     lines = re.findall(r"^(?:mpiexec|srun|benchmarks/two_nodes.sh) .*?(minidist .*?)(?:#.*)?$", page, re.MULTILINE)
     assert len(lines) >= 4
     for line in lines:

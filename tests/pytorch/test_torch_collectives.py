@@ -4,17 +4,13 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from functools import reduce
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'minidist[torch]'")
 
 import torch.distributed as dist  # noqa: E402
 import torch.distributed._functional_collectives as functional  # noqa: E402
-
-import minidist.pytorch  # noqa: E402
 
 pytestmark = pytest.mark.long  # torch takes seconds to start
 
@@ -122,24 +118,6 @@ def test_it_leaves_what_gloo_leaves(torch_ranks, size):
 # ── What gloo is no measure of ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def uneven_numbers(rank: int) -> np.ndarray:
-    return np.random.default_rng(rank).standard_normal(1000).astype(np.float32)
-
-
-def reduced(groups) -> bytes:
-    tensor = torch.from_numpy(uneven_numbers(groups.rank))
-    dist.all_reduce(tensor)
-    return tensor.numpy().tobytes()
-
-
-@pytest.mark.parametrize("size", [3, 5])
-def test_float32_is_summed_in_the_order_of_the_ring(torch_ranks, size):
-    """Chunk c begins at the right neighbour of rank c and ends on rank c: the bits are those of that order."""
-    columns = zip(*(np.array_split(uneven_numbers(rank), size) for rank in range(size)), strict=True)
-    expected = [reduce(np.add, chunks[c + 1 :] + chunks[: c + 1]) for c, chunks in enumerate(columns)]
-    assert torch_ranks(size)(reduced) == [np.concatenate(expected).tobytes()] * size
-
-
 def empty_and_subgroups(groups):
     """Tensors without elements, a scalar's mean, and groups of ranks 0 and 2 and of rank 1 alone."""
     nothing = torch.empty(0)
@@ -203,23 +181,6 @@ def accepted(groups):
 
 def test_what_cannot_be_done_is_refused(torch_ranks):
     assert torch_ranks(2)(accepted) == [([], [2.0] * 4)] * 2
-
-
-def other_algorithms(groups) -> list[bool]:
-    """Whether a sum on a group of its own, by each algorithm, leaves what gloo leaves."""
-    sums = []
-    for algorithm in ("auto", "naive", "direct"):
-        minidist.pytorch.register(algorithm)
-        group = dist.new_group()
-        minidist.pytorch.register("ring")
-        sums.append(reducing(groups, group, 1000)[0])
-    return [torch.equal(each, reducing(groups, groups.gloo, 1000)[0]) for each in sums]
-
-
-def test_algorithms(torch_ranks):
-    assert torch_ranks(2)(other_algorithms) == [[True] * 3] * 2
-    with pytest.raises(ValueError, match=r"unknown algorithm 'rings'; choose auto, .*ring"):
-        minidist.pytorch.register("rings")
 
 
 def test_minidist_itself_does_not_load_torch():

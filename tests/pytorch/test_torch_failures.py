@@ -37,13 +37,6 @@ def segments(ranks: TorchRanks) -> list[Path]:
     return [path for each in ranks.processes for path in Path("/dev/shm").glob(f"minidist-{each.pid}-*")]
 
 
-def until(condition) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def outcome(call) -> str:
     """How a call ends."""
     try:
@@ -86,10 +79,12 @@ def test_a_rank_that_is_killed_holds_the_others_up_for_the_timeout_only(fragile,
 def test_a_rank_that_is_killed_before_all_have_met_leaves_nothing(tmp_path):
     """Rank 0 has created the memory, and waits for a rank that never comes."""
     ranks = TorchRanks(2, tmp_path, seconds=60.0)
-    ranks.processes[1].kill()
-    until(lambda: segments(ranks))
-    ranks.processes[0].kill()
-    until(lambda: not segments(ranks))
+    deadline = time.monotonic() + 60
+    for place, left in ((1, True), (0, False)):
+        ranks.processes[place].kill()
+        while bool(segments(ranks)) != left:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
     ranks.close()
 
 

@@ -7,9 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'minidist[torch]'")
 
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
-from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard  # noqa: E402
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
+from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import minidist.pytorch  # noqa: E402
@@ -50,15 +49,11 @@ def ddp(groups, group):
     return train(net, groups, lambda: [each for p in net.parameters() for each in (p, p.grad)])
 
 
-def fsdp2(groups, group, **policy):
+def fsdp2(groups, group):
     net, mesh = model(), DeviceMesh.from_group(group, "cpu")
     for layer in (net[0], net[3], net[5], net):
-        fully_shard(layer, mesh=mesh, mp_policy=MixedPrecisionPolicy(**policy))
+        fully_shard(layer, mesh=mesh)
     return train(net, groups, lambda: [each.full_tensor() for p in net.parameters() for each in (p, p.grad)])
-
-
-def fsdp2_in_bfloat16(groups, group):
-    return fsdp2(groups, group, param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
 
 def fsdp1(groups, group):
@@ -73,29 +68,12 @@ def on_both(groups, trained):
     return ours == theirs, ours[1]
 
 
-@pytest.mark.parametrize("trained", [ddp, fsdp2, fsdp2_in_bfloat16, fsdp1])
+@pytest.mark.parametrize("trained", [ddp, fsdp2, fsdp1])
 def test_it_has_the_bits_of_gloo(torch_ranks, trained):
     """On two ranks a sum has two terms, and a + b has the bits of b + a. So there is one right answer."""
     first, second = torch_ranks(2)(on_both, trained)
     assert first[0] and second[0]
     assert trained is fsdp1 or first[1] == second[1]
-
-
-@pytest.mark.parametrize("size", [3, 4])
-def test_ddp_leaves_the_same_bits_on_every_rank(torch_ranks, size):
-    _, hashes = zip(*torch_ranks(size)(on_both, ddp), strict=True)
-    assert hashes == (hashes[0],) * size
-
-
-def tensor_parallel(groups):
-    """The largest difference between gradients of a model that is split by columns and rows, and of the full one."""
-    split, full = model(), model()
-    parallelize_module(split, init_device_mesh("cpu", (groups.size,)), {"3": ColwiseParallel(), "5": RowwiseParallel()})
-    batch = torch.randn(4, 37, generator=torch.Generator().manual_seed(0))
-    for net in (split, full):
-        net(batch).square().mean().backward()
-    pairs = [(split[i].weight.grad.full_tensor(), full[i].weight.grad) for i in (3, 5)]
-    return max((ours - theirs).abs().max().item() for ours, theirs in pairs)
 
 
 def power_sgd(groups):
@@ -108,8 +86,7 @@ def power_sgd(groups):
     return train(net, groups, lambda: [p.grad for p in net.parameters()])[-1]
 
 
-def test_tensor_parallel_layers_and_hooks_that_start_collectives(torch_ranks):
-    assert max(torch_ranks(2)(tensor_parallel)) < 1e-6
+def test_hooks_may_start_collectives(torch_ranks):
     first, second = torch_ranks(2)(power_sgd)
     assert first == second
 
@@ -147,3 +124,5 @@ def test_answers_that_are_none_are_refused(tmp_path):
     for folder, words in (("nowhere", "there is no such folder"), ("empty", "no collective in .* is solved yet")):
         with pytest.raises(ValueError, match=words):
             minidist.pytorch.register(impl=str(tmp_path / folder))
+    with pytest.raises(ValueError, match=r"unknown algorithm 'rings'; choose auto, .*ring"):
+        minidist.pytorch.register("rings")
