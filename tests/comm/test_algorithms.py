@@ -132,26 +132,22 @@ def check_seconds(nodes, each, name, algorithm, elements, logs) -> None:
     assert replayed(logs, placed, Links()) == pytest.approx(two_speeds, rel=tolerance), what
 
 
-def barrier_and_a_ring(world) -> tuple:
-    logs = []
-    for function in (md.barrier, lambda world: md.all_reduce(np.ones(7, np.float32), group=world, algorithm="ring")):
-        md.barrier(world)
-        trace.start()
-        function(world)
-        logs.append(trace.stop())
-    return logs
+def logged(world, function) -> list:
+    md.barrier(world)
+    trace.start()
+    function(world)
+    return trace.stop()
 
 
 def test_a_barrier_and_chunks_of_different_sizes(ranks):
     """Seven elements over three ranks are chunks of 3, 2, 2. A rank sends all but its own chunk in the reduce-scatter,
     and all but its right neighbour's in the all-gather."""
-    barriers, rings = zip(*ranks(3).run(barrier_and_a_ring), strict=True)
+    barriers = ranks(3).run(logged, md.barrier)
+    rings = ranks(3).run(logged, lambda world: md.all_reduce(np.ones(7, "f"), group=world, algorithm="ring"))
     assert listed(barriers, trace.Message, kind="send") == {(r, (r + d) % 3, 0): 1 for r in range(3) for d in (1, 2)}
     assert steps(barriers) == 2 == ceil(log2(3))
-    sizes, kept = (12, 8, 8), [(r, k) for r in range(3) for k in (r, (r + 1) % 3)]
-    assert listed(rings, trace.Message, kind="send") == Counter(
-        (r, (r + 1) % 3, sizes[c]) for r, k in kept for c in {0, 1, 2} - {k}
-    )
+    sent = [(r, c) for r in range(3) for kept in (r, (r + 1) % 3) for c in {0, 1, 2} - {kept}]
+    assert listed(rings, trace.Message, kind="send") == Counter((r, (r + 1) % 3, (12, 8, 8)[c]) for r, c in sent)
 
 
 # What "auto" makes of the costs

@@ -1,7 +1,5 @@
 """The command line under ``mpiexec``: the job's processes are the ranks, each thing is said once, the bits are ours."""
 
-import contextlib
-import io
 import json
 import os
 import re
@@ -21,26 +19,13 @@ SIZES = ["--layers=1", "--heads=2", "--width=16", "--context=16", "--global-batc
 pytestmark = needs_mpi
 
 
-def here(*arguments) -> str:
-    """Run a command on shared memory; its output."""
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        assert cli([*map(str, arguments)]) == 0
-    return out.getvalue()
-
-
-def on_mpi(tmp_path, ranks: int, arguments: list) -> str:
-    status, output = run(tmp_path, ranks, *MINIDIST, *arguments)
-    assert status == 0, output
-    return output
-
-
 @pytest.mark.long
-def test_train_has_the_bits_and_the_traffic_of_shared_memory(tmp_path):
+def test_train_has_the_bits_and_the_traffic_of_shared_memory(tmp_path, capsys):
     arguments = ["train", "--dp=2", "--sync=overlapped", "--bucket-mb=0.01", "--steps=2", "--json=-", *SIZES]
-    output = on_mpi(tmp_path, 2, arguments)
+    status, output = run(tmp_path, 2, *MINIDIST, *arguments)
+    assert status == cli(arguments) == 0, output
     found = json.loads(re.search(r"^\{$.*^\}$", output, re.MULTILINE | re.DOTALL)[0])
-    expected = json.loads(here(*arguments))
+    expected = json.loads(capsys.readouterr().out)
     for key in ("fingerprint", "losses", "validation_loss", "layout", "config", "traffic", "collectives"):
         assert found[key] == expected[key], key
     for text in ('"fingerprint"', "rank 0 of 2: node 0 (", "rank 1 of 2: node 0 ("):

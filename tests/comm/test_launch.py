@@ -74,6 +74,7 @@ try:
     forgotten.run(bad)
 except md.RankFailed:
     print(forgotten.survivors)
+{end}
 """
 PRINTED = """\
 once [66, 66, 66]
@@ -91,10 +92,18 @@ the ranks of this Cluster
 
 
 @unix
-@pytest.mark.parametrize("method", [METHODS[0], *map(long, METHODS[1:])])
-def test_a_script_without_a_guard_starts_ranks_in_threads_and_beside_forks(tmp_path, method):
-    """Forked children leave the parent's ranks alone, may not use them, and start their own."""
-    assert in_script(tmp_path, SCRIPT.replace("{method}", method)) == (0, PRINTED, "")
+@pytest.mark.parametrize(
+    ("method", "end", "status"),
+    [
+        (METHODS[0], "", 0),
+        *(long(method, "", 0) for method in METHODS[1:]),
+        *(long(METHODS[0], end, status) for end, status in (("forgotten.close()", 0), ("os.kill(os.getpid(), 9)", -9))),
+    ],
+)
+def test_a_script_without_a_guard_starts_ranks_in_threads_and_beside_forks(tmp_path, method, end, status):
+    """Forked children leave the parent's ranks alone, may not use them, and start their own. Survivors end with it."""
+    script = SCRIPT.replace("{method}", method).replace("{end}", end)
+    assert in_script(tmp_path, script) == (status, PRINTED, "")
 
 
 @unix

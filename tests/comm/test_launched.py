@@ -67,10 +67,9 @@ def test_a_process_without_mpiexec_is_alone_and_refused_where_slurm_says_four(tm
 
 def test_a_command_says_that_it_lacks_mpi4py(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
-    for name in ("RANK", "WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in {"PMI_RANK": "0", "PMI_SIZE": "4"}.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "4")
     assert main(["train", "--steps=1"]) == 2
     assert capsys.readouterr().err.startswith("minidist: the ranks of a launcher need mpi4py")
 

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 from failing import both_receive, raises
-from scripts import LIMIT, in_script
+from scripts import LIMIT
 
 import minidist as md
 from minidist.comm.runtime import launch
@@ -137,27 +137,3 @@ def test_old_memory_and_old_threads_are_given_back_and_reports_delivered(cluster
     fails(cluster, md.RankFailed, reports, on_report=lambda rank, thing: seen.append((rank, thing)))
     assert cluster.run(left, timeout=LIMIT)[:3] == first[:3] and first[0][0] == 1
     assert sorted(seen) == [(rank, "mine") for rank in range(4)]
-
-
-SCRIPT = """
-    import os, signal, sys
-    import minidist as md
-    def main(world):
-        if world.rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        md.barrier(world)
-    cluster = md.Cluster(3, keep_survivors=True)
-    try:
-        cluster.run(main)
-    except md.RankFailed:
-        print(cluster.survivors, flush=True)
-    {}
-    """
-
-
-@pytest.mark.long
-@linux
-def test_survivors_end_with_their_parent(tmp_path):
-    """Between two runs, when they wait for the next."""
-    for end, status in (("cluster.close()", 0), ("del cluster", 0), ("os.kill(os.getpid(), signal.SIGKILL)", -9)):
-        assert in_script(tmp_path, SCRIPT.format(end)) == (status, "[0, 2]\n", ""), end

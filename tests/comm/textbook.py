@@ -97,22 +97,16 @@ def messages(collective: str, algorithm: str, nodes: int, each: int, m: int, roo
 
 def seconds(n: int, a: float, b: float) -> dict[tuple[str, str], float]:
     """On links that are all alike: a seconds for a message, b for all bytes of the buffer (Thakur et al.)."""
+    parts, wholes, levels = (n - 1) * (a + b / n), (n - 1) * (a + b), ceil(log2(n)) * (a + b)
     found = {
-        ("all_reduce", "ring"): 2 * (n - 1) * (a + b / n),
-        ("all_reduce", "tree"): 2 * ceil(log2(n)) * (a + b),
-        ("all_reduce", "naive"): 2 * (n - 1) * (a + b),
-        ("all_reduce", "direct"): (n - 1) * (a + b),
-        ("all_reduce", "two_shot"): 2 * (n - 1) * (a + b / n),
-        ("broadcast", "naive"): (n - 1) * (a + b),
-        ("broadcast", "tree"): ceil(log2(n)) * (a + b),
-        ("reduce", "naive"): (n - 1) * (a + b),
-        ("reduce", "tree"): ceil(log2(n)) * (a + b),
-        ("all_to_all_single", "pairwise"): (n - 1) * (a + b / n),
-        ("scatter", "direct"): (n - 1) * (a + b / n),
-        ("gather", "direct"): (n - 1) * (a + b / n),
-    }
+        ("all_reduce", "ring"): 2 * parts, ("all_reduce", "two_shot"): 2 * parts, ("all_reduce", "tree"): 2 * levels,
+        ("all_reduce", "naive"): 2 * wholes, ("all_reduce", "direct"): wholes,
+        ("all_to_all_single", "pairwise"): parts, ("scatter", "direct"): parts, ("gather", "direct"): parts,
+    }  # fmt: skip
+    found |= {(name, "naive"): wholes for name in ("broadcast", "reduce")}
+    found |= {(name, "tree"): levels for name in ("broadcast", "reduce")}
     for half in ("reduce_scatter_tensor", "all_gather_into_tensor"):
-        found[half, "ring"] = found[half, "direct"] = (n - 1) * (a + b / n)
+        found[half, "ring"] = found[half, "direct"] = parts
     if n & (n - 1) == 0:
         found["all_reduce", "halving_doubling"] = 2 * log2(n) * a + 2 * (n - 1) / n * b
     return found
