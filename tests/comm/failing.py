@@ -157,12 +157,6 @@ def two_collectives_that_both_wait(world):
         md.broadcast(np.zeros(3), 0, group=world)
 
 
-@fails("Deadlock", "rank 0 is in recv")
-def receives_after_a_collective_in_the_background(world):
-    md.all_reduce(np.zeros(3), group=world, async_op=True).wait()
-    md.recv(np.zeros(3), (world.rank + 1) % 3, world)
-
-
 @fails("Deadlock", "rank 0 is in recv", "rank 2 is in recv")
 def receives_while_no_rank_yields(world):
     world.transport.core._crowded_until = time.perf_counter_ns() + 10**11

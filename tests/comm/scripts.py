@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
+
 LIMIT = 120  # seconds, of each wait
 
 
-def until(condition: Callable[[], object]) -> None:
+def until(condition: Callable[[], object], limit: float = LIMIT) -> None:
     """Wait until something is so."""
-    deadline = time.monotonic() + LIMIT
+    deadline = time.monotonic() + limit
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -51,19 +53,14 @@ def in_script(folder: Path, body: str, **environment: str) -> tuple[int, str, st
         return process.returncode, out, err
 
 
-def processes() -> Iterator[tuple[int, list[str], str, int]]:
-    """Of each living process its id, command, state as one letter, and session."""
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            with suppress(OSError):
-                state, _, _, session, *_ = (folder / "stat").read_text().rsplit(")", 1)[1].split()
-                command = (folder / "cmdline").read_bytes().decode().rstrip("\0").split("\0")
-                if state not in "ZX":
-                    yield int(folder.name), command, state, int(session)
-
-
 def states_of(session: int) -> list[str]:
-    return [state for *_, state, its in processes() if its == session]
+    """Of each living process of a session its state in psutil's words."""
+    states = []
+    for each in psutil.process_iter(["status"]):
+        with suppress(ProcessLookupError):
+            if os.getsid(each.pid) == session and each.info["status"] not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+                states.append(each.info["status"])
+    return states
 
 
 def segments_of(pid: int) -> list[str]:

@@ -4,7 +4,7 @@ import re
 import sys
 
 import pytest
-from mpiexec import LIMIT, ROOT, TWO_NODES, needs_mpi, run
+from mpiexec import LIMIT, ROOT, TWO_NODES, Job, needs_mpi
 
 pytestmark = needs_mpi
 
@@ -18,7 +18,7 @@ pytestmark = needs_mpi
 def test_the_suite_passes_on_mpi(tmp_path, size, environment, nodes, more):
     """pytest in the job keeps its files where the job must not leave none."""
     command = sys.executable, ROOT / "tests" / "comm" / "on_job.py", f"--basetemp={tmp_path / 'inside'}", *more
-    status, output = run(tmp_path, size, *command, environment=environment, limit=10 * LIMIT)
+    status, output = Job(tmp_path, size, *command, environment=environment).ended(10 * LIMIT)
     assert status == 0 and f"conformance on {size} ranks, on nodes {nodes}" in output, output
     counts = re.findall(r"(\d+) (\w+)", re.findall(r"^=+ (.*) in [\d.]+s.*=+$", output, re.MULTILINE)[-1])
     found = {word: int(count) for count, word in counts}

@@ -5,11 +5,10 @@ import os
 import re
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 from choosing import long
-from mpiexec import ended, needs_mpi, run, start
+from mpiexec import Job, needs_mpi
 
 from minidist.cli.main import main as cli
 
@@ -22,7 +21,7 @@ pytestmark = needs_mpi
 @pytest.mark.long
 def test_train_has_the_bits_and_the_traffic_of_shared_memory(tmp_path, capsys):
     arguments = ["train", "--dp=2", "--sync=overlapped", "--bucket-mb=0.01", "--steps=2", "--json=-", *SIZES]
-    status, output = run(tmp_path, 2, *MINIDIST, *arguments)
+    status, output = Job(tmp_path, 2, *MINIDIST, *arguments).ended()
     assert status == cli(arguments) == 0, output
     found = json.loads(re.search(r"^\{$.*^\}$", output, re.MULTILINE | re.DOTALL)[0])
     expected = json.loads(capsys.readouterr().out)
@@ -42,17 +41,17 @@ def test_train_has_the_bits_and_the_traffic_of_shared_memory(tmp_path, capsys):
     ],
 )
 def test_each_thing_is_said_once(tmp_path, ranks, command, text, status):
-    found, output = run(tmp_path, ranks, *MINIDIST, *command.split())
+    found, output = Job(tmp_path, ranks, *MINIDIST, *command.split()).ended()
     assert found == status and output.count(text) == 1, output
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("end", ["SIGINT", "SIGTERM", "SIGKILL", "a rank is killed"])
 def test_training_that_is_ended_leaves_nothing(tmp_path, end):
-    job = start(tmp_path, 3, *MINIDIST, "train", "--dp=3", "--steps=100000", "--save", tmp_path / "saved", *SIZES)
+    job = Job(tmp_path, 3, *MINIDIST, "train", "--dp=3", "--steps=100000", "--save", tmp_path / "saved", *SIZES)
     job.until("rank 2 of 3")
     victim, number = job.process.pid, getattr(signal, end, signal.SIGKILL)
     if end == "a rank is killed":
-        victim = next(pid for pid in job.commands() if b"PMI_RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes())
+        victim = next(each.pid for each in job.processes() if each.info["environ"].get("PMI_RANK") == "1")
     os.kill(victim, number)
-    assert ended(job)[0] != 0
+    assert job.ended()[0] != 0

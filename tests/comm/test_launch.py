@@ -156,7 +156,7 @@ def test_interrupting_or_killing_the_parent_leaves_nothing(tmp_path, work, name,
         for _ in range(3):
             assert process.stdout.readline() == "ready\n"
         if work == STOPS:
-            until(lambda: "T" in states_of(process.pid))
+            until(lambda: "stopped" in states_of(process.pid))
         if name == "INT":
             os.killpg(process.pid, signal.SIGINT)  # a terminal's Ctrl-C goes to every process
         else:

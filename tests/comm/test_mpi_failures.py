@@ -6,7 +6,7 @@ import sys
 import pytest
 from choosing import long
 from failing import FAILURES, ON_MPI
-from mpiexec import ROOT, ended, needs_mpi, start
+from mpiexec import ROOT, Job, needs_mpi
 
 pytestmark = needs_mpi
 
@@ -45,12 +45,12 @@ NO_FAILURE = """if True:
 def test_every_way_to_end_is_told_and_leaves_nothing(tmp_path, scripts, runs):
     """A few jobs at once, for they mostly wait: users' scripts, and runs on a cluster that is the job. The status is
     that of the first rank that mpiexec hears of."""
-    jobs = [(name, start(tmp_path, 3, sys.executable, ON_JOB, name), FAILURES[name].says) for name in runs]
+    jobs = [(name, Job(tmp_path, 3, sys.executable, ON_JOB, name), FAILURES[name].says) for name in runs]
     for name in scripts:
-        jobs.append((name, start(tmp_path, 3, sys.executable, ON_JOB, "init", name), SCRIPTS[name]))
+        jobs.append((name, Job(tmp_path, 3, sys.executable, ON_JOB, "init", name), SCRIPTS[name]))
         jobs[-1][1].until("begun")
     for name, job, patterns in jobs:
-        status, output = ended(job)
+        status, output = job.ended()
         assert status != 0 and not re.search(r"/init\.py|job_cluster\.py", output), f"{name}: {output}"
         for pattern in patterns:
             assert re.search(pattern, output), f"{name}: {pattern} is not in:\n{output}"
@@ -58,7 +58,7 @@ def test_every_way_to_end_is_told_and_leaves_nothing(tmp_path, scripts, runs):
 
 @pytest.mark.long
 def test_a_wait_shorter_than_the_limit_is_none_of_these(tmp_path):
-    status, output = ended(start(tmp_path, 3, sys.executable, "-c", NO_FAILURE))
+    status, output = Job(tmp_path, 3, sys.executable, "-c", NO_FAILURE).ended()
     assert status == 0, output
     for rank in range(3):
         sent = f"minidist: rank {(rank - 1) % 3} sent rank {rank} 5 elements (40 bytes, tag 7) in a message of float64"

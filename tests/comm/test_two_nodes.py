@@ -30,6 +30,7 @@ pytestmark = pytest.mark.long
 COUNT, TWO_NODES = [sys.executable, "-c", SCRIPT], str(ROOT / "benchmarks" / "two_nodes.sh")
 TRAIN = [sys.executable, "-m", "minidist.cli", "train", "--dp", "2", "--tp", "2", "--zero", "3", "--steps", "2"]
 CLIQUES = {"MPIR_CVAR_NUM_CLIQUES": "2", "MPIR_CVAR_CLIQUES_BY_BLOCK": "1", "MPIR_CVAR_CH4_NETMOD": "ofi"}
+CLIQUES["FI_PROVIDER"] = "tcp"
 
 
 def run(folder: Path, *command, **environment) -> subprocess.CompletedProcess:
@@ -43,10 +44,8 @@ def namespaces(tmp_path):
         pytest.skip("needs mpi4py and MPICH's mpiexec: pip install -e '.[mpi]'")
     if lacking := [name for name in ("ip", "unshare", "hostname", "bash") if shutil.which(name) is None]:
         pytest.skip(f"needs {', '.join(lacking)}")
-    as_root = [] if os.getuid() == 0 else ["--map-root-user"]
-    mount = ["mount", "-t", "tmpfs", "tmpfs", "/run"]
-    trial = run(tmp_path, "unshare", *as_root, "--net", "--mount", "--pid", "--fork", *mount)
-    if trial.returncode:
+    command = f"unshare {'--map-root-user' * bool(os.getuid())} --net --mount --pid --fork mount -t tmpfs tmpfs /run"
+    if (trial := run(tmp_path, *command.split())).returncode:
         pytest.skip(f"needs root, or user namespaces: {trial.stderr.strip()}")
 
 
@@ -62,12 +61,8 @@ def test_bytes_between_two_namespaces_are_those_that_minidist_counts(tmp_path):
 
 def test_every_kind_of_node_has_the_fingerprint_of_shared_memory(tmp_path):
     on_mpi, found = [MPIEXEC, "-n", "4", *TRAIN], set()
-    for command, environment in (
-        (TRAIN, {}),
-        (on_mpi, CLIQUES | {"FI_PROVIDER": "tcp"}),
-        ([TWO_NODES, "2", *TRAIN], {}),
-    ):
-        done = run(tmp_path, *command, **environment)
+    for command in (TRAIN, on_mpi, [TWO_NODES, "2", *TRAIN]):
+        done = run(tmp_path, *command, **CLIQUES if command == on_mpi else {})
         assert done.returncode == 0, done.stderr
         found.add(re.search(r"fingerprint: (\w+)", done.stdout)[1])
     assert len(found) == 1

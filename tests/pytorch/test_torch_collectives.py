@@ -5,6 +5,7 @@ import sys
 import time
 from contextlib import suppress
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'minidist[torch]'")
@@ -116,6 +117,20 @@ def test_it_leaves_what_gloo_leaves(torch_ranks, size):
 
 
 # ── What gloo is no measure of ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def summed(groups, columns) -> bytes:
+    tensor = torch.from_numpy(columns[groups.rank].copy())
+    dist.all_reduce(tensor)
+    return tensor.numpy().tobytes()
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_float32_is_summed_in_the_order_of_the_ring(torch_ranks, size):
+    """Chunk c begins at the right neighbour of rank c and ends on rank c: the bits are those of that order."""
+    x = np.random.default_rng(0).standard_normal((size, 1000)).astype(np.float32)
+    expected = [sum(np.roll(chunk, -c - 1, 0)) for c, chunk in enumerate(np.array_split(x, size, axis=1))]
+    assert torch_ranks(size)(summed, x) == [np.concatenate(expected).tobytes()] * size
 
 
 def empty_and_subgroups(groups):

@@ -1,22 +1,20 @@
-"""DistributedDataParallel and FSDP2 train on minidist, and on the ring that a learner wrote."""
+"""DistributedDataParallel and FSDP2 train on minidist as on gloo. test_readme.py trains on the ring of an exercise."""
 
 import hashlib
-from pathlib import Path
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'minidist[torch]'")
 
-from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard  # noqa: E402
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh  # noqa: E402
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard  # noqa: E402
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
 import minidist.pytorch  # noqa: E402
-from minidist import overrides  # noqa: E402
 
 pytestmark = pytest.mark.long  # torch takes seconds to start
 
-SOLUTIONS = Path(minidist.__file__).parent.parent / "solutions"
 STEPS = 3
 
 
@@ -49,11 +47,15 @@ def ddp(groups, group):
     return train(net, groups, lambda: [each for p in net.parameters() for each in (p, p.grad)])
 
 
-def fsdp2(groups, group):
+def fsdp2(groups, group, **policy):
     net, mesh = model(), DeviceMesh.from_group(group, "cpu")
     for layer in (net[0], net[3], net[5], net):
-        fully_shard(layer, mesh=mesh)
+        fully_shard(layer, mesh=mesh, mp_policy=MixedPrecisionPolicy(**policy))
     return train(net, groups, lambda: [each.full_tensor() for p in net.parameters() for each in (p, p.grad)])
+
+
+def fsdp2_in_bfloat16(groups, group):
+    return fsdp2(groups, group, param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 
 
 def fsdp1(groups, group):
@@ -68,12 +70,29 @@ def on_both(groups, trained):
     return ours == theirs, ours[1]
 
 
-@pytest.mark.parametrize("trained", [ddp, fsdp2, fsdp1])
+@pytest.mark.parametrize("trained", [ddp, fsdp2, fsdp2_in_bfloat16, fsdp1])
 def test_it_has_the_bits_of_gloo(torch_ranks, trained):
     """On two ranks a sum has two terms, and a + b has the bits of b + a. So there is one right answer."""
     first, second = torch_ranks(2)(on_both, trained)
     assert first[0] and second[0]
     assert trained is fsdp1 or first[1] == second[1]
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_ddp_leaves_the_same_bits_on_every_rank(torch_ranks, size):
+    _, hashes = zip(*torch_ranks(size)(on_both, ddp), strict=True)
+    assert hashes == (hashes[0],) * size
+
+
+def tensor_parallel(groups):
+    """The largest difference between gradients of a model that is split by columns and rows, and of the full one."""
+    split, full = model(), model()
+    parallelize_module(split, init_device_mesh("cpu", (groups.size,)), {"3": ColwiseParallel(), "5": RowwiseParallel()})
+    batch = torch.randn(4, 37, generator=torch.Generator().manual_seed(0))
+    for net in (split, full):
+        net(batch).square().mean().backward()
+    pairs = [(split[i].weight.grad.full_tensor(), full[i].weight.grad) for i in (3, 5)]
+    return max((ours - theirs).abs().max().item() for ours, theirs in pairs)
 
 
 def power_sgd(groups):
@@ -86,37 +105,10 @@ def power_sgd(groups):
     return train(net, groups, lambda: [p.grad for p in net.parameters()])[-1]
 
 
-def test_hooks_may_start_collectives(torch_ranks):
+def test_tensor_parallel_layers_and_hooks_that_start_collectives(torch_ranks):
+    assert max(torch_ranks(2)(tensor_parallel)) < 1e-6
     first, second = torch_ranks(2)(power_sgd)
     assert first == second
-
-
-# ── Whose ring ran ───────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def ddp_on_answers(groups, folder):
-    """Train on a folder's functions; which they are, how often the ring ran, whether gloo's bits come out."""
-    own = minidist.pytorch.register("ring", folder)
-    try:
-        overrides.calls.clear()
-        ours = ddp(groups, groups.minidist)
-        calls = overrides.calls["all_reduce_ring"]
-    finally:
-        overrides.override({})
-    return own, calls, ours == ddp(groups, groups.gloo)
-
-
-def test_the_ring_of_the_learner_is_what_runs_and_a_broken_one_breaks_the_training(torch_ranks, tmp_path):
-    """A ring that forgets to add leaves each rank with gradients of one rank."""
-    (solution,) = SOLUTIONS.glob("ch03_*.py")
-    text, adds = solution.read_text(encoding="utf-8"), "        combine(mine, arrived, out=mine)"
-    assert adds in text
-    for answer in (text, text.replace(adds, "        pass")):
-        (tmp_path / solution.name).write_text(answer, encoding="utf-8")
-        for own, calls, as_gloo in torch_ranks(2)(ddp_on_answers, str(tmp_path)):
-            assert {"all_reduce_ring", "reduce_scatter_ring", "all_gather_ring"} <= set(own)
-            assert calls > STEPS  # after the first step, which shows the order of the gradients, there are two buckets
-            assert as_gloo == (answer == text)
 
 
 def test_answers_that_are_none_are_refused(tmp_path):
