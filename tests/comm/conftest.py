@@ -4,6 +4,9 @@
 processes of an MPI job; test_conformance_on_mpi.py does that.
 """
 
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
 from clusters import PatientCluster
 
@@ -16,7 +19,7 @@ PATIENCE = 60  # seconds in which nothing moves, after which a run on the job en
 @pytest.fixture(scope="session")
 def ranks(ranks):
     """``ranks(n)`` is a Cluster of n ranks: a warm one on shared memory, in an MPI job the first n of its processes."""
-    return ranks if job_size() is None else RanksOfJob
+    return ranks if job_size() is None else ranks_of_job
 
 
 @pytest.fixture
@@ -29,11 +32,6 @@ def small_queues(ranks):
         yield clusters
 
 
-class RanksOfJob:
-    """The first ``size`` ranks of the job."""
-
-    def __init__(self, size: int) -> None:
-        self.cluster = new_cluster(size)
-
-    def run(self, function, *arguments, timeout=None) -> list:
-        return self.cluster.run(function, *arguments, patience=PATIENCE)
+def ranks_of_job(size: int) -> SimpleNamespace:
+    """The first ranks of the job."""
+    return SimpleNamespace(run=partial(new_cluster(size).run, patience=PATIENCE))

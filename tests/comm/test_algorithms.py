@@ -153,20 +153,15 @@ def test_a_barrier_and_chunks_of_different_sizes(ranks):
 # What "auto" makes of the costs
 
 
-def chosen(world, node_size: int, links: Links | None, nbytes: int) -> list[str]:
-    """The algorithms of an all-reduce, of an all-to-all, and of one with split sizes."""
+def chosen(world, node_size: int, links: Links | None, nbytes: int) -> str:
+    """The algorithm of an all-reduce."""
     md.place_on_nodes(world, node_size, links)
-    ones = np.ones(world.size)
-    trace.start()
-    md.all_reduce(np.ones(nbytes // 4, np.float32), group=world)
-    for splits in (None, [1] * world.size):
-        md.all_to_all_single(ones.copy(), ones, splits, None, world)
-    events = [entry for entry in trace.stop() if isinstance(entry, trace.Event) and entry.track == "communication"]
-    return [event.name.rpartition(" ")[2].rstrip(")").rpartition("(")[2] for event in events]
+    log = logged(world, lambda world: md.all_reduce(np.ones(nbytes // 4, np.float32), group=world))
+    (name,) = [entry.name for entry in log if isinstance(entry, trace.Event) and entry.track == "communication"]
+    return name.rpartition(" ")[2].rstrip(")")
 
 
 def test_auto_goes_by_size_on_one_node_and_by_cost_on_several(ranks):
-    """With split sizes no rank knows how much the others send, so the exchange is pairwise."""
     few, all_reduces = 256 << 10, BY_COLLECTIVE["all_reduce"]  # bytes up to which few steps are better than few bytes
     fast, alike = Links(Link(1e10, 1e-6), Link(1e9, 1e-5)), Links(between=Links().inside)
     for size, node_size, links, nbytes, expected in (
@@ -176,12 +171,12 @@ def test_auto_goes_by_size_on_one_node_and_by_cost_on_several(ranks):
     ):  # fmt: skip
         if available(size):
             nodes = tuple(rank // node_size for rank in range(size))
-            (names, *others) = ranks(size).run(chosen, node_size, links, nbytes)
-            assert others == [names] * (size - 1) and names[2] == "pairwise" and expected in (None, names[0])
             if size != node_size:
                 costs = {name: seconds("all_reduce", name, nbytes, nodes, links) for name in all_reduces}
-                assert names[0] == min(costs, key=costs.get) == cheapest("all_reduce", nbytes, nodes, links)
-                assert size < 6 or names[1] == HIERARCHICAL  # few messages, where these are small
+                best = min(costs, key=costs.get)
+                assert expected in (None, best) and cheapest("all_reduce", nbytes, nodes, links) == best
+                expected = best
+            assert ranks(size).run(chosen, node_size, links, nbytes) == [expected] * size
     assert {name: set(table) for name, table in COSTS.items()} == {n: set(table) for n, table in BY_COLLECTIVE.items()}
     assert cheapest("all_reduce", 1 << 26, (0, 0, 0, 1, 1)) != HIERARCHICAL  # not as many on every node
 

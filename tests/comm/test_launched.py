@@ -1,13 +1,11 @@
-"""Who has started this process: what the launchers' variables say, whether MPI says so too, and docs/cluster.md."""
+"""Who has started this process: what the launchers' variables say, whether MPI says so too."""
 
-import re
-import shlex
 import subprocess
 import sys
 
-from mpiexec import LIMIT, ROOT, needs_mpi, of_a_job
+from mpiexec import LIMIT, needs_mpi, of_a_job
 
-from minidist.cli.main import build_parser, main
+from minidist.cli.main import main
 from minidist.comm.runtime.mpi.job import check_agreement, ranges
 from minidist.launched import Launched, launched
 
@@ -72,11 +70,3 @@ def test_a_command_says_that_it_lacks_mpi4py(capsys, monkeypatch):
     monkeypatch.setenv("PMI_SIZE", "4")
     assert main(["train", "--steps=1"]) == 2
     assert capsys.readouterr().err.startswith("minidist: the ranks of a launcher need mpi4py")
-
-
-def test_commands_that_a_launcher_starts_on_the_page_on_clusters_are_understood():
-    page = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
-    lines = re.findall(r"^(?:mpiexec|srun|benchmarks/two_nodes.sh) .*?(minidist .*?)(?:#.*)?$", page, re.MULTILINE)
-    assert len(lines) >= 4
-    for line in lines:
-        build_parser().parse_args(shlex.split(line)[1:])

@@ -16,12 +16,7 @@ class Groups(NamedTuple):
 
     rank: int
     size: int
-    minidist: object
-    gloo: object
-
-    @property
-    def both(self) -> tuple:
-        return self.minidist, self.gloo
+    both: tuple  # on minidist, on gloo
 
 
 class TorchRanks:
@@ -74,8 +69,8 @@ def _serve(pipe, rank: int, size: int, store: str, seconds: float) -> None:
     minidist.pytorch.register("ring")
     limit = timedelta(seconds=LIMIT)  # they may load for longer than a wait may take later
     dist.init_process_group("minidist", f"file://{store}", rank=rank, world_size=size, timeout=limit)
-    groups = Groups(rank, size, dist.group.WORLD, dist.new_group(backend="gloo", timeout=limit))
-    groups.minidist.set_timeout(timedelta(seconds=seconds))
+    groups = Groups(rank, size, (dist.group.WORLD, dist.new_group(backend="gloo", timeout=limit)))
+    dist.group.WORLD.set_timeout(timedelta(seconds=seconds))
     while (task := pipe.recv()) is not None:
         function, arguments = task
         try:
