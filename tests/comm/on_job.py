@@ -17,6 +17,7 @@ from minidist.comm.runtime.mpi.job import Job
 from minidist.comm.runtime.new_cluster import new_cluster
 from minidist.launched import launched
 
+sys.path.append(str(Path(__file__).parents[1]))  # where every rank finds the modules that all tests share
 SUITE = [Path(__file__).with_name(f"test_{name}.py") for name in ("collective_results", "algorithms", "messages")]
 
 
