@@ -157,6 +157,12 @@ def two_collectives_that_both_wait(world):
         md.broadcast(np.zeros(3), 0, group=world)
 
 
+@fails("Deadlock", "rank 0 is in recv")
+def receives_after_a_collective_in_the_background(world):
+    md.all_reduce(np.zeros(3), group=world, async_op=True).wait()
+    md.recv(np.zeros(3), (world.rank + 1) % 3, world)
+
+
 @fails("Deadlock", "rank 0 is in recv", "rank 2 is in recv")
 def receives_while_no_rank_yields(world):
     world.transport.core._crowded_until = time.perf_counter_ns() + 10**11
@@ -179,6 +185,14 @@ def another_call_in_the_background(world):
 def nobody_waits_for_what_fails(world):
     for elements in (3 + world.rank, 2):
         md.broadcast(np.zeros(elements), 0, world, async_op=True, algorithm="naive")
+
+
+@fails("RankFailed", MISMATCH)
+def a_mismatch_that_would_block_a_message(world):
+    work = md.all_reduce(np.zeros(4 + world.rank // 2), group=world, async_op=True)
+    if world.rank == 0:
+        md.recv(np.zeros(1), 1, world)
+    work.wait()
 
 
 @fails("RankFailed", "Mismatch: ranks 1 and 0 disagree")
