@@ -1,27 +1,25 @@
 """Published models and runs: their figures against each other and against their plans, and the documents of them.
 
-``python tests/plan/test_published_runs.py`` writes published_runs.md anew, and prints what plan.md has to say.
+``python tests/plan/test_published_runs.py`` writes published_runs.md anew, and prints the table of plan.md.
 """
 
 from pathlib import Path
 
 import pytest
 
+from minidist.cli.plan.tables import validation_tables
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.layout import PlannedLayout
 from minidist.plan.models.library import model_of, published
-from minidist.plan.validation.compare import FAMILIES, Comparison, Figure, compare_all, figures_of, summarize
+from minidist.plan.validation.compare import Comparison, compare_all
 from minidist.plan.validation.published import PublishedRun, published_runs, training_flops
 
 DOCS = Path(__file__).parents[2] / "docs"
-WORDS = {"step_seconds": "step, s", "mfu": "MFU, %", "memory_bytes": "memory, GB"}
-SCALE = {"step_seconds": 1, "mfu": 100, "memory_bytes": 1e-9}
 HEAD = """# Published runs beside their plans
 
 `minidist plan --validate` makes this table; [plan.md](plan.md#held-against-published-runs) says what it means. Where a
 step's seconds were not published, they follow from tokens or FLOPs a second, as the authors count them. Sources and
-what was inferred are in [published_runs.toml](../minidist/plan/validation/published_runs.toml).
-"""
+what was inferred are in [published_runs.toml](../minidist/plan/validation/published_runs.toml)."""
 ROUNDED = 0.015  # figures are printed with two or three digits, and some are themselves made from rounded ones
 
 WEIGHTS = {  # elements of the published weights, as Hugging Face counts them in the files' headers
@@ -128,60 +126,28 @@ def test_every_plan_is_within_the_stated_error_of_what_was_published(compared):
     assert max(tuned) <= 0.09
 
 
-def row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def three(figure: Figure | None) -> list[str]:
-    """Published, planned, error."""
-    if figure is None:
-        return ["", "", ""]
-    scale = SCALE[figure.name]
-    return [f"{figure.published * scale:,.3g}", f"{figure.planned * scale:,.3g}", f"{100 * figure.error:+.0f} %"]
+def tables(compared: list[Comparison]) -> list[str]:
+    """What ``minidist plan --validate`` prints, for documents: a table of each family, and the errors."""
+    texts = []
+    for table in validation_tables(compared):
+        rows = [[column.header for column in table.columns], ["---", *["---:"] * (len(table.columns) - 1)]]
+        rows += zip(*(column.cells for column in table.columns), strict=True)
+        texts.append(
+            "\n".join([f"## {table.title[0].upper()}{table.title[1:]}\n", *(f"| {' | '.join(row)} |" for row in rows)])
+        )
+    return texts
 
 
 def runs_document(compared: list[Comparison]) -> str:
-    """All runs, a table for each family."""
-    lines = [HEAD]
-    for family, words in FAMILIES.items():
-        lines += [f"## {family.capitalize()}", "", f"{words}.", ""]
-        lines.append(row("run", *(f"{word} | ours | error" for word in WORDS.values())))
-        lines.append(row("---", *["---: | ---: | ---:"] * len(WORDS)))
-        for one in compared:
-            if one.family == family:
-                figures = {figure.name: figure for figure in one.figures}
-                lines.append(row(one.run.name, *(cell for name in WORDS for cell in three(figures.get(name)))))
-        lines.append("")
-    return "\n".join(lines)
-
-
-def errors_table(compared: list[Comparison]) -> str:
-    """The errors by family and figure."""
-    lines = [row("systems", "figure", "runs", "mean error", "mean size", "worst"), row("---", "---", *["---:"] * 4)]
-    for family in FAMILIES:
-        for name, figures in figures_of(compared, family).items():
-            found = summarize(figures)
-            errors = (f"{100 * found.bias:+.1f} %", f"{100 * found.mean:.1f} %", f"{100 * found.worst:+.1f} %")
-            lines.append(row(family, WORDS[name].partition(",")[0], str(found.count), *errors))
-    return "\n".join(lines)
-
-
-def said_in_plan(compared: list[Comparison]) -> list[str]:
-    """What docs/plan.md says of them: a table and, of all and of two groups of runs, how many there are and how far."""
-    figures = sum(len(one.figures) for one in compared)
-    said = [errors_table(compared), f"has every run: {len(compared)} of them, {figures} figures"]
-    for beginning, table in (("Korthikanti", 5), ("Llama 3 405B", 4)):
-        steps = [one.figures[0] for one in compared if one.run.name.startswith(beginning) and one.figures]
-        errors = summarize(steps)
-        mean, worst = f"{100 * errors.bias:+.1f} %", f"{100 * errors.worst:+.1f} %"
-        said.append(f"table {table}): {len(steps)} steps, mean error {mean}, worst {worst}")
-    return said
+    return "\n\n".join([HEAD, *tables(compared)[:-1]]) + "\n"
 
 
 def test_the_tables_of_the_documents_are_those_of_now(compared):
     assert (DOCS / "published_runs.md").read_text(encoding="utf-8") == runs_document(compared)
-    text = (DOCS / "plan.md").read_text(encoding="utf-8").replace("\n  ", " ")
-    assert [said for said in said_in_plan(compared) if said not in text] == []
+    said = [tables(compared)[-1].partition("\n\n")[2]]
+    said.append(f"every run: {len(compared)} of them, {sum(len(one.figures) for one in compared)} figures")
+    text = (DOCS / "plan.md").read_text(encoding="utf-8")
+    assert [words for words in said if words not in text] == []
 
 
 def test_the_example_prints_what_it_says(capsys):
@@ -194,4 +160,4 @@ def test_the_example_prints_what_it_says(capsys):
 if __name__ == "__main__":
     now = compare_all()
     (DOCS / "published_runs.md").write_text(runs_document(now), encoding="utf-8")
-    print(*said_in_plan(now), sep="\n\n")
+    print(tables(now)[-1])
