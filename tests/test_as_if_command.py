@@ -53,22 +53,10 @@ def test_chips_without_float32_networks_of_ones_own_one_rank_and_runs_that_were_
     assert train("--dp", "2", "--node-size", "1", "--save", str(saved), "--save-every", "1") == 0
     resume = ["train", "--as-if", "h100:2", "--resume"]  # on other nodes than before
     assert cli.main([*resume, str(saved / "step-000001")]) == 0 and "µs on h100:1x2" in capsys.readouterr().out
-    png.unlink()
-    assert cli.main([*resume, str(saved), "--png", str(png)]) == 2  # no step is left to replay
+    png.unlink()  # no step is left to replay, but there are results
+    assert cli.main([*resume, str(saved), "--png", str(png), "--json", str(path := tmp_path / "out.json")]) == 2
     told = capsys.readouterr()
     assert "fingerprint:" in told.out and "there is none to replay: leave --as-if out" in told.out and not png.exists()
-
-
-@pytest.mark.long
-def test_a_run_that_cannot_be_replayed_still_brings_its_results(capsys, monkeypatch, tmp_path):
-    def fail(*_):
-        raise ValueError("no such luck")
-
-    monkeypatch.setattr("minidist.cli.train.command.on_cluster", fail)
-    path = tmp_path / "out.json"
-    assert train("--as-if", "h100:1", "--json", str(path)) == 2
-    told = capsys.readouterr().out
-    assert "fingerprint:" in told and "--as-if h100:1x1: no such luck" in told
     assert json.loads(path.read_text())["as_if"] is None
 
 
@@ -92,5 +80,3 @@ def test_from_python_a_slower_network_only_makes_ranks_wait(ranks):
     assert slow.ranks[0].computing == pytest.approx(2 * fast.ranks[0].computing)  # of half the efficiency
     found = as_if(logs, "h100:2x2")
     assert report(found).seconds < found.seconds  # of two steps, the last
-    with pytest.raises(ValueError, match="there is no 'step 9' in the log: choose from step 0, step 1"):
-        report(found, "step 9")

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import astuple, replace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from minidist.cli import main as cli
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.moe.config import MoEConfig
 from minidist.plan import available_memory, memory_check
-from minidist.plan.memory_check import check_memory, memory_needed, parameter_count, written
+from minidist.plan.memory_check import check_memory, memory_needed, parameter_count
 from minidist.plan.models.shape import ModelShape
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -94,8 +95,6 @@ def test_what_is_needed_and_what_there_is_are_told_in_a_line(available):
     available(32 * P - 1)
     with pytest.raises(ValueError, match=r"initializing it on every rank needs at least .* layout dp=8,zero=3"):
         check_memory(CONFIG, Layout.parse("zero=3,dp=8"))
-    texts = [written(count) for count in (0, 1000, 999_949, 20_600_000_000, 10**19)]
-    assert texts == ["0 bytes", "1.0 kB", "999.9 kB", "20.6 GB", "10,000.0 PB"]
 
 
 def test_commands_refuse_before_a_rank_starts_or_a_weight_is_drawn(capfd, monkeypatch, available):
@@ -127,19 +126,12 @@ def of_an_array(world):
 
 
 def test_no_memory_error_ends_in_an_empty_message(monkeypatch, capsys):
-    choose = "out of memory: choose a smaller model, a smaller micro-batch or fewer ranks\n"
     for failing, message in (
-        (of_an_array, "minidist: rank 0: Unable to allocate 8.00 PiB for an array with shape"),
-        (MemoryError(), f"minidist: {choose}"),
+        (lambda cluster, *_: cluster.run(of_an_array, timeout=300), "rank 0: Unable to allocate 8.00 PiB for an array"),
+        (MemoryError(), "out of memory: choose a smaller model, a smaller micro-batch or fewer ranks\n"),
         (RuntimeError(), "minidist: RuntimeError\n"),
     ):
-
-        def fail(cluster, *_, failing=failing):
-            if isinstance(failing, Exception):
-                raise failing
-            cluster.run(failing, timeout=300)
-
-        monkeypatch.setattr("minidist.cli.train.command.run", fail)
+        monkeypatch.setattr("minidist.cli.train.command.run", Mock(side_effect=failing))
         assert cli.main(["train", "--dp=2"]) == 2
         err = capsys.readouterr().err
         assert message in err and "Traceback" not in err
@@ -153,23 +145,24 @@ def test_the_tightest_limit_counts_of_the_machine_and_of_the_cgroups_around(tmp_
     assert available_memory._meminfo(str(file)) == (300 * 1024, 20 * 1024)
     file.write_text("MemTotal: 900 kB\n")  # an old kernel
     assert available_memory._meminfo(str(file)) is available_memory._meminfo("/no/such/file") is None
-    for version, line in ((2, "0::/jobs/mine\n"), (1, "5:cpu:/\n4:hugetlb,memory:/jobs/mine\n")):
-        cgroup, root = tmp_path / f"cgroup{version}", tmp_path / f"fs{version}"
-        names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        cgroup.write_text(line)
-        left = [available_memory._left_by_cgroup(str(cgroup), str(root))]
-        endless, total = ("max", "") if version == 2 else (1 << 62, "total_")
+    for root, line, names, endless, total in (
+        ("v2", "0::/jobs/mine\n", ("memory.max", "memory.current"), "max", ""),
+        ("v1/memory", "5:cpu:/\n4:hugetlb,memory:/jobs/mine\n", ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+         1 << 62, "total_"),
+    ):  # fmt: skip
+        file.write_text(line)
+        arguments = str(file), str(tmp_path / root[:2])
+        left = [available_memory._left_by_cgroup(*arguments)]
         tree = ("", endless, 500, 0), ("jobs/mine", 5000, 1000, 90), ("jobs", 3000, 2000, 0), ("jobs", 3000, 4000, 0)
         for path, limit, usage, cached in tree:
-            folder = (root if version == 2 else root / "memory") / path
+            folder = tmp_path / root / path
             folder.mkdir(parents=True, exist_ok=True)
-            for name, value in zip(names, (limit, usage), strict=True):
+            statistics = f"anon 1\n{total}active_file {cached}\n{total}inactive_file 10"
+            for name, value in zip((*names, "memory.stat"), (limit, usage, statistics), strict=True):
                 (folder / name).write_text(f"{value}\n")
-            (folder / "memory.stat").write_text(f"anon 1\n{total}active_file {cached}\n{total}inactive_file 10\n")
-            left.append(available_memory._left_by_cgroup(str(cgroup), str(root)))
-        assert left == [None, None if version == 2 else (1 << 62) - 490, 4100, 1010, 0]
-    monkeypatch.setattr(available_memory, "_physical", lambda: 7)
+            left.append(available_memory._left_by_cgroup(*arguments))
+        assert left == [None, None if endless == "max" else (1 << 62) - 490, 4100, 1010, 0]
     for memory, left, expected in (((1000, 50), None, 1050), ((1000, 50), 2000, 1050), ((9, 50), 3, 53), (None, 1, 7)):
-        monkeypatch.setattr(available_memory, "_meminfo", lambda memory=memory: memory)
-        monkeypatch.setattr(available_memory, "_left_by_cgroup", lambda left=left: left)
+        for name, value in (("_physical", 7), ("_meminfo", memory), ("_left_by_cgroup", left)):
+            monkeypatch.setattr(available_memory, name, Mock(return_value=value))
         assert available_memory.available_memory() == expected
