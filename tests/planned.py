@@ -1,25 +1,10 @@
 """One's own files, and the tables that commands print."""
 
-HARDWARE = """
-[accelerator.mine]
-name = 'My GPU'
-memory = 16e9
-memory_bandwidth = 500e9
-flops = { fp32 = 10e12, bf16 = 40e12 }
+import re
+from pathlib import Path
 
-[link.cable]
-name = 'a cable'
-bandwidth = 1e9
-latency = 5e-5
-
-[node.lab]
-name = 'lab machine'
-accelerator = 'mine'
-size = 4
-inside = 'pcie4'
-between = 'cable'
-nics = 2
-"""
+PAGE = (Path(__file__).parent.parent / "docs" / "hardware.md").read_text(encoding="utf-8")
+GRAPH, HARDWARE = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)  # as the page shows them
 NETWORK = """
 ranks = ["a", "b", "c", "d"]
 nodes = [0, 0, 1, 1]

@@ -4,7 +4,7 @@ from itertools import combinations, pairwise, permutations, product
 
 import numpy as np
 import pytest
-from planned import NETWORK
+from planned import GRAPH, NETWORK
 
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.cluster.max_flow import max_flow
@@ -119,3 +119,7 @@ def test_ones_own_graph(tmp_path):
     assert topology.route(3, 0) == (("d", "a"),) and len(topology.route(0, 3)) == 3  # one way alone
     assert topology.latency(0, 3) == 2e-6 and topology.bandwidth(0, 3) == 1e9 and topology.nodes == (0, 0, 1, 1)
     assert bisection_bandwidth(topology) == 1e9 and bisection_bandwidth(topology, {2, 3}) == 2e9
+    beginning, link, rest = GRAPH.partition("[[link]]")
+    links = [(link + rest).replace("gpu0", f"gpu{rank}") for rank in range(3)]
+    (tmp_path / "graph.toml").write_text("\n".join([beginning, *links]))
+    assert from_toml(tmp_path / "graph.toml").nodes == (0, 0, 1)
