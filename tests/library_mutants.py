@@ -20,7 +20,7 @@ TESTS = {  # of each package, the nearest first
     "nn": ["nn", "parallel", "gpu"],
     "parallel": ["parallel", "train", "verify", "analysis"],
     "train": ["train", "verify", "parallel", "test_cli.py"],
-    "plan": ["plan", "test_plan_command.py", "test_failures_command.py", "test_scaling_command.py", "test_ledger.py"],
+    "plan": ["plan", "test_plan_command.py", "test_failures_command.py", "test_ledger.py"],
     "course": ["course", "challenges"],
 }
 

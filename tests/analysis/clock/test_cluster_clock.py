@@ -1,16 +1,21 @@
-"""The cluster's clock beside closed forms: rings, trees, pipelines, overlap, shared links."""
+"""The cluster's clock beside closed forms: rings, trees, two levels, pipelines, overlap, shared links."""
 
 from math import ceil, log2
 
 import numpy as np
 import pytest
+from choosing import long
 
 from minidist import trace
 from minidist.analysis.clock.fairness import fair_rates
 from minidist.analysis.clock.replay import replay
 from minidist.analysis.clock.report import report
 from minidist.comm import all_reduce, broadcast
+from minidist.comm.nodes.cost import cheapest
+from minidist.comm.nodes.placement import place_on_nodes
 from minidist.comm.point_to_point import irecv, isend, recv, send
+from minidist.plan.cluster.hardware import ClusterSpec
+from minidist.plan.cluster.topologies import topology_of
 from minidist.plan.cluster.topology import Link, Topology
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -49,7 +54,9 @@ def recorded(ranks):
     return lambda fn, size, *args: ranks(size).run(traced, fn, *args)
 
 
-def reducing(world, elements, algorithm):
+def reducing(world, elements, algorithm, node_size=None):
+    if node_size:
+        place_on_nodes(world, node_size)
     all_reduce(np.ones(elements, np.float32), group=world, algorithm=algorithm)
 
 
@@ -63,6 +70,30 @@ def test_rings_trees_and_halving_doubling(recorded, size):
         for algorithm, (latencies, moved) in expected.items():
             seconds = replay(recorded(reducing, size, nbytes // 4, algorithm), star(size), None).seconds
             assert seconds == pytest.approx(latencies * ALPHA + moved * nbytes * BETA, rel=EXACT), (algorithm, nbytes)
+
+
+@pytest.mark.parametrize("text", ["a100:3x2", *map(long, ("h100:2x4", "h100:4x3", "h100:4x2,oversubscription=4"))])
+def test_hierarchical_wins_where_buffers_are_large_and_auto_takes_the_best_or_nearly(recorded, text):
+    """By its closed form: 2 (L-1) steps inside a node and 2 (n-1) steps between nodes. The cost model that chooses has
+    no shared links, and a latency that keeps a port busy: so 10 percent."""
+    spec = ClusterSpec.parse(text)
+    n, size, topology, sizes = spec.nodes, spec.node_size, topology_of(spec), (64 << 10, 1 << 20, 8 << 20)
+    for nbytes in sizes:
+        found = {}
+        for name in ("tree", "ring", "halving_doubling", "double_tree", "hierarchical"):
+            told = report(replay(recorded(reducing, n * size, nbytes // 4, name, size), topology, None))
+            found[name] = told.seconds
+            between = {"ring": n * 2 * (n * size - 1) * nbytes / n / size, "hierarchical": 2 * (n - 1) * nbytes}
+            assert name not in between or told.bytes_between_nodes == pytest.approx(between[name], rel=1e-3)
+        chosen = cheapest("all_reduce", nbytes, topology.nodes, spec.links)
+        assert found[chosen] <= 1.1 * min(found.values())
+        if nbytes == sizes[0] or spec.oversubscription > 1:
+            continue
+        assert min(found, key=found.get) == "hierarchical"
+        inside = (size - 1) * (spec.inside.latency + nbytes / size / spec.inside.bandwidth)
+        across = (n - 1) * (spec.between.latency + nbytes / size / n / spec.between.bandwidth)
+        whole = nbytes // 4 % (size * n) == 0  # else some chunks are an element larger than others
+        assert found["hierarchical"] == pytest.approx(2 * (inside + across), rel=1e-9 if whole else 1e-3)
 
 
 def sending_all_at_once(world, elements):
