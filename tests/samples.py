@@ -1,5 +1,7 @@
 """Logs and outcomes that several tests look at."""
 
+from itertools import product
+
 from minidist.trace import Event, Message
 from minidist.train.layout import Layout
 from minidist.verify.matrix import Combination, Outcome
@@ -36,10 +38,6 @@ def outcome(text: str, same: bool, precision: str = "fp32") -> Outcome:
 
 
 SP_MEETS_RECOMPUTE = [  # the bits differ where sp=1 and recompute=full meet, and nowhere else
-    outcome("tp=2,sp=1,recompute=full", False),
-    outcome("tp=2,sp=1,recompute=full", False, "bf16"),
-    outcome("tp=2,sp=1", True),
-    outcome("tp=2,sp=1", True, "bf16"),
-    outcome("tp=2,recompute=full", True),
-    outcome("tp=2,recompute=full", True, "bf16"),
+    outcome(text, text != "tp=2,sp=1,recompute=full", precision)
+    for text, precision in product(("tp=2,sp=1,recompute=full", "tp=2,sp=1", "tp=2,recompute=full"), ("fp32", "bf16"))
 ]

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shlex
 from pathlib import Path
 
 import pytest
@@ -52,26 +51,21 @@ def test_the_simulation_stands_beside_the_formula_and_a_seed_repeats_it(capsys):
     assert rows(capsys.readouterr().out)["mean time between failures"] == ["2,112 days", "none failed"]
 
 
-def tables_of_the_page() -> list[tuple[list[str], list[str]]]:
-    """Each row of the page that begins with flags: the whole command, and the other cells."""
-    found, command = [], ""
-    for line in PAGE.splitlines():
-        if line.startswith("minidist failures"):
-            command = line
-        elif (row := re.fullmatch(r"\| `(--(?:spares|save-seconds|gpus) .*?)` \| (.*\d.*) \|", line)) is not None:
-            found.append((shlex.split(f"{command} {row[1]}")[1:], [cell.strip() for cell in row[2].split("|")]))
-    return found
-
-
 def test_the_page_shows_what_the_command_computes(capsys):
     """To the last digit shown, of every formula."""
-    tables = tables_of_the_page()
-    assert len(tables) == 14
-    for command, cells in tables:
-        found = results(capsys, *shlex.split(re.sub(r"--simulate \S+", "", shlex.join(command))))
-        waste = [f"{100 * (1 - case['goodput']):.2f} %" for case in found["cases"]]
-        if len(waste) > 1:
-            assert cells[::2] == waste[1:], command
-        else:
-            intervals = [f"{found[name] / 60:,.1f}" for name in ("young_seconds", "daly_seconds")]
-            assert cells[:4] == [*intervals, f"{100 * found['first_order_waste']:.2f} %", *waste], command
+    shown = 0
+    for section in PAGE.split("\nminidist failures ")[1:]:
+        command = re.sub(r"--simulate \S+", "", section.partition("\n")[0])
+        for flags, row in re.findall(
+            r"^\| `(--(?:spares|save-seconds|gpus) .*?)` \| (.*\d.*) \|$", section, re.MULTILINE
+        ):
+            cells, flags = row.split(" | "), re.sub(r"--simulate \S+", "", flags)
+            found = results(capsys, "failures", *f"{command} {flags}".split())
+            waste = [f"{100 * (1 - case['goodput']):.2f} %" for case in found["cases"]]
+            if len(waste) > 1:
+                assert cells[::2] == waste[1:], flags
+            else:
+                intervals = [f"{found[name] / 60:,.1f}" for name in ("young_seconds", "daly_seconds")]
+                assert cells[:4] == [*intervals, f"{100 * found['first_order_waste']:.2f} %", *waste], flags
+            shown += 1
+    assert shown == 14

@@ -9,9 +9,6 @@ import pytest
 from minidist import ledger
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.optim.optimizers import AdamW
-from minidist.train.config import TrainConfig
-from minidist.train.layout import Layout
-from minidist.train.trainer import run
 
 CONFIG = GPTConfig(layers=3, heads=4, width=64, context=64)
 
@@ -77,22 +74,3 @@ def test_it_holds_what_tracemalloc_finds(memory):
         assert memory.total <= traced() <= memory.total + 150_000
     finally:
         tracemalloc.stop()
-
-
-def test_what_a_layer_saves_and_what_a_run_brings_back(ranks):
-    """A layer saves 4 B T (17 C + H T + H + 2) bytes for backward, as chapter 0 counts them."""
-    found, batch, length, width, heads = [], 2, 32, 64, 4
-    tokens = np.zeros((batch, length), int)
-    for layers in (1, 2):
-        memory = ledger.start()
-        loss = GPT(GPTConfig(layers=layers, heads=heads, width=width, context=length))(tokens, tokens)
-        found.append(memory.held["activations"])
-        del loss
-        ledger.stop()
-    assert found[1] - found[0] == 4 * batch * length * (17 * width + heads * length + heads + 2)
-    config = TrainConfig(layers=1, heads=2, width=16, context=16, steps=2, global_batch=4)
-    parameters = sum(parameter.data.nbytes for parameter in GPT(config.model).parameters())
-    for memory in run(ranks(2), config, Layout(2)).as_dict()["memory"]:
-        assert memory["gradients"] == 3 * parameters  # float64 sums, and their float32 averages
-        kinds = [memory[kind] for kind in ledger.KINDS]
-        assert min(kinds) > 0 and max(kinds) < memory["peak"] <= sum(kinds)

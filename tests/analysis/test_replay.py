@@ -22,19 +22,11 @@ def all_reduce(algorithm):
     return lambda world: md.all_reduce(np.ones(ELEMENTS, np.float32), group=world, algorithm=algorithm)
 
 
-def broadcast(algorithm):
-    return lambda world: md.broadcast(np.ones(ELEMENTS, np.float32), 1, group=world, algorithm=algorithm)
-
-
 STEPS = {  # of a call by N ranks
     all_reduce("ring"): lambda n: 2 * (n - 1),
     all_reduce("tree"): lambda n: 2 * ceil(log2(n)),
-    all_reduce("naive"): lambda n: 2 * (n - 1),
     all_reduce("direct"): lambda n: n - 1,
-    all_reduce("two_shot"): lambda n: 2 * (n - 1),
     all_reduce("halving_doubling"): lambda n: 2 * log2(n) if n.bit_count() == 1 else None,  # whatever it takes
-    broadcast("naive"): lambda n: n - 1,
-    broadcast("tree"): lambda n: ceil(log2(n)),
     md.barrier: lambda n: ceil(log2(n)),
 }
 

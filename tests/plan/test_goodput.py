@@ -155,26 +155,22 @@ def test_the_parts_add_up_to_the_total_exactly_and_a_seed_names_a_run():
         assert simulate(setup, 1e6, seed=3) == simulate(setup, 1e6, seed=3) != simulate(setup, 1e6, seed=4)
 
 
-def five_deviations(waste: float, failures: int) -> float:
-    """How far the waste of a run with so many failures may lie from its mean: once in 1.7 million runs.
-
-    Failures come independently, each costs a time X. Relative to the mean, the deviation of all is
-    sqrt(E[X^2] / E[X]^2 / n); the ratio is 4/3 for evenly spread losses, 2 for exponential ones, which is used here.
-    """
-    return 5 * sqrt(2 / failures) * waste
-
-
 N = 20_000  # failures of a long run
+
+
+def deviations(parts: float) -> float:
+    """Five standard deviations of a sum of so many independent exponential times, relative to it."""
+    return 5 * sqrt(2 / parts)
 
 
 def test_long_runs_agree_with_the_complete_model():
     for interval, pause, write in ((daly_interval(M, 60), 60, 0), (1500, 10, 900)):
         spent = simulate(Machines(M, interval, pause, write, detection=60, restart=300), N * M)
         expected = 1 - goodput(M, interval, pause, 360, write)
-        tolerance = five_deviations(expected, N)
+        tolerance = deviations(N) * expected
         assert 1 - spent.share("useful") == pytest.approx(expected, abs=tolerance), (interval, pause, write)
         assert tolerance < expected - (1 - goodput(M, interval, pause, 360)) or write < 900  # a long write is seen
     spent = simulate(Machines(100.0, interval=200, pause=50, detection=30, restart=60), N * 100.0)
     useful = goodput(100.0, 200, 50, recovery=90)  # hardly an interval is finished
     kept = useful * N * 100.0 / 200  # intervals, each kept or not: a count, so about Poisson as well
-    assert useful < 0.08 and spent.share("useful") == pytest.approx(useful, rel=5 * sqrt(2 / kept))
+    assert useful < 0.08 and spent.share("useful") == pytest.approx(useful, rel=deviations(kept))

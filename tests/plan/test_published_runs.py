@@ -86,9 +86,8 @@ def test_every_run_s_figures_agree_in_the_convention_it_names():
     assert {ClusterSpec.parse(run.cluster).accelerator.name.split()[0] for run in runs} >= {"V100", "A100", "H100"}
 
 
-def test_korthikanti_s_hfu_and_zero_s_bytes_follow_from_their_formulas():
-    """72 B L s h^2 (1 + s/6h + v/12hL) for the model, with s/3h for the hardware: repeated scores count three times.
-    Rajbhandari et al.: 2 + 2 + 12 bytes, of which stage 1 shards 12, stage 2 another 2 and stage 3 all."""
+def test_korthikanti_s_hfu_follows_from_his_formulas():
+    """72 B L s h^2 (1 + s/6h + v/12hL) for the model, with s/3h for the hardware: repeated scores count three times."""
     runs = [run for run in published_runs() if run.name.startswith("Korthikanti") and run.hfu]
     for run in runs:
         model, once = (training_flops(run.shape, "full", *count) for count in (("model",), ("hardware", "selective")))
@@ -96,10 +95,6 @@ def test_korthikanti_s_hfu_and_zero_s_bytes_follow_from_their_formulas():
         assert run.hfu / run.mfu == pytest.approx(thrice / model, rel=0.003)  # of figures with three digits
         assert run.hfu / run.mfu > once / model * 1.004
     assert len(runs) == 4
-    runs = [run for run in published_runs() if run.memory_count == "states"]
-    for run, bytes_each in zip(runs, (16, 4 + 12 / 64, 2 + 14 / 64, 16 / 64), strict=True):
-        assert run.memory_bytes == pytest.approx(7.5e9 * bytes_each, rel=0.02)  # 1.9 GB has two digits
-        assert run.shape.parameters == pytest.approx(7.5e9, rel=0.01)
 
 
 STATED = {  # mean sizes of errors in docs/plan.md, rounded up
@@ -124,6 +119,8 @@ def test_every_plan_is_within_the_stated_error_of_what_was_published(compared):
         assert sum(sizes) / len(sizes) <= most, stated
     tuned = [size for _, name, run, size in errors if run.startswith("Korthikanti") and name == "step_seconds"]
     assert max(tuned) <= 0.09
+    states = [figure.error for one in compared for figure in one.figures if one.run.memory_count == "states"]
+    assert states == pytest.approx([0] * 4, abs=0.02)  # Rajbhandari et al., without ZeRO and with each of its stages
 
 
 def tables(compared: list[Comparison]) -> list[str]:

@@ -98,10 +98,7 @@ def test_no_other_halves_have_less_between_them():
 
 
 def test_the_largest_flow_is_the_smallest_cut():
-    """Against all cuts of random graphs; and Cormen, Leiserson, Rivest and Stein, figure 26.1: 23."""
-    text = "s v1 16, s v2 13, v1 v3 12, v2 v1 4, v2 v4 14, v3 v2 9, v3 t 20, v4 v3 7, v4 t 4"
-    edges = {(a, b): int(capacity) for a, b, capacity in map(str.split, text.split(","))}
-    assert max_flow(edges, {"s"}, {"t"}) == 23
+    """Against all cuts of random graphs."""
     text = "s a, a b, b t, s c, c d, d b, a e, e f, f t"  # the shortest path, s a b t, has to be given up in its middle
     assert max_flow({tuple(edge.split()): 1 for edge in text.split(",")}, {"s"}, {"t"}) == 2
     for seed in range(20):
