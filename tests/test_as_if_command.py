@@ -5,9 +5,8 @@ import json
 import pytest
 
 from minidist.analysis.clock.as_if import as_if
-from minidist.analysis.clock.report import Busy, RankTime, StepReport, report
+from minidist.analysis.clock.report import report
 from minidist.cli import main as cli
-from minidist.cli.train.as_if import limit
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
@@ -58,14 +57,6 @@ def test_chips_without_float32_networks_of_ones_own_one_rank_and_runs_that_were_
     told = capsys.readouterr()
     assert "fingerprint:" in told.out and "there is none to replay: leave --as-if out" in told.out and not png.exists()
     assert json.loads(path.read_text())["as_if"] is None
-
-
-def test_shared_links_are_the_limit_only_if_they_are_in_use_for_long():
-    """One small message that shares a link in an idle network is no reason for a long step."""
-    for in_use, told in ((0.05, "no link carried more than 5% of what it could"), (0.3, "4.0 times as long as alone")):
-        links = [Busy(("leaf0", "spine"), in_use, nbytes=1, utilization=in_use)]
-        ranks = [RankTime(0.1, 0.9, 0.9, 0.0)]
-        assert told in limit(StepReport(1.0, ranks, links, slowed=4.0, bytes_between_nodes=1))
 
 
 def test_from_python_a_slower_network_only_makes_ranks_wait(ranks):

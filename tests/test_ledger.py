@@ -4,19 +4,12 @@ import gc
 import tracemalloc
 
 import numpy as np
-import pytest
 
 from minidist import ledger
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.optim.optimizers import AdamW
 
 CONFIG = GPTConfig(layers=3, heads=4, width=64, context=64)
-
-
-@pytest.fixture
-def memory():
-    yield ledger.start()
-    ledger.stop()
 
 
 def test_an_array_counts_once_and_while_it_exists():
@@ -43,10 +36,9 @@ def test_an_array_counts_once_and_while_it_exists():
     assert memory.total == 0
 
 
-def test_it_holds_what_tracemalloc_finds(memory):
+def test_it_holds_what_tracemalloc_finds():
     """After a forward pass, and after backward, it is what Python and NumPy have allocated."""
-    rng = np.random.default_rng(0)
-    tokens = rng.integers(0, 256, (4, 64))
+    memory, tokens = ledger.start(), np.random.default_rng(0).integers(0, 256, (4, 64))
     GPT(CONFIG)(tokens, tokens).backward()  # what is made once only is there now
     tracemalloc.start()
     try:
@@ -74,3 +66,4 @@ def test_it_holds_what_tracemalloc_finds(memory):
         assert memory.total <= traced() <= memory.total + 150_000
     finally:
         tracemalloc.stop()
+        ledger.stop()

@@ -99,7 +99,7 @@ def test_each_kind_takes_the_time_that_is_counted_by_hand():
 RUNS = {
     "dp=2,sync=overlapped,bucket_mb=0.001": {},
     "tp=2,recompute=full": {},
-    "pp=2,stages=2+1": {"layers": 3},
+    "pp=2,stages=2+1": {},
     "zero=3,dp=2,prefetch=1": {},
     "cp=2": {"sequence_chunks": 2, "attention": "tiled", "attention_tile": 4},
     "ep=2,dp=2": {"experts": 4, "expert_hidden": 16},
@@ -108,8 +108,7 @@ RUNS = {
 
 @pytest.mark.parametrize("layout", [*list(RUNS)[:2], *map(long, list(RUNS)[2:]), "dp=1"])
 def test_a_real_run_adds_up(ranks, layout):
-    split, settings = Layout.parse(layout), {"layers": 2, "heads": 2, "width": 16, "context": 16, "global_batch": 8}
-    config = TrainConfig(**settings | RUNS.get(layout, {}), steps=3)
+    split, config = Layout.parse(layout), replace(CONFIG, **RUNS.get(layout, {}), steps=3)
     result = run(ranks(split.world_size), config, split, RunOptions(trace=True))
     logs = [rank.log for rank in result.ranks]
     for steps, entries in zip(breakdown.seconds_by_kind(logs), logs, strict=True):
@@ -142,10 +141,7 @@ def closed_form(config: TrainConfig) -> int:
 
 
 def test_the_closed_form_counts_masked_scores_and_tiles_above_the_diagonal_are_skipped(ranks):
-    """With 4 x 4 tiles 10 of 16 are computed. Backward computes scores again, which are half of forward's products.
-
-    Every layout counts what one process does: tests/verify/test_matrix.py.
-    """
+    """With 4 x 4 tiles 10 of 16 are computed. Backward computes scores again, which are half of forward's products."""
     config = replace(CONFIG, attention="tiled", attention_tile=8)
     scores = 12 * config.layers * config.width * config.context * config.tokens_per_step
     result = run(ranks(1), config, Layout())

@@ -79,10 +79,7 @@ def test_no_run_holds_less_than_is_said_to_be_needed(ranks, text, precision, byt
 
 @pytest.fixture
 def available(monkeypatch):
-    def be(count: int | None) -> None:
-        monkeypatch.setattr(memory_check, "available_memory", lambda: count)
-
-    return be
+    return lambda count: monkeypatch.setattr(memory_check, "available_memory", lambda: count)
 
 
 def test_what_is_needed_and_what_there_is_are_told_in_a_line(available):
@@ -120,14 +117,13 @@ def test_verify_leaves_out_default_layouts_that_do_not_fit(available, capsys):
     assert "tp=2 " in out and "dp=2 " not in out and "do not fit" in out
 
 
-def of_an_array(world):
-    if world.rank == 0:
-        np.empty((1 << 50,))
+def allocating(cluster, *_):
+    cluster.run(lambda world: world.rank or np.empty((1 << 50,)), timeout=300)
 
 
 def test_no_memory_error_ends_in_an_empty_message(monkeypatch, capsys):
     for failing, message in (
-        (lambda cluster, *_: cluster.run(of_an_array, timeout=300), "rank 0: Unable to allocate 8.00 PiB for an array"),
+        (allocating, "rank 0: Unable to allocate 8.00 PiB for an array"),
         (MemoryError(), "out of memory: choose a smaller model, a smaller micro-batch or fewer ranks\n"),
         (RuntimeError(), "minidist: RuntimeError\n"),
     ):

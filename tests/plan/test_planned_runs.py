@@ -40,23 +40,23 @@ SEVENS = TrainConfig(layers=7, heads=7, width=28, context=14, global_batch=7, mi
 CASES = {
     "even": (
         EVEN,
-        "dp=1; recompute=selective; recompute=full; dp=2; dp=4,bucket_mb=0.05; dp=2,bucket_mb=0.05;"
-        "dp=2,recompute=full; dp=2,zero=1; dp=4,zero=1; dp=2,zero=2; dp=4,zero=2; dp=2,zero=3,prefetch=1;"
-        "dp=4,zero=3,prefetch=1; dp=2,zero=2,grad_sync=step; dp=2,zero=3,reshard_after_forward=0; dp=4,zero=2,shard=2;"
-        "dp=2,zero=1,pp=2; dp=2,zero=3,pp=2; dp=2,zero=3,pp=2,reshard_after_forward=0; dp=2,zero=1,recompute=selective;"
-        "pp=2; pp=4; pp=4,schedule=gpipe; pp=2,virtual=2; pp=2,schedule=naive; pp=2,schedule=interleaved;"
-        "pp=4,schedule=zb-h1; pp=2,schedule=zb-h1; pp=2,recompute=full; pp=2,recompute=selective;"
-        "pp=2,virtual=2,recompute=full; dp=2,pp=2; tp=2,sp=1",
+        "dp=1; recompute=selective; recompute=full; dp=2; dp=4,bucket_mb=0.05; dp=2,bucket_mb=0.05; "
+        "dp=2,recompute=full; dp=2,zero=1; dp=4,zero=1; dp=2,zero=2; dp=4,zero=2; dp=2,zero=3,prefetch=1; "
+        "dp=4,zero=3,prefetch=1; dp=2,zero=2,grad_sync=step; dp=2,zero=3,reshard_after_forward=0; "
+        "dp=4,zero=2,shard=2; dp=2,zero=1,pp=2; dp=2,zero=3,pp=2; dp=2,zero=3,pp=2,reshard_after_forward=0; "
+        "dp=2,zero=1,recompute=selective; pp=2; pp=4; pp=4,schedule=gpipe; pp=2,virtual=2; pp=2,schedule=naive; "
+        "pp=2,schedule=interleaved; pp=4,schedule=zb-h1; pp=2,schedule=zb-h1; pp=2,recompute=full; "
+        "pp=2,recompute=selective; pp=2,virtual=2,recompute=full; dp=2,pp=2; tp=2,sp=1",
     ),
     "few": (
         FEW,
-        "tp=2; tp=2,recompute=selective; tp=2,pp=2; tp=4,sp=1; tp=2,recompute=full; tp=2,sp=1,recompute=full;"
+        "tp=2; tp=2,recompute=selective; tp=2,pp=2; tp=4,sp=1; tp=2,recompute=full; tp=2,sp=1,recompute=full; "
         "tp=2,dp=2; dp=2,tp=2,sp=1,recompute=full; tp=2,sp=1,pp=2; tp=2,sp=1,pp=2,recompute=full",
     ),
     "long": (LONG, "recompute=selective; pp=2,recompute=selective"),
     "chunks": (
         CHUNKS,
-        "cp=2; cp=4; cp=2,cp_kind=zigzag; cp=2,cp_kind=all-gather; cp=2,cp_kind=ulysses; cp=4,cp_kind=ulysses;"
+        "cp=2; cp=4; cp=2,cp_kind=zigzag; cp=2,cp_kind=all-gather; cp=2,cp_kind=ulysses; cp=4,cp_kind=ulysses; "
         "cp=2,cp_kind=ulysses,tp=2; cp=2,recompute=full; cp=2,recompute=selective",
     ),
     "halves": (replace(CHUNKS, sequence_chunks=8), "cp=4,cp_kind=zigzag; cp=4,cp_kind=all-gather"),
@@ -65,7 +65,7 @@ CASES = {
     "sevens": (SEVENS, "dp=7,zero=1; pp=3; pp=7; pp=7,schedule=gpipe"),
 }
 SHORT = (  # the cases of EVEN that plain ``pytest`` runs
-    "dp=2,zero=1; dp=2,zero=3,prefetch=1; dp=2,bucket_mb=0.05; tp=2,sp=1; pp=2,virtual=2; pp=2,recompute=full;"
+    "dp=2,zero=1; dp=2,zero=3,prefetch=1; dp=2,bucket_mb=0.05; tp=2,sp=1; pp=2,virtual=2; pp=2,recompute=full; "
     "pp=2,schedule=zb-h1"
 )
 MORE = 1.1  # of a pipeline, where the plan spreads what the first and the last stage hold over all
@@ -138,16 +138,12 @@ def noting_rank(world, config, layout, options):
     return result
 
 
-def words(texts: str) -> list[str]:
-    return [text.strip() for text in texts.split(";")]
-
-
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        pytest.param(config, text, id=f"{name}: {text}", marks=() if text in words(SHORT) else pytest.mark.long)
+        pytest.param(config, text, id=f"{name}: {text}", marks=() if text in SHORT.split("; ") else pytest.mark.long)
         for name, (config, texts) in CASES.items()
-        for text in words(texts)
+        for text in texts.split("; ")
     ],
 )
 def test_a_run_holds_sends_and_takes_what_was_planned(ranks, config, text):

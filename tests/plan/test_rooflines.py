@@ -8,19 +8,11 @@ import pytest
 from minidist import flops
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.tensor import no_grad
+from minidist.plan import expert_traffic
 from minidist.plan.cluster.fusion import ADAMW, BIAS_GELU, CHAINS, DROPOUT_ADD_NORM, MASKED_SOFTMAX, Chain, Kernel
 from minidist.plan.cluster.hardware import load
 from minidist.plan.cluster.inference import compute_bound_batch, decode, kv_bytes, largest_batch, prefill, weight_count
 from minidist.plan.cluster.roofline import Work, attainable_flops, kernel_seconds, ridge_point, total_seconds
-from minidist.plan.expert_traffic import (
-    Links,
-    all_reduce_elements,
-    all_reduce_seconds,
-    all_to_all_elements,
-    all_to_all_seconds,
-    between_nodes,
-    smallest_k,
-)
 from minidist.plan.memory_check import parameter_count
 
 H100 = load().accelerators["h100"]
@@ -98,14 +90,16 @@ def test_a_mixture_sends_what_is_counted_message_by_message():
         rows = [(other, k * n / ranks * width) for other in range(ranks) if other != 0]
         crossing = 4 * sum(size for other, size in rows if other >= node_size)
         staying = 4 * sum(size for other, size in rows if other < node_size)
-        links = Links(inside=10.0, between=1.0, node_size=node_size)
-        assert all_to_all_elements(n, width, k, ranks) == pytest.approx(crossing + staying)
-        assert between_nodes(n, width, k, ranks, node_size) == pytest.approx(crossing)
-        assert all_to_all_seconds(n, width, k, ranks, links) == pytest.approx(max(staying / 10, crossing))
+        links = expert_traffic.Links(inside=10.0, between=1.0, node_size=node_size)
+        assert expert_traffic.all_to_all_elements(n, width, k, ranks) == pytest.approx(crossing + staying)
+        assert expert_traffic.between_nodes(n, width, k, ranks, node_size) == pytest.approx(crossing)
+        assert expert_traffic.all_to_all_seconds(n, width, k, ranks, links) == pytest.approx(
+            max(staying / 10, crossing)
+        )
         if ranks <= node_size:
             ring = 2 * sum(n * width / ranks for step in range(2 * (ranks - 1)))  # an all-reduce each way
-            assert all_reduce_elements(n, width, ranks) == pytest.approx(ring)
-            assert all_reduce_seconds(n, width, ranks, links) == pytest.approx(ring / 10)
+            assert expert_traffic.all_reduce_elements(n, width, ranks) == pytest.approx(ring)
+            assert expert_traffic.all_reduce_seconds(n, width, ranks, links) == pytest.approx(ring / 10)
 
 
 def test_from_how_many_experts_a_token_on_a_mixture_is_slower():
@@ -118,5 +112,10 @@ def test_from_how_many_experts_a_token_on_a_mixture_is_slower():
         (64, 10.0, True, 1),  # 7/8 of the rows leave the node
         (64, 1.0, True, 9),  # 7 x 8/8 / (7/8): 8 take as long
     ):
-        assert smallest_k(ranks, 8, 64, Links(inside, 1.0, 8), same_batch) == expected, (ranks, inside)
-    assert smallest_k(2, 2, 1, Links(10.0, 1.0, 8)) is None  # one expert for each token, inside: just as much
+        assert expert_traffic.smallest_k(ranks, 8, 64, expert_traffic.Links(inside, 1.0, 8), same_batch) == expected, (
+            ranks,
+            inside,
+        )
+    assert (
+        expert_traffic.smallest_k(2, 2, 1, expert_traffic.Links(10.0, 1.0, 8)) is None
+    )  # one expert for each token, inside: just as much

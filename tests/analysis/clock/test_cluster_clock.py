@@ -10,7 +10,7 @@ from minidist import trace
 from minidist.analysis.clock.fairness import fair_rates
 from minidist.analysis.clock.replay import replay
 from minidist.analysis.clock.report import report
-from minidist.comm import all_reduce, broadcast
+from minidist.comm import all_reduce
 from minidist.comm.nodes.cost import cheapest
 from minidist.comm.nodes.placement import place_on_nodes
 from minidist.comm.point_to_point import irecv, isend, recv, send
@@ -121,20 +121,10 @@ def test_messages_between_nodes_share_the_uplink(recorded, size):
     assert told.slowed == pytest.approx(size // 2) and told.bytes_between_nodes == size // 2 * 400_000
 
 
-def two_groups(world, elements):
-    """Two collectives of different groups at the same time share the ports."""
-    groups = [world.new_group([0, 1]), world.new_group([0, 1])]
-    arrays = [np.ones(elements, np.float32) for _ in groups]
-    works = [broadcast(a, 0, g, async_op=True, algorithm="naive") for a, g in zip(arrays, groups, strict=True)]
-    for work in works:
-        work.wait()
-
-
 def test_messages_share_ports_pay_the_latency_once_and_both_directions_work_at_the_same_time(recorded):
     for size in (2, 5):
         seconds = replay(recorded(sending_all_at_once, size, 10_000), star(size), None).seconds
         assert seconds == pytest.approx(ALPHA + (size - 1) * 40_000 * BETA, rel=EXACT)
-    assert replay(recorded(two_groups, 2, 10_000), star(2), None).seconds == pytest.approx(ALPHA + 80_000 * BETA)
 
 
 def overlapping(world, elements, flops):
@@ -174,10 +164,10 @@ def test_pipelines_have_their_bubble_and_data_parallel_ranks_none_on_a_free_netw
 def test_a_replay_of_a_replay_has_the_same_events(ranks):
     """What comes out is a log: its steps and spans are those of the run."""
 
-    def events(log: list) -> tuple[list, list, int]:
-        spans = [e.name for e in log if isinstance(e, trace.Event) and e.track in ("step", "communication")]
-        kernels = [e for e in log if isinstance(e, trace.Kernel)]
-        return sorted(spans), kernels, sum(isinstance(e, trace.Message) for e in log)
+    def events(log: list) -> list:
+        kept = [e for e in log if isinstance(e, trace.Kernel | trace.Message | trace.Event)]
+        tracks = "step", "communication"
+        return sorted((type(e).__name__, getattr(e, "name", "")) for e in kept if getattr(e, "track", "step") in tracks)
 
     logs = [rank.log for rank in run(ranks(2), CONFIG, Layout(dp=2), RunOptions(trace=True)).ranks]
     replayed = replay(logs, star(2), lambda kernel: 1e-6).logs
