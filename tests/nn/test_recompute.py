@@ -1,7 +1,6 @@
 """Recomputation: the bytes and FLOPs that were predicted, and what it says when misused."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -81,30 +80,28 @@ def test_any_function_of_any_inputs():
     def function(x: Tensor, factor: float, y: Tensor) -> Tensor:
         return (x * y * factor) @ weight * (x @ weight)
 
-    def outer(x: Tensor, factor: float, y: Tensor) -> Tensor:
-        return checkpoint(function, x * x, factor, y) * (x @ weight)
+    def outer(x: Tensor, factor: float, y: Tensor, call=checkpoint) -> Tensor:
+        return call(function, x * x, factor, y) * (x @ weight)
 
-    found = []
-    for call in (
-        partial(function), partial(checkpoint, function),
-        lambda *inputs: function(inputs[0] * inputs[0], *inputs[1:]) * (inputs[0] @ weight),
-        partial(checkpoint, outer),
-    ):  # fmt: skip
+    def gradients(output: Tensor, halves: bool = False) -> list[np.ndarray]:
         for tensor in (x, y, weight):
             tensor.grad = None
-        call(x * 2.0, 3.0, y).sum().backward()
-        found.append([tensor.grad for tensor in (x, y, weight)])
-    for expected, again in (found[:2], found[2:]):
-        for one, other in zip(expected, again, strict=True):
+        if halves:
+            rest = backward_inputs(output, np.ones((3, 2), np.float32), [x])
+            assert x.grad is not None and weight.grad is None
+            rest()
+        else:
+            output.sum().backward()
+        return [tensor.grad for tensor in (x, y, weight)]
+
+    plainly = lambda function, *inputs: function(*inputs)  # noqa: E731
+    for plain, again, halves in (
+        (function(x * 2.0, 3.0, y), checkpoint(function, x * 2.0, 3.0, y), False),
+        (outer(x * 2.0, 3.0, y, plainly), checkpoint(outer, x * 2.0, 3.0, y), False),
+        (function(x, 3.0, y), checkpoint(function, x, 3.0, y), True),
+    ):
+        for one, other in zip(gradients(plain), gradients(again, halves), strict=True):
             np.testing.assert_array_equal(one, other)
-    x.grad = weight.grad = None
-    rest = backward_inputs(checkpoint(function, x, 3.0, y), np.ones((3, 2), np.float32), [x])
-    assert x.grad is not None and weight.grad is None
-    rest()
-    halves, x.grad, weight.grad = (x.grad, weight.grad), None, None
-    function(x, 3.0, y).backward(np.ones((3, 2), np.float32))
-    np.testing.assert_array_equal(halves[0], x.grad)
-    np.testing.assert_array_equal(halves[1], weight.grad)
 
 
 def test_a_function_that_behaves_differently_the_second_time_is_reported():

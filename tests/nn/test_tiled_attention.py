@@ -130,26 +130,25 @@ def test_accesses_are_those_of_the_formulas():
     """Of the two forms of attention, on a memory that counts what is read and written."""
     for length, width, tile in ((1, 1, 1), (12, 4, 3), (13, 4, 5), (64, 8, 16), (9, 7, 100)):
         q, k, v = np.random.default_rng(0).standard_normal((3, length, width))
-        scores = q @ k.T / np.sqrt(width)
-        exps = np.exp(scores - scores.max(axis=1, keepdims=True))
+        exps = np.exp(q @ k.T / np.sqrt(width))
         right = exps / exps.sum(axis=1, keepdims=True) @ v
-
-        memory = SlowMemory(fast=length * width + 2 * max(length, width) + width)
-        np.testing.assert_allclose(slow_memory.standard_attention(memory, q, k, v), right, atol=1e-13)
-        assert memory.reads + memory.writes == 4 * length**2 + 4 * length * width and memory.used == 0
-
         rows, passes = min(tile, length), math.ceil(length / tile)
-        memory = SlowMemory(fast=4 * rows * width + rows**2 + 2 * rows)
-        output, log_sums = slow_memory.tiled_attention(memory, q, k, v, tile)
-        np.testing.assert_allclose(output, right, atol=1e-13)
-        np.testing.assert_allclose(log_sums, np.log(np.exp(scores).sum(axis=1)), atol=1e-13)
-        assert memory.reads + memory.writes == 2 * length * width + 2 * length * width * passes + length
-        assert memory.most == memory.fast and memory.used == 0
-
-        memory = SlowMemory(memory.fast)
-        output, _ = slow_memory.tiled_attention(memory, q, k, v, tile, causal=True)
-        np.testing.assert_allclose(output[0], v[0], atol=1e-13)
         seen = sum(part.stop for part in tiles(length, tile))  # keys of the tiles up to the diagonal
-        assert memory.reads + memory.writes == 2 * length * width + 2 * seen * width + length
+        large, small = length * width + 2 * max(length, width) + width, 4 * rows * width + rows**2 + 2 * rows
+        for causal, fast, accesses in (
+            (None, large, 4 * length**2 + 4 * length * width),
+            (False, small, 2 * length * width + 2 * length * width * passes + length),
+            (True, small, 2 * length * width + 2 * seen * width + length),
+        ):
+            memory = SlowMemory(fast)
+            if causal is None:
+                output = slow_memory.standard_attention(memory, q, k, v)
+            else:
+                output, log_sums = slow_memory.tiled_attention(memory, q, k, v, tile, causal=causal)
+                assert memory.most == fast
+            last = slice(-1 if causal else 0, None)  # which sees all keys in any case
+            np.testing.assert_allclose(output[last], right[last], atol=1e-13)
+            assert memory.reads + memory.writes == accesses and memory.used == 0, (length, causal)
+        np.testing.assert_allclose(log_sums[-1], np.log(exps.sum(axis=1))[-1], atol=1e-13)
         if rows > 1:
-            assert largest_tile(memory.fast, width) == rows and largest_tile(memory.fast - 1, width) == rows - 1
+            assert largest_tile(small, width) == rows and largest_tile(small - 1, width) == rows - 1

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import numpy as np
 from refusals import check_refusals
 
+from minidist.nn.gpt import GPT, GPTConfig
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.resilience.elastic import Elasticity, run_elastic
@@ -13,6 +15,7 @@ from minidist.train.result import RunOptions
 
 FILE = Path(__file__).with_name("refusals.txt")
 __all__ = ["Elasticity", "Layout", "RunOptions", "TrainConfig", "best_layout", "order", "run_elastic"]  # for the file
+MODEL, GOOD = GPT(GPTConfig(context=8, layers=1, heads=2, width=8)), np.zeros((2, 8), np.int64)
 
 
 def test_what_cannot_be_is_told(tmp_path, monkeypatch):
