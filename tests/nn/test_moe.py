@@ -6,8 +6,10 @@ import numpy as np
 
 from minidist.nn.moe.balance import moved_bias
 from minidist.nn.moe.config import MoEConfig
+from minidist.nn.moe.experts import GroupedLinear
 from minidist.nn.moe.permutation import Route, sort_by_expert
 from minidist.nn.moe.router import top_k_experts, within_nodes
+from minidist.nn.tensor import Tensor
 
 
 def numbers(*shape: int, seed: int = 0):
@@ -36,6 +38,11 @@ def test_rows_are_sorted_by_expert_and_then_by_token():
         kept = route.rows >= 0
         assert kept.sum() == len(order) and (route.order[route.rows[kept]] == np.flatnonzero(kept)).all()
         assert route.counts == counts.tolist() and all(type(count) is int for count in route.counts)
+
+
+def test_flops_are_those_of_the_rows():
+    x, weight = Tensor(numbers(2, 6, 4)), Tensor(numbers(2, 3, 4, 5))
+    assert GroupedLinear.flops(GroupedLinear.apply(x, weight, [1, 0, 5], False).data, x.data) == 2 * 2 * 6 * 4 * 5
 
 
 def test_a_bias_moves_against_the_excess_however_large_the_counts_are():

@@ -1,17 +1,14 @@
-"""Checkpoints that tests look at and damage, also as a run goes on."""
+"""Checkpoints that tests look at and damage."""
 
 import shutil
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
-from minidist.train import around
-from minidist.train.checkpoint.commit import name_of
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
-from minidist.train.trainer import run, train_rank
+from minidist.train.trainer import run
 
 
 @pytest.fixture(scope="module")
@@ -26,24 +23,3 @@ def saved(request, ranks, tmp_path_factory):
 def folder(saved, tmp_path):
     """A copy of the checkpoints, to be damaged."""
     return Path(shutil.copytree(saved, tmp_path / "copy"))
-
-
-@pytest.fixture
-def after_commit():
-    """``after_commit(then)`` trains a rank; ``then(root)`` is called in rank 0 after the commit of step 1: all wait."""
-
-    def training(then):
-        class Saver(around.Saver):
-            def commit(self, name, files):
-                problem = super().commit(name, files)
-                if name == name_of(1):
-                    then(self.root)
-                return problem
-
-        def train(*arguments):
-            with mock.patch.object(around, "Saver", Saver):
-                return train_rank(*arguments)
-
-        return train
-
-    return training

@@ -7,10 +7,12 @@ import json
 import random
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+from acting import train_acting
 
 from minidist.cli.main import main as cli
 from minidist.nn.data import default_text, load_corpus
@@ -113,14 +115,15 @@ def test_a_checkpoint_says_how_far_its_numbers_were_checked(ranks, tmp_path, cap
 # What is removed, and what is not
 
 
-def test_a_folder_that_becomes_a_file_costs_checkpoints_and_nothing_else(ranks, tmp_path, after_commit):
-    def become_a_file(root):
-        shutil.rmtree(root)
-        root.write_text("mine")
+def test_a_folder_that_becomes_a_file_costs_checkpoints_and_nothing_else(ranks, tmp_path):
+    def become_a_file(step):
+        if step == 0:
+            shutil.rmtree(folder)
+            folder.write_text("mine")
 
     folder = tmp_path / "run"
     saving = RunOptions(saving=Saving(str(folder), every=1, mode="sync"))
-    result = run(ranks(2), CONFIG, Layout(dp=2), saving, rank_function=after_commit(become_a_file))
+    result = run(ranks(1), CONFIG, Layout(), saving, rank_function=partial(train_acting, end=become_a_file))
     assert result.fingerprint == run(ranks(1), CONFIG, Layout()).fingerprint and folder.read_text() == "mine"
     assert ["Not a directory" in error for error in result.ranks[0].save_errors] == [True] * 3
 

@@ -10,9 +10,11 @@ import json
 import os
 import random
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
+from acting import train_acting
 from choosing import long
 from clusters import Started, start_no_ranks
 from safetensors.numpy import load_file, save_file
@@ -207,15 +209,16 @@ def test_whatever_a_name_stands_for(folder, tmp_path, no_ranks, capsys, place, k
     capsys.readouterr()
 
 
-def test_retention_does_not_follow_a_link(ranks, tmp_path, after_commit):
+def test_retention_does_not_follow_a_link(ranks, tmp_path):
     """A checkpoint is moved to an archive while the run goes on, and a link left in its place."""
     folder, archive = tmp_path / "run", tmp_path / "archive"
 
-    def move(root):
-        (root / name_of(1)).rename(archive)
-        (root / name_of(1)).symlink_to(archive)
+    def move(step):
+        if step == 0:
+            (folder / name_of(1)).rename(archive)
+            (folder / name_of(1)).symlink_to(archive)
 
     options = RunOptions(saving=Saving(str(folder), every=1, keep=1, mode="sync"))
-    run(ranks(2), CONFIG, Layout(dp=2), options, rank_function=after_commit(move))
+    run(ranks(1), CONFIG, Layout(), options, rank_function=partial(train_acting, end=move))
     assert sorted(path.name for path in folder.iterdir()) == [LATEST, name_of(1), name_of(4)]
     assert is_whole(Disk(), archive) and Manifest.read(Disk(), archive).progress.step == 1
