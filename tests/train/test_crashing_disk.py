@@ -61,14 +61,6 @@ CASES = [  # what the disk has had for long, operations, a file, what may be lef
     ("without a, nothing in it is found", None, BELOW, "a/b/c", {None, b"new!"}),
     ("a folder is a name too", None, [*BELOW, "flush_folder ."], "a/b/c", {b"new!"}),
 ]
-NAMES = [  # operations, folders, and of each of these the names that may be left in it, joined
-    (["write folder/b", "remove folder/file"], ["folder"], {("file",), ("b file",), ("",), ("b",)}),  # in any order
-    (["make_folder a/b"], [".", "a"], {("folder", ""), ("a folder", ""), ("a folder", "b")}),
-    (  # by half, perhaps
-        ["rename folder/file elsewhere"], ["folder", "."],
-        {("file", "folder"), ("file", "elsewhere folder"), ("", "folder"), ("", "elsewhere folder")},
-    ),
-]  # fmt: skip
 
 
 def test_what_is_left_when_the_power_fails():
@@ -77,43 +69,26 @@ def test_what_is_left_when_the_power_fails():
         do(disk, *operations)
         left = {one.read(path) if path.name in one.names(path.parent) else None for _, one in disk.left()}
         assert left == expected, claim
-    for operations, folders, expected in NAMES:
-        disk = disk_with(b"old")
-        do(disk, *operations)
-        found = {tuple(" ".join(left.names(Path(folder))) for folder in folders) for _, left in disk.left()}
-        assert found == expected, operations
     disk = disk_with(b"old")
-    do(disk, "write folder/x", "rename folder/x folder/file")
-    assert disk.names(FOLDER) == ["file"] and disk.read(FILE) == b"new!"  # for whoever looks, at once
-    (_, first), *_ = disk.left()
-    assert first.names(FOLDER) == ["file"] and first.read(FILE) == b"new!"  # what a killed process leaves
-    first.write(FILE, b"other")
-    assert disk.read(FILE) == b"new!"  # each is a disk of its own
+    do(disk, "write folder/b", "remove folder/file")
+    found = {" ".join(left.names(FOLDER)) for _, left in disk.left()}
+    assert disk.names(FOLDER) == ["b"] and found == {"file", "b file", "", "b"}  # in any order
+    first = next(iter(disk.left()))[1]
+    assert first.names(FOLDER) == ["b"]  # what a killed process leaves
 
 
-def test_the_power_stays_off_and_what_no_disk_does_is_an_error():
+def test_the_power_stays_off():
     disk = CrashingDisk(power_fails_at=1)
     do(disk, "make_folder folder")
     for operation in ("write folder/file", "flush folder/file", "names folder", "read folder/file"):
         with pytest.raises(PowerFailure, match=r"in operation 1: \('write'"):
             do(disk, operation)
     assert next(iter(disk.left()))[1].read(FILE) == b"ne"  # a write may be cut off in its middle
-    disk = disk_with(b"old")
-    for operation in ("write nowhere/x", "flush folder/x", "read folder/x", "rename folder/x folder/file",
-                      "flush_folder folder/file", "remove_folder folder"):  # fmt: skip
-        with pytest.raises(OSError, match=r"folder|no file"):
-            do(disk, operation)
-    do(disk, "remove folder/x", "make_folder /a/b", "write /a/b/c")  # not there: nothing to do; an absolute path
-    assert disk.names(FOLDER) == ["file"] and disk.names(Path("/a")) == ["b"]
 
 
 # The Saver
 
-ROOT, KEEP = Path("runs/one"), 2
-
-
-def progress_after(step: int) -> Progress:
-    return Progress(step, (1.0,) * step, step)
+ROOT, KEEP = Path("runs/one"), 1
 
 
 class Numbers:
@@ -123,21 +98,16 @@ class Numbers:
 
     @property
     def progress(self) -> Progress:
-        return progress_after(self.step)
+        return Progress(self.step, (1.0,) * self.step, self.step)
 
     def take(self) -> dict[str, Part]:
         return {"weight": Part(np.arange(6.0) + self.step, ((0, 6),), (2, 3))}
 
 
-def end_step(saver: Saver, step: int, last: bool = False) -> None:
-    saver.snapshots.step = step
-    saver.end_step(step - 1, 1.0, last)
-
-
-def saver_on(world, disk: CrashingDisk, first: int, promised: list[int], every: int = 1) -> Saver:
+def saver_on(world, disk: CrashingDisk, first: int, promised: list[int]) -> Saver:
     """It adds to ``promised`` each step whose checkpoint it says is saved."""
     return Saver(
-        world, Saving(str(ROOT), every, KEEP, "sync"), Numbers(), lambda it: Manifest("dp=1", {}, "", {}, it), first,
+        world, Saving(str(ROOT), 1, KEEP, "sync"), Numbers(), lambda it: Manifest("dp=1", {}, "", {}, it), first,
         lambda name, error: None if error else promised.append(step_of(name)), disk,
     )  # fmt: skip
 
@@ -146,12 +116,13 @@ def newest(disk: CrashingDisk) -> int:
     return step_of(latest(disk, ROOT) or name_of(0))
 
 
-def save(world, disk: CrashingDisk, promised: list[int], count: int = 3) -> None:
+def save(world, disk: CrashingDisk, promised: list[int], count: int = KEEP + 1) -> None:
     """What a run does: it goes on from the last checkpoint, or from the beginning, and saves each step."""
     first = newest(disk)
     one = saver_on(world, disk, first, promised)
     for step in range(first + 1, first + count + 1):
-        end_step(one, step, last=step == first + count)
+        one.snapshots.step = step
+        one.end_step(step - 1, 1.0, last=step == first + count)
 
 
 def sha256(content: bytes) -> str:
@@ -179,23 +150,29 @@ def is_wrong(disk: CrashingDisk, promised: list[int]) -> str:
     return ""
 
 
+def contents(disk: CrashingDisk, path: Path = Path(".")) -> tuple:
+    """All that a program finds in a folder."""
+    paths = [path / name for name in disk.names(path)]
+    return tuple((one, contents(disk, one) if disk.is_folder(one) else disk.read(one)) for one in paths)
+
+
 def cut_at_every_moment(world, begin=lambda: CrashingDisk(), act=save) -> tuple[int, list, list[str]]:
     """Let the power fail in each operation of ``act``, on a disk of its own.
 
     Returns how many operations there are, all disks that may be left with what was promised, and what is wrong.
     """
-    states, wrong = [], []
+    states, wrong = {}, []
     for moment in itertools.count():
         disk, promised = begin(), []
         disk.power_fails_at, disk.operations = moment, []
         with suppress(PowerFailure):
             act(world, disk, promised)
         for survival, left in disk.left():
-            states.append((left, promised))
+            states[contents(left), tuple(promised)] = left, promised
             if problem := is_wrong(left, promised):
                 wrong.append(f"operation {moment}, {disk.operations[-1:]}, {survival}: {problem}")
         if len(disk.operations) <= moment:
-            return moment, states, wrong
+            return moment, list(states.values()), wrong
 
 
 def test_the_last_checkpoint_is_whole_whenever_the_power_fails(ranks):
@@ -210,7 +187,7 @@ def test_the_last_checkpoint_is_whole_whenever_the_power_fails(ranks):
         return count, len(states), wrong
 
     ((count, states, wrong),) = ranks(1).run(main)
-    assert count > 40 and states > 4 * count and wrong == []
+    assert count > 30 and states > count and wrong == []
 
 
 @pytest.mark.long
@@ -219,7 +196,7 @@ def test_a_run_may_fail_while_it_removes_what_another_left(ranks):
 
     def main(world):
         wrong = []
-        for left, promised in cut_at_every_moment(world)[1][::5]:
+        for left, promised in cut_at_every_moment(world)[1]:
             copy_of = lambda left=left: next(iter(left.left()))[1]  # noqa: E731
             clean = lambda world, disk, _: saver_on(world, disk, newest(disk), [])  # noqa: E731
             for again, _ in cut_at_every_moment(world, copy_of, clean)[1]:
@@ -258,31 +235,21 @@ def test_a_broken_protocol_is_found(ranks):
     ranks(1).run(main)
 
 
-def with_steps(*steps: int) -> CrashingDisk:
-    """A disk with checkpoints of these steps."""
-    disk = CrashingDisk()
-    make_root(disk, ROOT)
-    for step in steps:
-        disk.make_folder(ROOT / name_of(step))
-        commit(disk, ROOT, name_of(step), Manifest("dp=1", {}, "", {}, progress_after(step)).encoded())
-    return disk
-
-
 def test_whoever_goes_back_is_never_left_at_what_it_passes_over():
     """Whenever the power fails: else the next run would go on from there."""
+
+    def begin():
+        disk = CrashingDisk()
+        make_root(disk, ROOT)
+        for step in (10, 20, 30):
+            disk.make_folder(ROOT / name_of(step))
+            commit(
+                disk, ROOT, name_of(step), Manifest("dp=1", {}, "", {}, Progress(step, (1.0,) * step, step)).encoded()
+            )
+        return disk
+
     back = lambda _, disk, promised: discard_newer(disk, ROOT, 10)  # noqa: E731
-    count, states, wrong = cut_at_every_moment(None, lambda: with_steps(10, 20, 30), back)
+    count, states, wrong = cut_at_every_moment(None, begin, back)
     assert {latest(left, ROOT) for left, _ in states} == {name_of(10), name_of(30)} and wrong == []
     last = states[-1][0]
     assert count == 10 and committed(last, ROOT) == [name_of(10)] and latest(last, ROOT) == name_of(10)
-
-
-def test_a_run_that_went_back_keeps_what_it_saves_and_nothing_newer(ranks):
-    """From step 30 to step 10; then it saves step 15."""
-
-    def main(world):
-        disk = with_steps(10, 11, 30)
-        end_step(saver_on(world, disk, 10, [], every=5), 15)
-        return committed(disk, ROOT), latest(disk, ROOT)
-
-    assert ranks(1).run(main) == [([name_of(10), name_of(15)], name_of(15))]
