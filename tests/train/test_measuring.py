@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from choosing import long
 
 from minidist.cli.main import main
 from minidist.nn.data import load_corpus
@@ -46,39 +45,29 @@ def test_each_rank_brings_its_peak_back(ranks):
     assert (asked.ranks[0].traffic.sent == plain.ranks[0].traffic.sent).all()  # its barrier is not the run's
 
 
-@pytest.mark.parametrize(
-    "flags",
-    [
-        long("--steps=3 --dp=2 --recompute=full"), long("--steps=2 --pp=2 --layers=3"),
-        long("--steps=2 --dp=2 --ep=2 --experts=4 --expert-hidden=16"),
-        long("--steps=2 --precision=fp16 --loss-scale=1099511627776"),
-    ],
-)  # fmt: skip
-def test_train_shows_and_writes_utilization(capsys, tmp_path, flags):
-    results = tmp_path / "results.json"
-    assert main(["train", *FLAGS, *flags.split(), "--tables", f"--json={results}"]) == 0
-    shown = capsys.readouterr().out
-    assert "model FLOP/s, and their share of the measured peak" in shown
-    assert "where the time of the last steps went" in shown
-    used = json.loads(results.read_text())["utilization"]
-    assert 0 < used["mfu"] <= used["hfu"] and used["peak_flops_per_second"] > 0
-    assert used["model_flops"] == sum(rank["model_flops"] for rank in used["ranks"])
-    assert (used["hfu"] > used["mfu"]) == ("--recompute=full" in flags)
-    assert all(sum(rank["time"].values()) == pytest.approx(1) for rank in used["ranks"])
-
-
 @pytest.mark.long
-def test_a_run_that_goes_on_counts_its_own_steps(capsys, tmp_path):
+def test_train_shows_and_writes_utilization(capsys, tmp_path):
+    """A run that goes on counts its own steps."""
+
+    def train(*flags) -> dict:
+        assert main(["train", *flags, "--tables", f"--json={results}"]) == 0
+        shown = capsys.readouterr().out
+        assert "model FLOP/s, and their share of the measured peak" in shown
+        assert "where the time of the last steps went" in shown
+        return json.loads(results.read_text())["utilization"]
+
     folder, results = tmp_path / "saved", tmp_path / "results.json"
-    found = []
     for flags in (
-        ["--steps=3", f"--save={folder}", "--save-every=1", "--keep=0", *FLAGS],
-        [f"--resume={folder / name_of(2)}"], [f"--resume={folder}"],  # the last has ended already
+        "--steps=3 --dp=2 --recompute=full", "--steps=2 --pp=2 --layers=3",
+        "--steps=2 --dp=2 --ep=2 --experts=4 --expert-hidden=16",
+        "--steps=2 --precision=fp16 --loss-scale=1099511627776", f"--steps=3 --save={folder} --save-every=1 --keep=0",
     ):  # fmt: skip
-        assert main(["train", *flags, f"--json={results}"]) == 0
-        found.append(json.loads(results.read_text())["utilization"])
-    whole, part, nothing = found
-    assert part["model_flops"] * 3 == whole["model_flops"] and nothing is None
+        used = train(*FLAGS, *flags.split())
+        assert 0 < used["mfu"] <= used["hfu"] and used["peak_flops_per_second"] > 0
+        assert used["model_flops"] == sum(rank["model_flops"] for rank in used["ranks"])
+        assert (used["hfu"] > used["mfu"]) == ("--recompute=full" in flags)
+        assert all(sum(rank["time"].values()) == pytest.approx(1) for rank in used["ranks"])
+    assert train(f"--resume={folder / name_of(2)}")["model_flops"] * 3 == used["model_flops"]
 
 
 # The gradient noise scale
@@ -102,10 +91,7 @@ def test_both_terms_are_without_bias():
         error = np.std([getattr(one, name) for one in found]) / np.sqrt(4000)
         assert abs(getattr(total, name) - exact) < 3 * error, name
     assert total.samples == pytest.approx((deviations**2).sum() / (mean**2).sum(), rel=0.1)
-
-
-def test_where_noise_drowns_the_gradient_it_is_infinite():
-    drowned = NoiseScale(1, 2, small_square=4.0, large_square=2.0)
+    drowned = NoiseScale(1, 2, small_square=4.0, large_square=2.0)  # in noise
     assert drowned.samples == float("inf")
     assert json.dumps(drowned.as_dict(), allow_nan=False) == '{"gradient_square": 0.0, "noise": 4.0, "samples": null}'
 

@@ -1,17 +1,11 @@
-"""Layouts on several nodes: which groups their algorithm meets, and what a run tells of them."""
+"""Layouts on several nodes: which groups their algorithm meets."""
 
-import json
-from dataclasses import replace
 from unittest import mock
 
-import pytest
-
-from minidist.cli import main as cli
 from minidist.comm.collectives import Call
 from minidist.train.checks.nodes import gradient_groups
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.resilience.shrink import best_layout
 from minidist.train.trainer import run, train_rank
 
 CONFIG = TrainConfig(
@@ -44,20 +38,3 @@ def test_the_groups_that_are_checked_are_those_that_sum_gradients(ranks):
         result = run(ranks(4), CONFIG, layout, rank_function=recording)
         found = {group for rank in result.ranks for group in rank.log}
         assert found == {tuple(group) for group in gradient_groups(layout) if len(group) > 1}, text
-
-
-def test_a_run_that_loses_ranks_goes_on_without_nodes_that_they_do_not_fill():
-    config, layout = TrainConfig(heads=4, global_batch=12, micro_batch=1), Layout(dp=6, node_size=3)
-    after = best_layout(config, replace(layout, algorithm="hierarchical"), 5)
-    assert after.node_size in (0, after.world_size) or after.world_size % after.node_size == 0
-    assert best_layout(config, layout, 3).node_size == 3
-
-
-@pytest.mark.long
-def test_the_command_counts_bytes_between_nodes(capsys, tmp_path):
-    """Of several nodes alone."""
-    path, sizes = tmp_path / "run.json", "--layers=1 --heads=2 --width=8 --context=8 --global-batch=4 --micro-batch=1"
-    for flags, between in (("--dp=4 --node-size=2", True), ("--dp=2 --node-size=2", False), ("--dp=2", False)):
-        assert cli.main(["train", *sizes.split(), "--steps=2", *flags.split(), "--json", str(path)]) == 0
-        assert ("between" in capsys.readouterr().out) == between, flags
-        assert any(rank["bytes_between_nodes"] for rank in json.loads(path.read_text())["traffic"]) == between

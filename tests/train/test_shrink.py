@@ -56,6 +56,8 @@ def test_settings_and_experts_stay_where_they_can():
         (dense, "dp=2,zero=3,prefetch=1,algorithm=direct,recompute=full", 1, "algorithm=direct,recompute=full"),
         (dense, "cp=4,cp_kind=ulysses,zero=2", 2, "zero=2,cp=2,cp_kind=ulysses"),
         (dense, "cp=2,cp_kind=zigzag,pp=2", 3, "dp=3"),
+        (dense, "dp=6,node_size=3,algorithm=hierarchical", 3, "dp=3,algorithm=hierarchical,node_size=3"),
+        (dense, "dp=6,node_size=3,algorithm=hierarchical", 5, "dp=4,algorithm=hierarchical"),  # of no nodes
         (CONFIGS[2], "dp=4,ep=4", 3, "dp=3"),
         (CONFIGS[2], "dp=6,ep=2", 4, "dp=4,ep=2"),
     ):
