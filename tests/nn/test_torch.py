@@ -26,7 +26,7 @@ from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
 from minidist.verify.matrix import covering
 
-SHORT = 8  # runs; the first of a covering set have the most pairs
+SHORT = 6  # runs; the first of a covering set have the most pairs
 SETTINGS = {
     "layers": (1, 2, 3), "heads": (1, 2, 3), "width": (6, 12), "context": (4, 8), "sequence_chunks": (1, 2, 4),
     "attention": ("plain", "tiled"), "attention_tile": (3, 128), "global_batch": (4, 6), "micro_batch": (1, 2),
@@ -131,8 +131,7 @@ def test_training_is_that_of_pytorch(ranks, tmp_path, some):
         compare(ranks, row, str(text))
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_gradients_at_odd_sizes(momentum):
+def test_gradients_at_odd_sizes():
     """A vocabulary that heads do not divide, a block of it that is all padding, one token, less than the context."""
     for config, length in (
         (GPTConfig(vocab=256, context=9, layers=1, heads=6, width=18), 5),
@@ -141,8 +140,8 @@ def test_gradients_at_odd_sizes(momentum):
     ):
         model = shaken(config)
         theirs = torch_gpt.Model(config, {name: p.data for name, p in model.named_parameters()})
-        ours = SGD(model.parameters(), lr=0.1, momentum=momentum)
-        other = torch.optim.SGD(theirs.weights.values(), lr=0.1, momentum=momentum)
+        ours = SGD(model.parameters(), lr=0.1, momentum=0.9)
+        other = torch.optim.SGD(theirs.weights.values(), lr=0.1, momentum=0.9)
         for step in range(3):
             batch = np.random.default_rng(step).integers(0, config.vocab, (2, 3, length))
             losses = model(*batch), theirs.loss(*batch)[0]

@@ -81,15 +81,6 @@ def test_the_time_of_a_micro_batch_leaves_out_those_without_samples():
     assert measured.micro_batch_counts == [3, 2] and measured.micro_batch_seconds == [2, 2.5]
 
 
-def test_every_rank_reports_its_pace(ranks):
-    events = []
-    result = run(ranks(2), CONFIG, Layout(dp=2), RunOptions(progress=True), on_event=lambda *one: events.append(one))
-    for rank, brought in enumerate(result.ranks):
-        paces = [event[1:] for source, event in events if source == rank and event[0] == "pace"]
-        assert paces == list(enumerate(brought.micro_batch_seconds))
-    assert result.as_dict()["micro_batch_counts"] == [[4] * 4, [3] * 4]
-
-
 @pytest.mark.long
 def test_train_names_a_slow_rank(capsys, monkeypatch, tmp_path):
     """A rank that sleeps 100 times as long as it computes: no noise comes near."""
@@ -105,18 +96,6 @@ def test_train_names_a_slow_rank(capsys, monkeypatch, tmp_path):
     assert straggler["rank"] == 1 and straggler["until"] is None and straggler["factor"] > 10
     assert f"rank 1 is {straggler['factor']:.1f} times as slow as the others since step " in shown.out
     assert "rank 1 is " in shown.err  # while it trains
-
-
-@pytest.mark.long
-def test_train_asks_the_learners_own_slow_ranks_and_deal(capsys, tmp_path):
-    (tmp_path / "ch12_mine.py").write_text(
-        "def slow_ranks(seconds, threshold=2):\n    return {0: 7.0}\n\n\n"
-        "def deal(speeds, micro_batches):\n    raise ArithmeticError('my own deal')\n"
-    )
-    assert main(["train", "--steps=8", *FLAGS, f"--impl={tmp_path}"]) == 0
-    assert "rank 0 is " in capsys.readouterr().out
-    assert main(["train", "--steps=8", *FLAGS, f"--impl={tmp_path}", "--rebalance"]) != 0
-    assert "my own deal" in capsys.readouterr().err
 
 
 # Faults that are ordered while a run goes on
