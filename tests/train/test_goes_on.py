@@ -26,13 +26,14 @@ from choosing import long
 from clusters import RUN_SECONDS, PatientCluster
 from multiprocess import active_children
 
+from minidist.train import around
 from minidist.train.checkpoint.commit import committed, latest, name_of, step_of
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.export import full_arrays
 from minidist.train.checkpoint.manifest import Manifest
 from minidist.train.checkpoint.peers import PeerCopies
 from minidist.train.checkpoint.restore import is_whole
-from minidist.train.checkpoint.saver import Saving
+from minidist.train.checkpoint.saver import Saver, Saving
 from minidist.train.checks.loosened import loosened_by
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -179,6 +180,13 @@ def foretold(story: Story, begun: int, faults: list[Fault]) -> tuple[int, int, b
 def out_of_luck(story: Story):
     """A rank function: for one checkpoint the disk is full, and another changes as soon as it is committed."""
 
+    class Full(Disk):
+        def write(self, path, content):
+            if story.full and path.parent.name == name_of(story.full) and "rank-1" in path.name:
+                super().write(path, content[: len(content) // 2])
+                raise OSError(28, "No space left on device")
+            super().write(path, content)
+
     def rank_function(world, *arguments):
         def damage(step):
             if world.rank == 0 and step + 1 == story.damaged:
@@ -186,13 +194,7 @@ def out_of_luck(story: Story):
                 content = file.read_bytes()
                 file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
-        def write(self, path, content):
-            if story.full and path.parent.name == name_of(story.full) and "rank-1" in path.name:
-                path.write_bytes(content[: len(content) // 2])
-                raise OSError(28, "No space left on device")
-            path.write_bytes(content)
-
-        with mock.patch.object(Disk, "write", write):
+        with mock.patch.object(around, "Saver", partial(Saver, disk=Full())):
             return train_acting(world, *arguments, end=damage)
 
     return rank_function
