@@ -105,8 +105,6 @@ BY_HAND = [
     Story("dp=2", ("rank=0,step=4,kind=kill",), before="tp=2", cut=3, save=4, how="restart", config=OVERFLOWING),
 ]
 SHORT = (0, 2, 6)
-
-
 combinations = cache(partial(every_combination, CONFIG))
 
 
