@@ -94,7 +94,8 @@ def test_what_ends_a_run(tmp_path):
             elastic("dp=2", saving=saving, rank_function=partial(train_acting, begin=begin), seen=seen.append)
         return [it.step for it in seen]
 
-    for error, interruptions in ((KeyError("bug"), [3]), (FloatingPointError("diverged"), [])):
+    errors = {KeyError("bug"): [3], FloatingPointError("diverged"): [], MemoryError("none"): [], ValueError("no"): []}
+    for error, interruptions in errors.items():
 
         def raise_in_3(step, error=error):
             if step == 3:  # on every rank; an error of an unknown kind might have been a machine's fault, once
