@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from minidist.comm.failures import Deadlock, Hang
 from minidist.comm.group import ProcessGroup, end_run
@@ -116,11 +117,9 @@ def check_agreement(launched: Launched | None, rank: int, size: int) -> None:
 def unlink_segments() -> None:
     """Remove the names of the segments through which MPICH links the ranks of a node. All ranks must have them.
 
-    Then the system frees them when the job ends, however it ends.
-
-    MPICH does so in MPI_Finalize, which a job that is killed or aborted never reaches: 2 MiB and more would stay in
-    /dev/shm each time. Memory without a name is freed when the last process ends (man shm_unlink), as that of a Cluster
-    is. Open MPI attaches to a segment at the first message, and so keeps the names.
+    The system then frees the memory when the last process ends (man shm_unlink), as that of a Cluster, however the job
+    ends. MPICH removes them in MPI_Finalize, which a job that is killed or aborted never reaches: 2 MiB and more would
+    stay in /dev/shm each time. Open MPI attaches to a segment at the first message, and so keeps the names.
     """
     with suppress(OSError):  # not on Linux
         for line in Path("/proc/self/maps").read_text().splitlines():
@@ -141,7 +140,7 @@ def ranges(numbers: list[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def end_job(job: Job, error: BaseException, status: int, caller: str) -> None:
+def end_job(job: Job, error: BaseException, status: int, caller: str) -> NoReturn:
     """End all processes of the job because of an error in this one, whose own traceback is read first.
 
     Args:
@@ -152,6 +151,12 @@ def end_job(job: Job, error: BaseException, status: int, caller: str) -> None:
         text += f"\n\n{own_traceback(error, caller).rstrip()}"
     print(text, file=sys.__stderr__, flush=True)
     time.sleep(TELL_SECONDS)
+    abort(status)
+
+
+def abort(status: int) -> NoReturn:
+    """End all processes of the job, this one too, with this status."""
     from mpi4py import MPI  # only where there is a job
 
     MPI.COMM_WORLD.Abort(status)  # of a duplicate MPICH ends only this node's processes
+    os._exit(status)  # where another rank aborts in the same moment, MPICH's Abort returns

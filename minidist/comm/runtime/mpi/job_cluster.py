@@ -4,7 +4,6 @@ Process 0 of the job runs the program and its own rank; the others serve it: the
 it returned, and wait for the next. So a program for a Cluster needs no change.
 """
 
-import os
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -117,7 +116,6 @@ def run_rank(job: Job, run: bytes, report: Callable[[object], None]) -> tuple[ob
         return result, job.leave(world, ENDED)
     except BaseException as error:
         end_job(job, error, FAILED, __file__)
-        os._exit(FAILED)  # MPICH's Abort returns where another rank aborts in the same moment
 
 
 def serve(job: Job) -> int:
