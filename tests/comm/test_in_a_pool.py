@@ -80,7 +80,12 @@ def test_every_error_can_be_pickled_and_copied():
     left_out, classes = ("__main__", ".demos.", ".pytorch"), set()
     for module in pkgutil.walk_packages(minidist.__path__, "minidist."):
         if not any(part in module.name for part in left_out):
-            things = vars(importlib.import_module(module.name)).values()
+            try:
+                things = vars(importlib.import_module(module.name)).values()
+            except ModuleNotFoundError as missing:
+                if missing.name != "mpi4py":  # which a newcomer need not have
+                    raise
+                continue
             classes |= {c for c in things if isinstance(c, type) and c.__module__ == module.name}
     errors = {c for c in classes if issubclass(c, BaseException)}
     assert set(ARGUMENTS) < errors
