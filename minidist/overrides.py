@@ -36,7 +36,7 @@ def overridable(own: Callable) -> Callable:
 
 
 def override(functions: dict[str, Callable]) -> None:
-    """From now on, in this process, call these functions in place of the library's own of the same names.
+    """Have this process call these functions, from now on, in place of the library's own of the same names.
 
     Raises:
         KeyError: for a name of which there is no overridable function.

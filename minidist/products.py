@@ -52,7 +52,7 @@ def matmul_each(a, b, out=None):
 
 
 def matmul_codes(a, b, kind: str, out=None):
-    """The same on a GPU, in its tensor cores, for the codes of 16-bit numbers: uint16 in, float32 out.
+    """Multiply the codes of 16-bit numbers in a GPU's tensor cores: uint16 in, float32 out.
 
     Args:
         kind: what the codes stand for, "bfloat16" or "float16".

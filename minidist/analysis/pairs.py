@@ -25,7 +25,7 @@ def values_of(combinations: Sequence[Combination]) -> list[tuple[str, object]]:
 
 
 def bad_and_all(outcomes: Sequence[Outcome]) -> dict[Pair, tuple[int, int]]:
-    """For every pair of settings that met: in how many runs the bits were wrong, and in how many it met at all."""
+    """Count, for every pair of settings that met, the runs with wrong bits and all runs."""
     met: Counter = Counter()
     bad: Counter = Counter()
     for outcome in outcomes:

@@ -16,7 +16,7 @@ def kind_of(event: Event) -> str | None:
 
 
 def last_step(logs: Sequence[list]) -> list[list[Event]]:
-    """For each rank, the events that began in its last step, with times in ns from the first rank's start.
+    """Return each rank's events that began in its last step, with times in ns from the first rank's start.
 
     Raises:
         ValueError: if a log holds no step.

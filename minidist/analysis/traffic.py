@@ -6,7 +6,7 @@ import numpy as np
 
 
 def along(sent: np.ndarray, shape: Sequence[int], names: Sequence[str] = ("pp", "dp", "tp")) -> dict[str, np.ndarray]:
-    """For each axis, the part of the traffic between ranks that differ along that axis alone.
+    """Return by axis the part of the traffic between ranks that differ along that axis alone.
 
     Args:
         sent: (N, N), from each rank to each.

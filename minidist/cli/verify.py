@@ -217,7 +217,7 @@ def _grains(config: TrainConfig) -> list[str]:
 
 
 def _references_of(runs: Sequence[Run]) -> dict[TrainConfig, Run]:
-    """For each config the run of one process, which comes first."""
+    """Return the one-process run of each config: the first that has it."""
     references: dict[TrainConfig, Run] = {}
     for run in runs:
         references.setdefault(run.config, run)

@@ -9,7 +9,7 @@ def readable(text: str) -> str:
 
 
 def readable_line(text: str) -> str:
-    """The same for a name, or any other text that must stay on one line."""
+    """Return a name, or other text that must stay on one line, with all that does not print escaped."""
     return _printable(text, "")
 
 

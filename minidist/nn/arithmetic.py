@@ -195,7 +195,7 @@ def mean(a: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: bool = 
 
 
 def reshape(a: Tensor, *shape: int) -> Tensor:
-    """The same elements in another shape; one size may be -1."""
+    """Return the elements in another shape; one size may be -1."""
     return Reshape.apply(a, shape)
 
 

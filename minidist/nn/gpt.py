@@ -220,7 +220,7 @@ class Embeddings(Module):
 
 
 class Head(Module):
-    """From the last layer to the logits and the loss, through the tied token embedding.
+    """The model's end: from the last layer to the logits and the loss, through the tied token embedding.
 
     Args:
         config: the model's.

@@ -1,4 +1,4 @@
-"""From a float64 sum to a float32 that does not depend on the order of the sum."""
+"""Rounding of a float64 sum to a float32 that does not depend on the order of the sum."""
 
 from minidist.backend import cache_blocks, xp
 from minidist.fused import fused

@@ -85,7 +85,7 @@ class Axis:
         return nullcontext()
 
     def set_rounds(self, rounds: int) -> None:
-        """From the next step on the rank with the most micro-batches has so many: for what ranks do in each of them.
+        """Be told, between two steps, the largest number of micro-batches on any rank.
 
         Called between two steps, on all ranks alike, where micro-batches are dealt out anew (resilience/rebalance.py).
         """
@@ -97,7 +97,7 @@ class Axis:
         """After the optimizer: return when every rank has, or can get, the parameters that it computes with."""
 
     def full_state(self, arrays: dict) -> dict:
-        """From the arrays that this rank holds, by parameter name, to the full arrays. All ranks call it together.
+        """Gather the full arrays, by parameter name, from those that the ranks hold. All ranks call it together.
 
         Args:
             arrays: for each parameter its values or one of the optimizer's states of it, as ``trained`` has them.
@@ -117,7 +117,7 @@ class Axis:
         return regions
 
     def model_regions(self, regions: dict[str, Region]) -> dict[str, Region]:
-        """The same of the parameters that this rank's model computes with, as far as it has them between two steps.
+        """Regions of the parameters that this rank computes with, as far as it has them between two steps.
 
         They are others where an axis shards what the optimizer updates, and gathers it for the model.
         """

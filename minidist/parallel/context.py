@@ -70,7 +70,7 @@ def sequence_chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[in
 
 
 def tiles_of_ranks(length: int, tile: int, chunks: int, ranks: int, kind: str) -> list[list[tuple[int, slice]]]:
-    """For each rank its tiles: their numbers in the full sequence of ``length`` tokens, and the tokens on that rank."""
+    """Return each rank's tiles: their numbers in the sequence of ``length`` tokens, and the tokens on that rank."""
     per_chunk = len(tiles(length // chunks, tile))
     found = []
     for rank in range(ranks):

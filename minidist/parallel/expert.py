@@ -127,7 +127,7 @@ class ExpertParallel(Axis):
         return [*self.dense.trained(dense), *self.experts.trained(experts)]
 
     def owner(self, name: str) -> int | None:
-        """Of what the data axes shard, every rank counts its shards. Of replicas, the first of their ranks does."""
+        """Rank that counts this parameter: each its own shards; of replicas, the first that holds one."""
         axis = self.experts if name in self.axis_of else self.dense
         if axis.shard_group is not None:
             return None

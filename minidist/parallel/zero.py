@@ -152,7 +152,7 @@ class ZeroStage2(ZeroStage1):
         self.done = 0
 
     def keep_gradients(self, units: Sequence[Unit]) -> None:
-        """From now on, keep these units' gradients full between micro-batches, and sum them once a step."""
+        """Keep these units' gradients full between micro-batches, from now on, and sum them once a step."""
         self.kept = [unit for unit in self.units if unit in self.kept or unit in units]
 
     def on_gradient(self, unit: Unit, parameter: Parameter) -> None:

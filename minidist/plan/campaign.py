@@ -1,4 +1,4 @@
-"""From the time of a step to a whole training: days, what failures take, what it costs. Arithmetic alone."""
+"""Arithmetic of a whole training, from the time of its step: days, what failures take, what it costs."""
 
 from dataclasses import dataclass
 

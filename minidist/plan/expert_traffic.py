@@ -60,7 +60,7 @@ def all_reduce_seconds(tokens: int, width: int, ranks: int, links: Links) -> flo
 
 
 def smallest_k(ranks: int, tensor_ranks: int, experts: int, links: Links, same_batch: bool = False) -> int | None:
-    """From how many experts per token on the all-to-all takes longer than the all-reduce; None if it never does.
+    """Smallest number of experts per token for which the all-to-all outlasts the all-reduce; None if there is none.
 
     With ``same_batch``, for the same batch on as many GPUs; otherwise for the same micro-batch. k ends at ``experts``.
     """

@@ -113,7 +113,7 @@ class PlannedLayout:
         return self.pp * self.virtual
 
     def micro_batches(self, batch: int) -> int:
-        """Of one rank in one step of so many sequences."""
+        """Number of micro-batches of one rank in a step of ``batch`` sequences."""
         return batch // (self.dp * self.micro_batch)
 
     def __str__(self) -> str:

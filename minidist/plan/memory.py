@@ -148,7 +148,7 @@ def parameters_of_rank(model: ModelShape, layout: PlannedLayout, rank: int) -> H
 
 
 def in_flight(layout: PlannedLayout, rank: int, micro_batches: int) -> int:
-    """For how many micro-batches a rank of the pipeline holds activations, counted for each of its stages.
+    """Number of micro-batches whose activations a pipeline rank holds, counted for each of its stages.
 
     Interleaved: Narayanan et al. (2021, arXiv 2104.04473) start 2 (p - r - 1) + (v - 1) p forward passes before the
     first backward. ZB-H1: what waits for its W is held too, so every rank holds what 1F1B's first rank holds.
@@ -188,7 +188,7 @@ def saved_by_block(model: ModelShape, layout: PlannedLayout, numerics: Numerics,
 
 
 def saved_behind_attention(model: ModelShape, layout: PlannedLayout, numerics: Numerics, sparse: bool) -> float:
-    """Of that, the masks of both dropouts and what the MLP keeps: gone before backward comes to the scores."""
+    """The part that is freed before backward comes to the scores: both dropouts' masks and what the MLP keeps."""
     e, n, t = numerics.activation, _tokens(model, layout), layout.tp
     stream = n * model.width / (t if layout.sp else 1)
     kept = _norm(model, layout, numerics) + _entering(model, layout, numerics) + 2 * model.dropout * stream
@@ -305,5 +305,5 @@ def _activations(
 
 
 def _tokens(model: ModelShape, layout: PlannedLayout) -> float:
-    """Of one micro-batch on one rank."""
+    """Tokens of one micro-batch on one rank."""
     return layout.micro_batch * model.context / layout.cp

@@ -63,7 +63,7 @@ def parameter_count(config: GPTConfig) -> int:
 
 
 def mlp(width: int, hidden: int) -> int:
-    """Of an MLP: fc and proj, with their biases."""
+    """Parameters of an MLP: fc and proj, with their biases."""
     return 2 * width * hidden + hidden + width
 
 

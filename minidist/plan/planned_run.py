@@ -30,7 +30,7 @@ class PlannedRun:
 
     @property
     def tokens(self) -> int:
-        """Of a step."""
+        """Tokens of a step."""
         return self.batch * self.model.context
 
     @property
@@ -44,7 +44,7 @@ class PlannedRun:
 
     @property
     def causal_flops(self) -> float:
-        """The same without the pairs that the mask hides: half of them."""
+        """FLOPs without the pairs that the mask hides, which are half of them."""
         return self.all_pairs_flops - 3 * self.tokens * self.model.scores_flops / 2
 
     @property

@@ -153,7 +153,7 @@ class _Step:
         ]
 
     def _slot(self, dense: int, sparse: int, ends: float, last: bool, messages: float) -> Slot:
-        """Of so many layers without and with experts.
+        """Seconds of a stage with ``dense`` layers without and ``sparse`` layers with experts.
 
         Args:
             ends: tensor-parallel sums of embedding and head, in layers. last: whether the head is here.

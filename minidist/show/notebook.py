@@ -18,7 +18,7 @@ def png(figure, dpi: float) -> bytes:
 
 
 def compact_figures(dpi: float = 84) -> None:
-    """From now on, show every Figure in this notebook in that form, whether or not pyplot made it."""
+    """Show every Figure in this notebook in that form from now on, whether or not pyplot made it."""
     from IPython import get_ipython
     from matplotlib import pyplot
     from matplotlib.figure import Figure

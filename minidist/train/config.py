@@ -132,7 +132,7 @@ class TrainConfig:
         return None
 
     def without_experts(self) -> "TrainConfig":
-        """The same run of a dense model."""
+        """Return the settings of a dense model's run."""
         return replace(self, **{field: getattr(TrainConfig, field) for field in MOE})
 
     @property

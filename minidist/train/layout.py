@@ -176,7 +176,7 @@ class Layout:
 
     @property
     def least_chunks(self) -> int:
-        """Of how many sequence chunks the number must be a multiple."""
+        """Number of which the sequence chunks must be a multiple."""
         return parts_of(self.cp, self.cp_kind)
 
     @property

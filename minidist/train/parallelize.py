@@ -91,7 +91,7 @@ def gpt_plan(sequence: bool, reduce_dtype) -> Plan:
 
 
 def dealt(rank: int, layout: Layout, count: int) -> tuple[list[int | None], int]:
-    """Of so many micro-batches of a step, those of a data-parallel rank, and the most that a rank has: rank 0."""
+    """Return a data-parallel rank's micro-batch indices, and the largest count on any rank: rank 0's."""
     most = len(share_of(0, layout.dp, count))
     return padded(share_of(rank, layout.dp, count), most, layout), most
 
@@ -193,13 +193,13 @@ class ParallelModel:
             axis.attach(optimizer)
 
     def set_micro_batches(self, count: int) -> None:
-        """From the next step on, a step has so many over all ranks. Called between two steps, on all ranks alike."""
+        """Set the number of micro-batches in a step, over all ranks. Called between two steps, on all ranks alike."""
         if count != self.global_micro_batches:
             self.global_micro_batches = count
             self.take(*self.deal(count))
 
     def take(self, micro_batches: Sequence[int | None], rounds: int) -> None:
-        """From the next step on, this rank has these micro-batches, and the rank with the most has ``rounds``.
+        """Give this rank these micro-batches from the next step on; ``rounds`` is the largest count on any rank.
 
         Called between two steps, on all ranks; together they have each micro-batch of a step once. No bit of the run
         changes: see train/resilience/rebalance.py.
@@ -264,7 +264,7 @@ class ParallelModel:
 
     @property
     def averaged_micro_batches(self) -> int:
-        """Of how many micro-batches the gradients are in the sums that this rank's optimizer gets."""
+        """Number of micro-batches summed into the gradients that this rank's optimizer gets."""
         return len(self.micro_batches) if self.steps_apart else self.global_micro_batches
 
     @property
@@ -304,7 +304,7 @@ class ParallelModel:
         return values
 
     def full_state(self, arrays: dict) -> dict:
-        """From the arrays that this rank trains, by parameter name, to the full ones. Called by all ranks together."""
+        """Gather the full arrays, by parameter name, from those that the ranks train. Called by all ranks together."""
         for axis in reversed(self.axes):
             arrays = axis.full_state(arrays)
         return arrays
@@ -317,7 +317,7 @@ class ParallelModel:
         return regions
 
     def model_regions(self) -> dict[str, Region]:
-        """The same of the parameters that this rank's model computes with, as far as it has them between two steps."""
+        """Regions of the parameters that this rank computes with, as far as it has them between two steps."""
         regions = {name: Region.full(shape) for name, shape in self.shapes.items()}
         for axis in self.axes:
             regions = axis.model_regions(regions)

@@ -16,7 +16,7 @@ from minidist.train.notation.numerals import whole_number
 
 @dataclass(frozen=True)
 class Ramp:
-    """From ``start`` samples a step to ``full``, by ``increment``, over the first ``samples`` samples of a run."""
+    """A batch size that grows from ``start`` to ``full``, by ``increment``, over the first ``samples`` of a run."""
 
     start: int
     increment: int
@@ -36,7 +36,7 @@ class Ramp:
 
 @lru_cache
 def _stages(ramp: Ramp) -> tuple[tuple[int, int], ...]:
-    """From which step on a step has how many samples. A large step may pass over a size.
+    """Return pairs of a first step and the samples of each step from it on. A large step may pass over a size.
 
     The size after ``consumed`` samples is start + increment * (consumed // (samples / increments)), in whole numbers.
     """

@@ -69,6 +69,6 @@ class AsynchronousShare(Share):
     """The share of a server that updates with each gradient as it comes."""
 
     def learning_rates(self, lr: float) -> Iterable[float]:
-        """Of one update for each worker, by any of them: N updates go as far as one with their mean."""
+        """Learning rates of one update for each worker: N updates go as far as one with their mean."""
         workers = len(self.model.axes[0].workers)
         return (lr / workers for _ in range(workers))

@@ -35,7 +35,7 @@ class Share:
     losses: list[float] = field(default_factory=list)
 
     def learning_rates(self, lr: float) -> Iterable[float]:
-        """Of the updates in one step of the run: one, as a rule."""
+        """Learning rates of the updates in one step of the run: one, as a rule."""
         return (lr,)
 
     @classmethod

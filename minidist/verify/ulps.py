@@ -12,7 +12,7 @@ FARTHEST = np.iinfo(np.int64).max
 
 
 def ulps_between(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """For each element, the number of steps from ``one`` to ``other``: negative where ``other`` is smaller.
+    """Count the floats from each element of ``one`` to that of ``other``: negative where ``other`` is smaller.
 
     Equal bits are 0 apart, and so are 0.0 and -0.0. float64 numbers of opposite signs can be more than 2^63 steps
     apart; such a distance is given as 2^63 - 1.

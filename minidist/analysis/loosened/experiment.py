@@ -51,11 +51,11 @@ class Method:
 
     @property
     def validation_losses(self) -> list[float]:
-        """Of each seed."""
+        """Validation loss of each seed's run."""
         return [run.validation_loss for run in self.runs]
 
     def curves(self) -> list[list[float]]:
-        """For each seed the mean loss of the steps up to each, of the last ``WINDOW`` of them."""
+        """Loss curve of each seed: at each step the mean over the last ``WINDOW`` steps."""
         return [[fmean(run.losses[max(0, n - WINDOW) : n]) for n in range(1, self.steps + 1)] for run in self.runs]
 
     def after(self, steps: float) -> tuple[list[float], bool]:

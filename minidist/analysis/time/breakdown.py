@@ -27,7 +27,7 @@ BACKGROUND = "wait for the background"
 
 
 def seconds(logs: Sequence[list]) -> list[dict[str, float]]:
-    """For each rank, the seconds of compute, communication and waiting in its last step.
+    """Return each rank's seconds of compute, communication and waiting in its last step.
 
     Raises:
         ValueError: if a log holds no step.
@@ -44,7 +44,7 @@ def seconds(logs: Sequence[list]) -> list[dict[str, float]]:
 
 
 def seconds_by_kind(logs: Sequence[list]) -> list[list[dict[str, float]]]:
-    """For each rank, and each step in its log, the seconds of each of KINDS. They add up to the step.
+    """Return by rank and step the seconds of each of KINDS, which add up to the step.
 
     Args:
         logs: of all ranks, as ``trace.stop()`` returned them. Ranks may do different things, in different groups.
@@ -67,7 +67,7 @@ def seconds_by_kind(logs: Sequence[list]) -> list[list[dict[str, float]]]:
 
 
 def last_to_enter(logs: Sequence[list]) -> dict[str, int]:
-    """For each call of a collective, when the last of its ranks began it, in ns."""
+    """Return when the last rank began each call of a collective, in ns."""
     entered: dict[str, int] = {}
     for log in logs:
         for event in log:
@@ -104,7 +104,7 @@ class Lane:
         self.waits_for_ranks = bool(background)
 
     def steps(self) -> list[dict[str, int]]:
-        """For each step, the ns of each of KINDS.
+        """Return by step the ns of each of KINDS.
 
         Raises:
             ValueError: if there is no step.

@@ -147,7 +147,7 @@ class _Log:
         return np.array(self.rows[-window:])  # (window, ranks)
 
     def ratios(self, rank: int) -> np.ndarray:
-        """For each step the rank's time, in units of the others' median: (steps,)."""
+        """Return the rank's time in each step, in units of the others' median: (steps,)."""
         rows, column = np.array(self.rows), self.ranks.index(rank)
         return rows[:, column] / np.median(np.delete(rows, column, axis=1), axis=1)
 
@@ -162,7 +162,7 @@ class _Log:
         return self.steps[-window - 1 :][int(np.argmax(np.cumsum(votes)))]
 
     def votes(self, rank: int, factor: float) -> np.ndarray:
-        """For each step 1 if the rank was slow in it, nearer to ``factor`` than to 1, or else -1: (steps,)."""
+        """Return 1 for each step in which the rank was slow, nearer to ``factor`` than to 1, and else -1: (steps,)."""
         return np.where(self.ratios(rank) > (1 + factor) / 2, 1, -1)
 
     def factor(self, rank: int, first: int, last: int | None) -> float:

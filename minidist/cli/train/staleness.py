@@ -8,7 +8,7 @@ from minidist.train.result import Run
 
 
 def staleness_line(result: Run) -> str:
-    """Of all gradients that the first server took; "" for a run without servers."""
+    """Describe the staleness of all gradients that the first server took; "" for a run without servers."""
     stale = [push.staleness for push in result.pushes]
     if not stale:
         return ""
@@ -19,7 +19,7 @@ def staleness_line(result: Run) -> str:
 
 
 def staleness_table(result: Run) -> Table:
-    """Of the gradients of each worker, on the first server."""
+    """Tabulate the staleness of each worker's gradients, on the first server."""
     pushes = result.pushes
     table = Table(title="staleness of each worker's gradients, updates", title_justify="left")
     for column in ("worker", "gradients", "mean", "largest", "last, of all updates"):

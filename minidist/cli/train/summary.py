@@ -66,7 +66,7 @@ def _noise_scale(result: Run) -> str:
 
 
 def _ranks_table(result: Run, used: RunUtilization | None) -> Table:
-    """Of each rank in one step: what it sent, how much it held, and how long it did not compute."""
+    """Tabulate each rank's step: what it sent, how much it held, how long it did not compute."""
     table = Table(title="each rank, in one step", title_justify="left")
     several_nodes = 0 < result.layout.node_size < result.layout.world_size
     columns = ["rank", "kB sent", *["kB between\nnodes"] * several_nodes, "messages", "peak memory, MB"]
@@ -94,7 +94,7 @@ def _shares(used: RunUtilization) -> str:
 
 
 def _experts_table(result: Run) -> Table:
-    """For each mixture, how evenly the last step's tokens chose its experts."""
+    """Tabulate how evenly the last step's tokens chose the experts of each mixture."""
     load, moe = ExpertLoad.of(result.ranks[0].expert_counts), result.config.moe
     table = Table(title=f"choices of each of {moe.experts} experts, last step", title_justify="left")
     columns = ["layer", "fewest", "mean", "most", "most / mean", "dropped"]

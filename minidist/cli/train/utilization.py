@@ -60,7 +60,7 @@ class RunUtilization:
 
 
 def utilization_of(result: Run) -> RunUtilization | None:
-    """From the counts, the times and the logs of a run; None if it took no step."""
+    """Compute the utilization of a run from its counts, times and logs; None if it took no step."""
     if not result.steps_here:
         return None
     ranks = [Utilization.of_rank(rank.step_seconds, rank.step_flops, rank.peak_flops) for rank in result.ranks]

@@ -21,12 +21,12 @@ def all_reduce(elements: int, size: int) -> Callable[[int], int]:
 
 
 def half(elements: int, size: int) -> Callable[[int], int]:
-    """The same for a reduce-scatter or an all-gather of so many elements in all."""
+    """Return how many elements each rank sends in a reduce-scatter or all-gather of ``elements`` in all."""
     return lambda rank: elements // size * (size - 1)
 
 
 def chain(elements: int, last: int) -> Callable[[int], int]:
-    """The same where an array passes along the ring once, up to the rank ``last``: a broadcast or a reduce."""
+    """Return how many elements each rank sends where an array passes along the ring once, up to rank ``last``."""
     return lambda rank: 0 if rank == last else elements
 
 

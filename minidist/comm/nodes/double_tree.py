@@ -63,7 +63,7 @@ def double_tree(size: int) -> tuple[Parents, Parents]:
 
 
 def trees_below(src: int, size: int) -> tuple[Parents, Parents]:
-    """The same over all ranks but one, which is the parent of both roots: the trees of a broadcast."""
+    """Return both trees of a broadcast: over all ranks but ``src``, which is the parent of both roots."""
     others = [(src + i) % size for i in range(1, size)]
     trees: tuple[Parents, Parents] = [None] * size, [None] * size
     for parents, tree in zip(trees, double_tree(size - 1), strict=True):

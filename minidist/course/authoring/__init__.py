@@ -1,1 +1,1 @@
-"""For authors of tasks: the pytest plugin, assertions, mutants, and stubs made from solutions."""
+"""Tools for authors of tasks: the pytest plugin, assertions, mutants, and stubs made from solutions."""

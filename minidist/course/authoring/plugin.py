@@ -79,7 +79,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture
 def dtype():
-    """Of the numbers in this test; None where the task names no dtypes."""
+    """Dtype of the numbers in this test; None where the task names none."""
 
 
 @pytest.fixture

@@ -1,1 +1,1 @@
-"""For learners: check, hints, progress, reset, and training on their own code."""
+"""Tools for learners: check, hints, progress, reset, and training on their own code."""

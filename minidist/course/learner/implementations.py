@@ -27,7 +27,7 @@ class Implementation:
 
 
 def implementations_of(impl: str) -> list[Implementation]:
-    """For each overridable function, which implementation runs when training on these answers.
+    """List which implementation of each overridable function runs when training on these answers.
 
     Args:
         impl: "exercises", "solutions" or a folder.
@@ -95,7 +95,7 @@ def overriding(implementations: list[Implementation]) -> Iterator[None]:
 
 
 def install(implementations: list[Implementation]) -> None:
-    """From now on, this process calls the learner's functions in place of those that it has loaded.
+    """Have this process call the learner's functions, from now on, in place of those that it has loaded.
 
     Ranks load all that trains; the command has loaded what it computes from their reports, such as ``slow_ranks``.
     """

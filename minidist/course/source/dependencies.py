@@ -17,7 +17,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def dependencies(answers: str, graders: str, definitions: dict[str, list[str]]) -> dict[str, tuple[str, str]]:
-    """For each task, two hashes of what its verdict depends on: of the code alone, and of the code and its lines.
+    """Return two hashes of what each task's verdict depends on: of the code alone, and of the code and its lines.
 
     Args:
         answers: the learner's file.
@@ -38,7 +38,7 @@ def dependencies(answers: str, graders: str, definitions: dict[str, list[str]]) 
 
 
 def _mentioned_by_graders(graders: str) -> dict[str, set[str]]:
-    """For each task, all names by which its grader, and what that uses of the same file, may call answers."""
+    """Return all names by which each task's grader, and what it uses of the same file, may call answers."""
     tree = ast.parse(graders)
     defined = [(node, _names_defined(node)) for node in tree.body]
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]

@@ -59,7 +59,7 @@ def stub_of(solution: str, name: str = "the solution") -> str:
 
 
 def definitions_by_task(solution: str) -> dict[str, list[str]]:
-    """For each task, the names of the top-level functions and classes that contain its markers.
+    """Return the names of the top-level functions and classes that contain each task's markers.
 
     Raises:
         ValueError: if a marker is outside any function; it names the line.

@@ -172,7 +172,7 @@ def incoming(output, gradient, totals, policy: Policy) -> tuple:
 
 
 def unscale(grad_q, grad_k) -> None:
-    """From the gradients of what the products took to those of q and k, in place: q was scaled, and to base 2."""
+    """Turn the gradients of the products' factors into those of q and k, in place: q was scaled, and to base 2."""
     grad_q *= grad_q.shape[-1] ** -0.5
     grad_k *= log(2)
 

@@ -20,7 +20,7 @@ Counts = list[int]  # of the rows of each expert
 
 
 class GroupedLinear(Function):
-    """For each head and expert a product, over the rows of that expert: (H, R, in) -> (H, R, out).
+    """Multiply the rows of each expert, head by head: (H, R, in) -> (H, R, out).
 
     With ``partial`` the output is a term of the sum over heads, not rounded yet.
     """

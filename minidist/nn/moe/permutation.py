@@ -1,4 +1,4 @@
-"""From tokens to the rows that experts compute, and back: dispatch and combine.
+"""Dispatch and combine: from tokens to the rows that experts compute, and back.
 
 A token is copied once for each expert that it chose. The copies are sorted by expert, and within one expert by token:
 then an expert's rows are next to each other, and their order does not depend on who sends them.

@@ -1,1 +1,1 @@
-"""From summed gradients to the next weights: clipping, and optimizers."""
+"""Clipping and optimizers: from summed gradients to the next weights."""

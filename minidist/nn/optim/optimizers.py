@@ -1,4 +1,4 @@
-"""From summed gradients to the next weights: averaging, SGD, AdamW and the learning-rate schedule.
+"""Averaging, SGD, AdamW and the learning-rate schedule: from summed gradients to the next weights.
 
 One step reads
 

@@ -139,7 +139,7 @@ class Format:
         return result
 
     def _encode(self, flat):
-        """The same for one axis."""
+        """Encode float32s of one axis."""
         if self.bias == 127:
             return bfloat16_bits(flat)
         return _shorter(flat, self.mantissa, self.bias, self.overflow, self.bits)
@@ -187,7 +187,7 @@ def _upper_halves(codes):
     """,
 )
 def _shorter(values, mantissa, bias, overflow, bits):
-    """From a float32's bits to those of a format with a shorter exponent."""
+    """Convert float32s to the codes of a format with a shorter exponent."""
     pattern = values.view(xp.uint32)
     magnitude = pattern & xp.uint32(0x7FFFFFFF)
     lower = (127 - bias) << mantissa  # the difference between the two biases, in this format's places
@@ -217,7 +217,7 @@ def _shorter(values, mantissa, bias, overflow, bits):
     """,
 )
 def _wider(codes, mantissa, bias, overflow, bits):
-    """From the bits of a format with a shorter exponent to the float32s of the same values.
+    """Convert codes of a format with a shorter exponent to the float32s of the same values.
 
     NumPy's way passes through subnormal float32 numbers, which a GPU takes for 0. The C writes the exponent instead.
     """

@@ -75,7 +75,7 @@ class Gathered(Method):
 
     @abstractmethod
     def message_bytes(self, size: int, itemsize: int) -> int:
-        """Of a parameter with so many elements, in a bucket of so many bytes each."""
+        """Bytes of the message for a parameter of ``size`` elements, in a bucket of ``itemsize`` bytes each."""
 
     @abstractmethod
     def encode(self, values, dtype, rng: np.random.Generator) -> list:

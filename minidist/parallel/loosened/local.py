@@ -108,7 +108,7 @@ class Fragment:
         self.sums, self.lr = {}, None
 
     def add_gradients(self, gradients: dict, lr: float) -> None:
-        """Of a linear inner step: count the sums of its gradients, by name, by its learning rate."""
+        """Add the gradients of a linear inner step, by name, times its learning rate."""
         self.lr = self.lr or lr
         for parameter in self.parameters:
             name = parameter.name

@@ -67,7 +67,7 @@ def unchanged(array):
 
 @overridable
 def copy_to_group(x: Tensor, group: ProcessGroup, reduce_dtype=xp.float64) -> Tensor:
-    """The same tensor, on its way into what each rank computes differently; its gradients are summed over the ranks."""
+    """f: identity forward, all-reduce backward."""
     return Mapping.apply(x, unchanged, lambda gradient: sum_over(gradient, group, reduce_dtype), reduce_dtype)
 
 
@@ -120,7 +120,7 @@ def reduce_scatter_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dt
 
 
 def all_to_all_in_group(x: Tensor, group: ProcessGroup, split_axis: int, join_axis: int) -> Tensor:
-    """Of all ranks' tensors joined along ``join_axis``, this rank's part along ``split_axis``; nothing is added."""
+    """All-to-all: split along ``split_axis``, concatenate along ``join_axis``."""
     policy = current()
     return Mapping.apply(
         x,

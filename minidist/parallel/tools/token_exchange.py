@@ -19,7 +19,7 @@ Splits = list[int]  # rows to, or from, each rank
 
 @overridable
 def exchange_counts(counts: Counts, group: ProcessGroup) -> list[Counts]:
-    """Of every rank's rows, how many come to each expert of this rank.
+    """Exchange routing counts: return how many of each rank's rows come to each expert of this rank.
 
     Args:
         counts: of this rank's rows, for all E experts; each of the N ranks has E/N of them, in the order of

@@ -129,7 +129,7 @@ class Unit:
             yield parameter, slice(first - self.mine.start, last - self.mine.start)
 
     def stretches(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Of each such parameter the name, and from where to where of it, laid flat, this rank has."""
+        """Yield (name, (start, stop)) of this rank's part of each flattened parameter."""
         for parameter, start, first, last in self.overlapping():
             yield parameter.name, (first - start, last - start)
 

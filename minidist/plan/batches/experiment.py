@@ -126,7 +126,7 @@ class BatchExperiment:
         return rule(self.best_rate(optimizer, self.base), self.base, batch)
 
     def steps(self, optimizer: str, batch: int, rate: float) -> list[float | None]:
-        """Of every seed that was run so."""
+        """Steps of every seed's run with these settings."""
         return [run.steps for run in self.runs if (run.optimizer, run.batch, run.rate) == (optimizer, batch, rate)]
 
     def mean_steps(self, optimizer: str, batch: int, rate: float) -> float | None:
@@ -135,7 +135,7 @@ class BatchExperiment:
         return None if None in found or not found else fmean(found)
 
     def first_steps(self, optimizer: str, batch: int, rate: float) -> float | None:
-        """Of the first seed, which alone has run all rates: to compare rates by."""
+        """Steps of the first seed, the only one that has run all rates: to compare rates by."""
         wanted = (optimizer, batch, rate, self.seeds[0])
         found = [run.steps for run in self.runs if (run.optimizer, run.batch, run.rate, run.seed) == wanted]
         return found[0] if found else None

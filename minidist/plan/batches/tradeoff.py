@@ -94,7 +94,7 @@ def square_root_rate(rate: float, base: float, batch: float) -> float:
 
 
 def best_rate(rate: float, batch: float, critical_batch: float) -> float:
-    """Of SGD, the best rate at a batch: rate / (1 + B_crit / B), ``rate`` being that of endless batches."""
+    """Best learning rate of SGD at a batch: rate / (1 + B_crit / B), ``rate`` being that of endless batches."""
     _check(rate=rate, batch=batch, critical_batch=critical_batch)
     return rate / (1 + critical_batch / batch)
 

@@ -50,7 +50,7 @@ class Chain:
 
     @property
     def fused(self) -> list[str]:
-        """The same as one kernel."""
+        """Arrays that one fused kernel reads and writes."""
         return [*self.inputs, *self.outputs]
 
     def nbytes(self, elements: int, bytes_each: float = 2, fused: bool = False) -> float:

@@ -57,7 +57,7 @@ def topology_of(spec: ClusterSpec) -> Topology:
 
 
 def _connect_nodes(links: dict[Edge, Link], spec: ClusterSpec, places: list[tuple[int, int]]) -> None:
-    """From each GPU over its network card to a leaf switch, and from there to the spine."""
+    """Connect each GPU over its network card to a leaf switch, and each leaf to the spine."""
     cards, port = spec.nics or spec.node_size, _half_way(spec.between)
     for node, gpu in places:
         card = gpu * cards // spec.node_size
@@ -239,7 +239,7 @@ def worst_halves(topology: Topology) -> list[set[int]]:
 
 
 def _half_way(link: Link | LinkType) -> Link:
-    """From a chip to a switch, or from there to a chip."""
+    """Link from a chip to a switch, or back: half the latency."""
     return Link(link.bandwidth, link.latency / 2)
 
 

@@ -38,5 +38,5 @@ def llama3_mtbf_hours() -> float:
 
 
 def llama3_gpu_mtbf_hours() -> float:
-    """The same for one GPU and its share of everything else."""
+    """Hours between failures of one GPU and its share of everything else."""
     return gpu_mtbf(llama3_mtbf_hours(), GPUS)

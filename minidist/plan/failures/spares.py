@@ -66,5 +66,5 @@ def speed_with_spares(mtbf: float, repair: float, spares: int, machines: int, le
 
 
 def _speed(in_repair: int, spares: int, machines: int) -> float:
-    """Of a run that goes on with this many machines in repair."""
+    """Speed of a run that goes on with this many machines in repair, as a share of full speed."""
     return 1 - max(0, in_repair - spares) / machines

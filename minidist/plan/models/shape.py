@@ -131,7 +131,7 @@ class ModelShape:
 
     @property
     def key_width(self) -> int:
-        """Of the keys of all heads; values are as wide, but for latent attention."""
+        """Width of the keys of all heads; values are as wide, but for latent attention."""
         return self.width // self.heads * (self.kv_heads or self.heads)
 
     @property

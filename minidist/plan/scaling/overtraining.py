@@ -30,7 +30,7 @@ class Overtraining:
 
     @property
     def overhead(self) -> float:
-        """The same as a share of the cheapest training."""
+        """Extra FLOPs as a share of the cheapest training."""
         return self.extra_flops / self.cheapest.flops
 
     @property

@@ -49,7 +49,7 @@ class Exchange:
     # ── Seconds ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def tp(self) -> float:
-        """Of one layer."""
+        """Seconds of tensor parallelism's messages in one layer."""
         group = self.group("tp")
         return 4 * (self.network.reduce_scatter(group, self.terms) + self.network.all_gather(group, self.gathered))
 
@@ -58,7 +58,7 @@ class Exchange:
         return ((rank == 0) + (rank == self.layout.pp - 1)) / 4
 
     def cp(self, compute: Compute) -> float:
-        """Of one layer, whose attention hides what goes round a ring."""
+        """Seconds of context parallelism's messages in one layer that its attention does not hide."""
         network, group = self.network, self.group("cp")
         if group.size == 1:
             return 0.0
@@ -73,7 +73,7 @@ class Exchange:
         return max(0.0, once - hidden[0]) + max(0.0, 2 * once - hidden[1])
 
     def ep(self) -> float:
-        """Of one layer with experts."""
+        """Seconds of expert parallelism's messages in one layer with experts."""
         return 4 * self.network.all_to_all(self.group("ep"), self.routed) if self.layout.ep > 1 else 0.0
 
     def send(self) -> float:

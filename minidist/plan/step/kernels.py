@@ -72,7 +72,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Seconds:
-    """Of one layer or head: of products, of attention between its linear layers, and of elementwise kernels."""
+    """Seconds of one layer or head: products, attention between its linear layers, and elementwise kernels."""
 
     products: float = 0.0
     attention: float = 0.0

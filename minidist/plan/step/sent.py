@@ -7,7 +7,7 @@ from minidist.plan.step.collectives import Group
 
 @dataclass(frozen=True)
 class Sent:
-    """Of one axis, all calls of a step together.
+    """What one axis sends, all calls of a step together.
 
     Attributes:
         axis: of the layout. The two ends of a tied weight are pp's all-reduce, copies of hybrid sharding dp's.

@@ -42,7 +42,7 @@ class Comparison:
 
     @property
     def family(self) -> str:
-        """Of the run's system."""
+        """Family of the run's system."""
         tensor, sharded = FAMILIES
         return sharded if "zero=3" in self.run.layout.split(",") else tensor
 
@@ -91,7 +91,7 @@ def published_seconds(run: PublishedRun, planned: PlannedRun) -> float | None:
 
 
 def _flops(run: PublishedRun, planned: PlannedRun, count: str) -> float:
-    """Of a step, as the run's authors count; where that is unknown, as ``PlannedRun.model_flops`` does."""
+    """FLOPs of a step, as the run's authors count; where that is unknown, as ``PlannedRun.model_flops`` does."""
     convention = run.flops_convention
     if convention == "unknown":
         convention = "causal" if planned.layout.attention == "flash" else "full"
@@ -119,7 +119,7 @@ class Summary:
 
 
 def summarize(figures: list[Figure]) -> Summary:
-    """Of at least one figure."""
+    """Summarize the errors of at least one figure."""
     errors = [figure.error for figure in figures]
     return Summary(len(errors), mean(errors), mean(map(abs, errors)), max(errors, key=abs))
 

@@ -1,4 +1,4 @@
-"""From a tensor core to the building: what each level is made of, and how fast bytes reach it.
+"""Levels from a tensor core to the building: what each is made of, and how fast bytes reach it.
 
 Chips, links and nodes are those of plan/cluster/hardware.toml. Above the node the levels are those of the clusters on
 which Llama 3 was trained (PODS), with the network cards of the node that is shown.

@@ -17,7 +17,7 @@ def fields(code: int, exponent: int, mantissa: int) -> tuple[str, str, str]:
 
 
 def rows(value: float, formats: Sequence) -> list[tuple[str, tuple[str, str, str], float]]:
-    """For float32 and each format: its name, the fields of its number nearest to ``value``, and that number."""
+    """Return for float32 and each format its name, the fields of its number nearest to ``value``, and that number."""
     whole = np.asarray([value], np.float32)
     found = [(FLOAT32, fields(int(whole.view(np.uint32)[0]), 8, 23), float(whole[0]))]
     for format in formats:

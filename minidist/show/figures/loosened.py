@@ -30,7 +30,7 @@ def table(experiment: Experiment) -> Table:
 
 
 def headings(experiment: Experiment) -> list[str]:
-    """Of the columns of ``row``."""
+    """Headings of the columns of ``row``."""
     steps, megabytes, seconds = experiment.methods[0].steps, experiment.equal_bytes / 1e6, experiment.equal_seconds
     costs = ["kB sent a step", "seconds a step"]
     return ["method", *costs, f"held out, {steps} steps", f"{megabytes:.1f} MB", f"{seconds:.0f} s"]

@@ -28,7 +28,7 @@ class Picture:
 
 
 def key_pictures(folder: Path) -> list[Picture]:
-    """Of every notebook ``NN_name.ipynb`` in a folder, the pictures below its tagged cells, as they were committed."""
+    """Return the pictures below the tagged cells of every notebook ``NN_name.ipynb`` in a folder, as committed."""
     return [picture for path in sorted(folder.glob("[0-9][0-9]_*.ipynb")) for picture in _of_notebook(path)]
 
 

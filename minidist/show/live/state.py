@@ -80,7 +80,7 @@ class Live:
                 del self.reported[step]
 
     def as_dict(self) -> dict:
-        """For the page, as JSON. Times of lanes are shares of the step, which lasts from 0 to 1."""
+        """Return the state for the page's JSON. Times of lanes are shares of the step, which lasts from 0 to 1."""
         with self.lock:
             start, end = self.span()
             return {
@@ -111,5 +111,5 @@ def lanes_of(moment: Moment) -> list[tuple[str, int, int]]:
 
 
 def shares(lanes: list[tuple[str, int, int]], start: int, end: int) -> list[tuple[str, float, float]]:
-    """The same with times as shares of a step."""
+    """Return lanes with times as shares of a step."""
     return [(kind, (begin - start) / (end - start), (until - start) / (end - start)) for kind, begin, until in lanes]

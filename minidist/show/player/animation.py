@@ -63,7 +63,7 @@ class Animation:
         return any(scene is one for one in self.all_broken)
 
     def only(self, *names: str) -> "Animation":
-        """The same animation with these scenes alone.
+        """Return the animation with these scenes alone.
 
         Raises:
             ValueError: if no scene has one of these names.

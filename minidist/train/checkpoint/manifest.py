@@ -80,7 +80,7 @@ class Progress:
 
     @classmethod
     def of(cls, losses: Sequence[float], optimizer: Optimizer, scaler: GradScaler) -> "Progress":
-        """Of a run at the end of a step."""
+        """Progress of a run at the end of a step."""
         return cls(len(losses), tuple(losses), optimizer.steps, scaler.scale, scaler.good_steps, scaler.skipped)
 
     def put_into(self, optimizer: Optimizer, scaler: GradScaler) -> None:

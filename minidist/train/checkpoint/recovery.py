@@ -152,7 +152,7 @@ def entries_of(held: list[dict]) -> dict[str, ArrayEntry]:
 
 
 def holders_of(held: list[dict], rank: int) -> dict[str, int]:
-    """For each snapshot the rank that this rank takes it from: itself, or one of those that have it."""
+    """Return the rank from which this rank takes each snapshot: itself, or one that has it."""
     found: dict[str, int] = {}
     for owner in {owner: None for parts in held for owner in parts}:
         holders = [holder for holder, parts in enumerate(held) if owner in parts]

@@ -219,7 +219,7 @@ class ReplicaChecks(StepHook):
         return self.steps[time - 1] if time else self.verified
 
     def agreed(self, elements: Iterable[Element | None]) -> Element | None:
-        """Of all ranks' elements the one with the largest difference. The same on every rank."""
+        """Return the element with the largest difference on any rank, on every rank alike."""
         mine = max((element for element in elements if element), key=lambda element: element.size, default=None)
         texts = texts_of_all(json.dumps(mine and asdict(mine)), self.world)
         found = [json.loads(text) for text in texts]

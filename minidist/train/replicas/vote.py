@@ -50,7 +50,7 @@ class Disagreement:
 
 
 def voters(keys: list[list[Key]]) -> dict[Key, list[tuple[int, int]]]:
-    """For each part that ranks must agree on, who holds it: pairs of a rank and the place in its list of keys."""
+    """Return who holds each part that ranks must agree on: pairs of a rank and the place in its list of keys."""
     found: dict[Key, list[tuple[int, int]]] = {}
     for rank, mine in enumerate(keys):
         for place, key in enumerate(mine):

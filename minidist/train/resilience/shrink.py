@@ -54,7 +54,7 @@ def best_layout(config: TrainConfig, layout: Layout, ranks: int) -> Layout:
 
 
 def legal_layouts(config: TrainConfig, layout: Layout, ranks: int) -> Iterator[Layout]:
-    """For each way to arrange at most so many ranks the legal layout that changes the fewest settings, if any is."""
+    """Yield, for each way to arrange at most ``ranks`` ranks, the legal layout that changes the fewest settings."""
     for dp in range(1, min(ranks, config.micro_batches) + 1):
         for tp in divisors(config.heads, ranks // dp):
             for cp in divisors(config.sequence_chunks, ranks // (dp * tp)):

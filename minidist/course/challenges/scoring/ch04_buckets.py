@@ -42,7 +42,7 @@ def _exposed(
 
 
 def all_reduce_seconds(nbytes: float, ranks: int, alpha: float, beta: float) -> float:
-    """Of a ring."""
+    """Seconds of a ring all-reduce of ``nbytes``."""
     return 2 * (ranks - 1) * (alpha + beta * nbytes / ranks)
 
 

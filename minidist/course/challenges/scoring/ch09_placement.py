@@ -52,7 +52,7 @@ def traffic(shape: tuple[int, ...], along: tuple[int, ...]) -> np.ndarray:
 
 
 def shuffled(sent: np.ndarray) -> np.ndarray:
-    """The same job, with its ranks numbered without any order."""
+    """Return the job with its ranks numbered at random."""
     order = np.random.default_rng(SEED).permutation(len(sent))
     return sent[np.ix_(order, order)]
 

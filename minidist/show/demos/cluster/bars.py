@@ -63,7 +63,7 @@ class Bars:
         return Label(self.x(step.seconds) + 0.7, top + HIGH / 2, f"{microseconds(step.seconds)}{times}")
 
     def shares(self, step: Step) -> list[float]:
-        """For each part of a cell the share of all GPUs' time in which they compute."""
+        """Share of all GPUs' time in which they compute, for each part of a cell."""
         if id(step) not in self._known:
             part = self.cell / FINER
             edges = [min(number * part, step.seconds) for number in range(ceil(step.seconds / part - 1e-9) + 1)]

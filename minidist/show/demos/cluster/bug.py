@@ -1,4 +1,4 @@
-"""The same run with one bug: tensor-parallel groups lie across nodes.
+"""The run with one bug: tensor-parallel groups lie across nodes.
 
 The ranks were dealt to the nodes in turn. Every message is sent as before and every result has the same bits, so no
 test of results finds it: only time does. It happens where another dimension of the mesh changes fastest. Megatron-LM's
@@ -15,7 +15,7 @@ BUG = "the ranks of each tp group are dealt to the nodes in turn"
 
 
 def across(topology: Topology, layout: Layout) -> Topology:
-    """The same links, with the ranks on the chips as if dp changed fastest in the mesh."""
+    """Return the topology with the ranks placed as if dp changed fastest in the mesh."""
     places = [rank % layout.tp * layout.dp + rank // layout.tp for rank in range(topology.size)]
     return replace(
         topology,

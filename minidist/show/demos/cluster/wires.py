@@ -56,7 +56,7 @@ class Wiring:
         return list(dict.fromkeys(map(frozenset, self.step.topology.links)))
 
     def load(self, link: frozenset[str], since: float, until: float) -> dict[str, float]:
-        """For each kind of message the share of the bandwidth that it took, in the fuller direction."""
+        """Share of the bandwidth that each kind of message took, in the fuller direction."""
         if until <= since:
             return dict.fromkeys(KINDS, 0.0)
         start, load = self.step.start, self.step.load

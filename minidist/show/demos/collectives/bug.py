@@ -64,7 +64,7 @@ def all_reduce_naive(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -
 
 
 def all_reduce_halving_doubling(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
-    """For a power of two of ranks: in the first swap, rank 1 sends the half that it keeps."""
+    """Halving-doubling for a power of two of ranks; in the first swap, rank 1 sends the half that it keeps."""
     cuts = np.cumsum([0] + [len(chunk) for chunk in np.array_split(flat, group.size)])  # (N + 1,)
     low, high = 0, group.size
     swaps = []

@@ -124,7 +124,7 @@ def _steps(logs: list[list], marks: list[list], numbers: list[list], integers: l
 
 
 def _received(logs: list[list], flights: Sequence[Flight]) -> list[list[Flight]]:
-    """For each rank, the flights of the messages that it received, in the order in which its waits for them ended.
+    """Return the flights of the messages that each rank received, in the order in which its waits ended.
 
     Messages between two ranks stay in order: the third one sent is the third one received.
     """

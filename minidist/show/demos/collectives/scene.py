@@ -78,7 +78,7 @@ def broken(
     training: Harm | None = None,
     in_numbers: bool = False,
 ) -> Scene:
-    """The same scene with the bug, and after it what the bug does to a training run."""
+    """Draw the scene with the bug, and after it what the bug does to a training run."""
     scene = of_steps(kind, algorithm, steps, right, defined, in_numbers)
     wrong = defined & (steps[-1].values != right[-1].values)
     asked = [lecture.question_of_bug(kind, wrong, int(defined.sum()), scene.first_wrong, len(steps) - 1)]

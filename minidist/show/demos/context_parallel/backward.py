@@ -76,7 +76,7 @@ def _frame(run: Pass, right: Pass, loss: float, hop: int, done: int) -> Frame:
 
 
 def _terms(run: Pass, wrong: set[tuple[int, int]], done: int) -> list[list[Term]]:
-    """For each rank's keys and values, the terms of their gradient."""
+    """Return the terms of the gradient of each rank's keys and values."""
     found: list[list[Term]] = [[] for _ in range(run.ranks)]
     for hop, visits in enumerate(run.visits):
         for rank, visit in enumerate(visits):

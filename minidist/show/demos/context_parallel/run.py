@@ -94,7 +94,7 @@ class Pass:
         return self.ranks * self.end(-1)
 
     def gradients(self, owner: int) -> np.ndarray:
-        """Of a rank's keys and values, summed over all ranks, (2, H, B, T/N, D)."""
+        """Gradients of a rank's keys and values, summed over all ranks: (2, H, B, T/N, D)."""
         added = [visit.gradients for hop in self.visits for visit in hop if visit.owner == owner]
         return np.sum(added, axis=0, dtype=np.float64)
 

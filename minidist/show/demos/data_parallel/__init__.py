@@ -33,7 +33,7 @@ from minidist.verify.comparison import ONE_PROCESS
 
 @dataclass(frozen=True)
 class Runs:
-    """The same training in each way to sum, correct or broken.
+    """One training in each way to sum, correct or broken.
 
     Args:
         runs: sync -> its fastest run.

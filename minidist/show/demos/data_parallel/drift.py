@@ -39,11 +39,11 @@ def train_broken_keeping_weights(*arguments) -> RankResult:
 
 
 def stride(weights: int) -> int:
-    """From one weight of the sample to the next."""
+    """Distance from one weight of the sample to the next."""
     return -(-weights // SAMPLE)
 
 
 def distances(run: Run, reference: Run) -> np.ndarray:
-    """For each rank and step the root mean square of what its weights differ from the reference's: (ranks, steps)."""
+    """Root mean square distance of each rank's weights, after each step, from the reference's: (ranks, steps)."""
     right = reference.ranks[0].arrays["weights"].astype(np.float64)
     return np.stack([np.sqrt(np.mean((rank.arrays["weights"] - right) ** 2, axis=1)) for rank in run.ranks])

@@ -68,13 +68,13 @@ class Step:
         return max(self.backward_ends, *(event.end for event in self.sums))
 
     def past(self, time: int) -> "Step":
-        """The same step until a time."""
+        """Return the step's events until a time."""
         past = [Event(e.name, e.track, e.start, min(e.end, time)) for e in self.log if e.start < time]
         return Step(self.sync, past, self.end, self.full)
 
     @property
     def communication(self) -> int:
-        """For how long all-reduces ran, in ns."""
+        """Total time of all-reduces, in ns."""
         return sum(event.end - event.start for event in self.log if event.track == "communication")
 
     @property

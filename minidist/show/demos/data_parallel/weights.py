@@ -39,7 +39,7 @@ class Drift:
 
     @classmethod
     def of(cls, run: Run, reference: Run) -> "Drift":
-        """From runs of ``drift.train_keeping_weights``."""
+        """Compute the drift of a run of ``drift.train_keeping_weights``."""
         weights = reference.ranks[0].arrays["weights"].astype(np.float64)
         size = np.sqrt(np.mean(weights**2))
         begin = np.zeros((len(run.ranks), 1))  # every rank inits the same weights

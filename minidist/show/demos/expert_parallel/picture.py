@@ -39,7 +39,7 @@ def pitch(ranks: int) -> float:
 
 
 def name_of(rank: int, token: int) -> str:
-    """Of a token: its rank, and a letter."""
+    """Name of a token: its rank, and a letter."""
     return f"{rank}{ascii_lowercase[token]}"
 
 

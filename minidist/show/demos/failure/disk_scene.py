@@ -111,7 +111,7 @@ class Table:
         return WHOLE if left.files[path] == self.contents[path] else PART
 
     def _old_state(self, left: Left) -> str:
-        """Of the old checkpoint: a part of it is none."""
+        """State of the old checkpoint: a part of it is none."""
         return WHOLE if self.old_contents.items() <= left.files.items() else GONE
 
     def shapes(self, moment: Moment, right: Moment | None, cut: Moment | None = None) -> list[Shape]:

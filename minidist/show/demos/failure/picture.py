@@ -112,7 +112,7 @@ class Losses:
         return tuple(self.at(step + place, loss) for place, loss in enumerate(losses))
 
     def _resumed(self, run: Interrupted) -> list[float]:
-        """From the step of the checkpoint on."""
+        """Losses from the step of the checkpoint on."""
         return [self.before[run.after.first - 1], *run.after.losses[0]]
 
     def _again(self, losses: Sequence[float]) -> list[Shape]:

@@ -81,7 +81,7 @@ class Interrupted:
 
     @property
     def bytes_read(self) -> list[int]:
-        """Of the checkpoint, by each rank of the second part."""
+        """Bytes of the checkpoint that each rank of the second part read."""
         return [rank.bytes_read for rank in self.resumed.ranks]
 
     @property

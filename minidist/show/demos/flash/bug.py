@@ -24,7 +24,7 @@ def merge_without_rescaling(o, sums, largest, s, values) -> None:
 
 
 def train_without_rescaling(world, config, layout, options):
-    """The same bug in the attention that trains a model."""
+    """Train with the bug in the model's attention."""
 
     def merge(self: OnlineSoftmax, exponent, weight, value) -> None:
         exponent = exponent.astype(xp.int32)

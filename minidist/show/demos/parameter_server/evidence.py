@@ -44,7 +44,7 @@ def staleness(runs: Sequence[Recorded], now: float) -> list[int]:
 
 
 def _histograms(runs: Runs, now: float, seconds: float) -> list[Shape]:
-    """For each kind the share of gradients with each staleness, those of the straggler on top."""
+    """Draw for each kind the share of gradients with each staleness, those of the straggler on top."""
     most = max(max(staleness(each, seconds)) for each in runs.values())
     left, right = SHARES
     width = (right - left) / (most + 1)
@@ -103,7 +103,7 @@ def _losses(runs: Runs, now: float, seconds: float) -> list[Shape]:
 
 
 def _reached(runs: Runs, now: float, at: Callable[[float, float], tuple[float, float]]) -> list[Shape]:
-    """For each kind of which all runs have reached the target, when they did on average: a line, and the time."""
+    """Draw when runs reached the target on average, for each kind of which all have: a line, and the time."""
     shapes: list[Shape] = []
     free = float(RIGHT)  # from here on to the right are times
     means = {kind: float(np.mean([run.reaches(TARGET) for run in each])) for kind, each in runs.items()}

@@ -67,8 +67,8 @@ def as_planned(ranks: int, micro_batches: int) -> Scene:
 
 
 def most_stored(chart: Chart, now: float) -> list[Shape]:
-    """For each schedule as many boxes as rank 0 has stored micro-batches at most so far, and a line at as many as there
-    are ranks."""
+    """Draw for each schedule a box per micro-batch that rank 0 has stored at most so far, and a line at as many as
+    there are ranks."""
     ranks, all_of_them = len(chart.bands[0].rows), max(_micro_batches(band.rows) for band in chart.bands)
     width = (WIDTH - 0.5 - STORES) / all_of_them
     found: list[Shape] = []

@@ -82,12 +82,12 @@ def _reason(bands: Sequence[Band], first: Band) -> str:
 
 
 def _share(band: Band) -> float:
-    """Of all ranks' time, the share in which they wait for a message that is in flight."""
+    """Share of all ranks' time in which they wait for a message in flight."""
     return sum(end - begin for row in band.delays for begin, end in row) / (band.end * len(band.rows))
 
 
 def delays_of(replayed: Replayed, rows: Sequence[Sequence[Slot]]) -> list[list[tuple[float, float]]]:
-    """For each rank when it was idle although the message that it needed next was sent already, in the time of rows."""
+    """Return when each rank was idle although the message that it needed next was in flight, in the time of rows."""
     zero = _zero(replayed)
     found: list[list[tuple[float, float]]] = [[] for _ in rows]
     for rank, row in enumerate(rows):

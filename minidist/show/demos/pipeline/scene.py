@@ -49,7 +49,7 @@ def of_plan(kind: Kind, ranks: int, micro_batches: int, proof: str, rounded: str
 
 
 def with_bug(kind: Kind, ranks: int, micro_batches: int, losses: tuple[float, float], difference: str) -> Scene:
-    """The same schedule with the bug, frame by frame.
+    """Draw the schedule with the bug, frame by frame.
 
     Args:
         losses: of the first step: without the bug, and with it.

@@ -39,7 +39,7 @@ class Stack:
 
     @property
     def width(self) -> float:
-        """Of the activations of one stage."""
+        """Width of the activations of one stage."""
         return (RIGHT - LEFT) / self.micro_batches / self.virtual
 
     def shapes(self, now: float, y: float, h: float) -> list[Shape]:

@@ -37,7 +37,7 @@ def on_gpus(logs: Sequence[list], link: str, latency: str, chip: str) -> Replaye
 
 
 def on_links(logs: Sequence[list], link: Link, chip: str) -> Replayed:
-    """The same with any link of each rank to the switch."""
+    """Replay logs with any link of each rank to the switch."""
     accelerator = Accelerator("a chip", 1e12, CHIPS[chip] / RIDGE, {"fp32": CHIPS[chip]}, "scaled down")
     return replay(logs, single_switch(len(logs), link), Pace(accelerator).seconds)
 

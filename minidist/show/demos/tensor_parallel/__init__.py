@@ -36,7 +36,7 @@ def tp(ranks: int, size: int, seed: int) -> Animation:
 
 
 def sp(ranks: int, size: int, seed: int) -> Animation:
-    """The same with tokens split where tensor parallelism splits nothing, and without; then with a sum skipped.
+    """Show a step with tokens split where tensor parallelism splits nothing, and without; then with a sum skipped.
 
     Raises:
         ValueError: as ``tp``.

@@ -34,7 +34,7 @@ def places(phase: str, layers: int, sequence: bool) -> list[str]:
 
 
 def kind_of(event: Event, config: TrainConfig) -> str:
-    """For a collective of f or g, "all-reduce", "all-gather" or "reduce-scatter"; "" for smaller ones."""
+    """Return "all-reduce", "all-gather" or "reduce-scatter" for a collective of f or g; "" for smaller ones."""
     if event.name.startswith("all_gather_into_tensor"):
         return "all-gather"
     if event.name.startswith("reduce_scatter_tensor"):

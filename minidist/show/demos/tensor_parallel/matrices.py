@@ -199,7 +199,7 @@ class Steps:
             self.board.shown[place, rank] = shapes
 
     def _fill(self, place: str, name: str, rank: int, first: int):
-        """Of each cell: hollow, a rank's colour, or grey."""
+        """Fill of each cell: hollow, a rank's colour, or grey."""
 
         def fill(row: int, column: int) -> str:
             if name in ("partial", "d_partial"):

@@ -95,7 +95,7 @@ def of_run(name: str, run: Run, longest: int, proof: str, logs: Sequence[list] |
 
 
 def on_gpus(name: str, run: Run, proof: str, **more) -> Scene:
-    """The same step on the cluster's clock, with dials; each of their positions has a time axis of its own."""
+    """Show the step on the cluster's clock, with dials; each of their positions has a time axis of its own."""
 
     def scene_of(replayed: Replayed) -> Scene:
         longest = step_length(traced_step(replayed.logs))

@@ -36,7 +36,7 @@ def train_stale(world: ProcessGroup, config: TrainConfig, layout: Layout, option
 
 
 def train_stale_sharded(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
-    """The same in stage 3: in the last step, a rank takes the last block's parameters that it gathered the step before.
+    """Train in stage 3, where in the last step a rank uses the last block's parameters of the step before.
 
     What it holds, and for how long, is as without the bug. A ``STALE`` event tells when it holds these.
     """

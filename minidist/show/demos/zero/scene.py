@@ -47,7 +47,7 @@ NOTES = (
 
 
 def stale_mark(held: MemoryLog, nbytes: int) -> Mark:
-    """From the gather that skips a block to the next gather."""
+    """Mark from the gather that skips a block to the next gather."""
     (start, _), (end, _) = held.places("sync parameters")
     return Mark(start, end, "wrong", "last block stale", nbytes)
 

@@ -66,7 +66,7 @@ class Lecture:
         self.choose(scenes[(scenes.index(self.correct) + 1) % len(scenes)])
 
     def break_it(self) -> None:
-        """The same moment with the bug, or without it; nothing if the bug cannot be shown in this scene."""
+        """Show this moment with the bug, or without it; do nothing if the bug cannot be shown in this scene."""
         if self.can_break:
             other = self.correct if self.is_broken else self.animation.own_twin(self.scene)
             self.choose(other, _times(self.shown)[self.frame], self.dials)

@@ -41,5 +41,5 @@ def _others(animation: Animation, scene: Scene) -> str:
 
 
 def _quoted(name: str) -> str:
-    """For a shell."""
+    """Quote a name for a shell."""
     return name if name.isalnum() or name.replace("-", "").isalnum() else f'"{name}"'

@@ -71,7 +71,7 @@ def draw(
 
 
 def _arrow(message: Sent, ranks: Sequence[Point]) -> Arrow:
-    """From the sender's box to the receiver's, beside the line between their middles."""
+    """Arrow from the sender's box to the receiver's, beside the line between their middles."""
     (x, y), (to_x, to_y) = ranks[message.source], ranks[message.destination]
     across, down = to_x - x, 2 * (to_y - y)  # in characters
     length = (across**2 + down**2) ** 0.5
