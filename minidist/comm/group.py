@@ -112,7 +112,7 @@ class ProcessGroup:
         return group
 
     def duplicate(self) -> "ProcessGroup":
-        """Return a group of these ranks with its own message space and background (MPI_Comm_dup), counted as this one."""
+        """Return a group of these ranks, with its own messages and background (MPI_Comm_dup), counted as this one."""
         group = self.new_group(list(range(self.size)))
         group.axis = self.axis
         return group
