@@ -35,7 +35,6 @@ from minidist.nn.gpt import GPT
 from minidist.nn.optim.clip import clip_grad_norm
 from minidist.nn.optim.lamb import LAMB
 from minidist.nn.optim.optimizers import AdamW, average_gradients
-from minidist.parallel.tools.accumulation import accumulate
 from minidist.plan.batches.experiment import BatchExperiment, Noise, Ramped, Run
 from minidist.plan.batches.tradeoff import linear_rate, square_root_rate
 from minidist.show.figures.large_batches import draw
@@ -43,6 +42,7 @@ from minidist.train.batches import batch_of
 from minidist.train.config import TrainConfig
 from minidist.train.measuring.evaluate import validation_loss
 from minidist.train.measuring.noise_scale import NoiseScale, measure
+from minidist.train.parallelize import accumulate
 
 SETTINGS = {"layers": 1, "heads": 2, "width": 32, "context": 32, "micro_batch": 8, "steps": 10**6}
 TARGET = 2.7  # nats per byte
@@ -91,7 +91,7 @@ def training(config: TrainConfig, corpus: Corpus) -> Iterator[GPT]:
         yield model
         model.zero_grad()
         micro_batches = range(config.batch_at(step) // config.micro_batch)
-        accumulate(model, micro_batches, partial(batch_of, corpus, config, step))
+        accumulate(model, [batch_of(corpus, config, step, number) for number in micro_batches])
         average_gradients(parameters, len(micro_batches))
         clip_grad_norm(parameters, config.clip)
         optimizer.lr = config.lr * min(1.0, (step + 1) / WARMUP)

@@ -37,8 +37,7 @@ from minidist import ProcessGroup, ReduceOp, all_gather_into_tensor, all_reduce,
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.optim.clip import clip_factor
 from minidist.nn.tensor import Tensor
-from minidist.parallel.tools.units import Unit
-from minidist.parallel.zero import BeforeBackward
+from minidist.parallel.zero import BeforeBackward, Unit
 
 # 5.1  Worksheet: memory per rank
 #

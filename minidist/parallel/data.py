@@ -29,7 +29,7 @@ from minidist.nn.precision.master_weights import MasterWeights, master_weights
 from minidist.nn.precision.policy import current
 from minidist.overrides import overridable
 from minidist.parallel.axis import Axis
-from minidist.parallel.tools.flat import views_of
+from minidist.parallel.tools.messages import views_of
 
 SYNCS = ("naive", "bucketed", "overlapped")
 

@@ -1,7 +1,7 @@
 """Expert parallelism: the data-parallel ranks share the experts of a mixture out among themselves.
 
 Each of N ranks keeps E/N experts of every mixture, and all of the rest of the model. A token whose experts are on
-another rank goes there and comes back: two all-to-alls in forward, two in backward (tools/token_exchange.py). So ranks
+another rank goes there and comes back: two all-to-alls in forward, two in backward (``ExchangeRows``). So ranks
 with different samples meet in every layer, and in every micro-batch.
 
 **Groups.** The dp ranks are cut into groups of N that exchange tokens (ep). Ranks with the same experts are in
@@ -25,22 +25,101 @@ dp rank runs as many micro-batches: one that has fewer adds an empty one, in whi
 token is. Who computes an expert does not show.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 
 from minidist.backend import xp
-from minidist.comm.collectives import all_gather_into_tensor
+from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce, all_to_all_single
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Module, Parameter
+from minidist.nn.moe.balance import Balance
 from minidist.nn.moe.experts import Counts, Experts
 from minidist.nn.moe.layer import MoE
-from minidist.nn.tensor import Tensor
+from minidist.nn.precision.policy import Policy
+from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
 from minidist.parallel.axis import Axis
 from minidist.parallel.tools.regions import Region
-from minidist.parallel.tools.token_exchange import from_experts, to_experts
+
+Splits = list[int]  # rows to, or from, each rank
+
+
+@overridable
+def exchange_counts(counts: Counts, group: ProcessGroup) -> list[Counts]:
+    """Exchange routing counts: return how many of each rank's rows come to each expert of this rank.
+
+    Args:
+        counts: of this rank's rows, for all E experts; each of the N ranks has E/N of them, in the order of
+            the ranks.
+
+    Returns:
+        For each rank its rows for the E/N experts here.
+    """
+    mine = np.array(counts, np.int64)  # in host memory, where they are needed
+    found = np.empty_like(mine)
+    all_to_all_single(found, mine, group=group)
+    return found.reshape(group.size, -1).tolist()
+
+
+@overridable
+def exchange_rows(rows, send: Splits, receive: Splits, group: ProcessGroup):
+    """Send the first ``send[0]`` rows to rank 0, the next ``send[1]`` to rank 1 and so on; return what arrives.
+
+    Args:
+        rows: (R, C)
+        send, receive: how many rows go to, and come from, each rank. Any of them may be 0.
+
+    Returns:
+        (rows received, C), those of rank 0 first.
+    """
+    arrived = xp.empty((sum(receive), rows.shape[1]), rows.dtype)
+    all_to_all_single(arrived, rows, receive, send, group)
+    return arrived
+
+
+class ExchangeRows(Function):
+    """Rows (R, C) to the rows that arrive; in backward their gradients go back to where they came from."""
+
+    kernel = False
+
+    @staticmethod
+    def forward(ctx: Context, x, send: Splits, receive: Splits, group: ProcessGroup):
+        ctx.send, ctx.receive, ctx.group = send, receive, group
+        return _sent(x, send, receive, group, ctx.policy)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        return _sent(gradient, ctx.receive, ctx.send, ctx.group, ctx.policy), None, None, None
+
+
+def _sent(array, send: Splits, receive: Splits, group: ProcessGroup, policy: Policy):
+    return policy.incoming(exchange_rows(policy.outgoing(array), send, receive, group))
+
+
+def to_experts(x: Tensor, counts: Counts, group: ProcessGroup) -> tuple[Tensor, list[Counts], Splits, Splits]:
+    """Send rows, sorted by expert, to the ranks that have their experts.
+
+    Args:
+        x: (R, C)
+        counts: of the rows of each expert.
+        group: the expert-parallel ranks.
+
+    Returns:
+        The rows that arrive, one rank's after the other's; of each rank the counts of its rows for the experts here;
+        and how many rows were sent to and received from each rank.
+    """
+    arriving = exchange_counts(counts, group)
+    each = len(counts) // group.size
+    send = [sum(counts[first : first + each]) for first in range(0, len(counts), each)]
+    receive = [sum(some) for some in arriving]
+    return ExchangeRows.apply(x, send, receive, group), arriving, send, receive
+
+
+def from_experts(y: Tensor, send: Splits, receive: Splits, group: ProcessGroup) -> Tensor:
+    """Send rows back to the ranks that they came from; ``send`` and ``receive`` as ``to_experts`` returned them."""
+    return ExchangeRows.apply(y, receive, send, group)
 
 
 @overridable
@@ -179,3 +258,27 @@ class ExpertParallel(Axis):
         stacked = xp.empty((self.exchange.size, *array.shape), array.dtype)  # (N, ...)
         all_gather_into_tensor(stacked, xp.ascontiguousarray(array), self.exchange)
         return xp.concatenate(list(stacked), self.axis_of[name])
+
+
+class ExpertBalance(Axis):
+    """Adds up what the routers count. It splits nothing: every rank has all counts and all biases.
+
+    Args:
+        balance: of the model.
+        groups: the sums go over the ranks of the first, then of the second, and so on: those with other tokens, and
+            those with other layers.
+    """
+
+    def __init__(self, balance: Balance, groups: Sequence[ProcessGroup]) -> None:
+        super().__init__(groups[0])
+        self.balance, self.groups = balance, groups
+
+    def zero_grad(self) -> None:
+        self.balance.begin()
+
+    def sync_gradients(self) -> None:
+        for group in self.groups:
+            all_reduce(self.balance.tally, ReduceOp.SUM, group)
+
+    def sync_params(self) -> None:
+        self.balance.end()

@@ -23,8 +23,8 @@ from minidist.nn import functional
 from minidist.nn.layers import Dropout, LayerNorm
 from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Tensor
+from minidist.parallel.axis import Plan
 from minidist.parallel.tools.mappings import SEQUENCE, copy_parameter_to_group, scatter_to_group
-from minidist.parallel.tools.plan import Plan
 
 
 class SequenceParallelLayerNorm(LayerNorm):

@@ -11,6 +11,13 @@ backward. With sequence parallelism (sequence.py) f all-gathers tokens and g red
 
 Shoeybi et al., "Megatron-LM" (2019). Simplified: no collective overlaps with matrix products.
 
+**Mixtures of experts.** The experts' hidden units are divided by heads, as those of a dense MLP are. The router and the
+permutation are computed on every rank alike. So f and g are around the experts, not around the whole layer: they carry
+k rows for each token, k times what a dense MLP's carry. (That is why real systems give experts fewer tensor-parallel
+ranks than attention, or one: Megatron-LM's ``--expert-tensor-parallel-size``.) With sequence parallelism the tokens are
+gathered before the router and split again behind the mixture. Between the two all ranks do the same, so each keeps its
+own part of the gradient, and nothing is added (Megatron-LM: ``tensor_parallel_output_grad=False``).
+
 **Bits.** A BLAS may pick another kernel for a split matrix. Split by columns, 138 of 620 shapes changed their bits, all
 with parts that are not a multiple of 16 columns wide, in up to 64 % of the elements. Split by rows, with the partial
 products added in float32, 70 to 90 % of the elements changed nearly always: the same sum in another order.
@@ -31,17 +38,17 @@ from minidist.nn.moe.experts import Experts
 from minidist.nn.moe.layer import MoE
 from minidist.nn.tensor import Tensor
 from minidist.overrides import overridable
-from minidist.parallel.axis import Axis
+from minidist.parallel.axis import Axis, Plan, parallelize_module
 from minidist.parallel.tools.mappings import (
     SEQUENCE,
     all_gather_in_group,
     copy_parameter_to_group,
     copy_to_group,
+    gather_copies_in_group,
     reduce_from_group,
     reduce_scatter_in_group,
+    scatter_to_group,
 )
-from minidist.parallel.tools.parallel_experts import SequenceParallelMoE, TensorParallelExperts
-from minidist.parallel.tools.plan import Plan, parallelize_module
 from minidist.parallel.tools.regions import Region
 
 
@@ -197,6 +204,46 @@ def vocab_parallel_cross_entropy(logits: Tensor, targets, vocab: int, group: Pro
     heads, *_, each = logits.shape
     first = group.rank * heads * each  # the token of this rank's first column
     return cross_entropy(logits, targets, vocab, first, joined(ReduceOp.MAX), joined(ReduceOp.SUM))
+
+
+class TensorParallelExperts(Experts):
+    """Experts with the hidden units of some heads: rows (R, C) to rows (R, C), summed over the ranks.
+
+    Args:
+        experts: of one process; its weights have only this rank's heads already.
+        group: the tensor-parallel ranks.
+        reduce_dtype: in which the ranks' outputs, and gradients of the rows, are summed.
+    """
+
+    def __init__(self, experts: Experts, group: ProcessGroup, reduce_dtype=xp.float64) -> None:
+        vars(self).update(vars(experts))
+        self.group, self.reduce_dtype = group, reduce_dtype
+
+    def enter(self, x: Tensor) -> Tensor:
+        return copy_to_group(x, self.group, self.reduce_dtype)
+
+    def leave(self, y: Tensor) -> Tensor:
+        total = functional.reduce_from_heads(y, self.reduce_dtype)  # (R, C) over the heads here, not rounded yet
+        return reduce_from_group(total, self.group, self.reduce_dtype, y.dtype)
+
+
+class SequenceParallelMoE(MoE):
+    """A mixture between regions in which the tokens are split: (B, T/N, C) -> (B, T/N, C).
+
+    Args:
+        moe: whose parts this one takes over.
+        group: the tensor-parallel ranks, N of them.
+    """
+
+    def __init__(self, moe: MoE, group: ProcessGroup) -> None:
+        vars(self).update(vars(moe))
+        self.group = group
+
+    def enter(self, x: Tensor) -> Tensor:
+        return gather_copies_in_group(x, self.group, SEQUENCE)  # (B, T, C)
+
+    def leave(self, y: Tensor) -> Tensor:
+        return scatter_to_group(y, self.group, SEQUENCE)  # (B, T/N, C)
 
 
 def local_heads(attention: Attention, group: ProcessGroup) -> Attention:

@@ -9,12 +9,13 @@ none of them. (Which axes can be combined is in layout.py.)
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import lru_cache, partial
 
 import numpy as np
 
 from minidist import trace
+from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
 from minidist.comm.mesh import DeviceMesh
@@ -23,21 +24,18 @@ from minidist.nn.gpt import GPT
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.memory.recompute import recompute_blocks
 from minidist.nn.optim.optimizers import Optimizer
-from minidist.parallel.axis import Axis
-from minidist.parallel.balance import ExpertBalance
-from minidist.parallel.compression.hook import compressing
+from minidist.parallel.axis import Axis, Plan
+from minidist.parallel.compression.hook import Compressor
 from minidist.parallel.context import ContextParallel
 from minidist.parallel.data import DataParallel, share_of
-from minidist.parallel.expert import ExpertParallel, expert_process_groups
+from minidist.parallel.expert import ExpertBalance, ExpertParallel, expert_process_groups
 from minidist.parallel.loosened.delayed import DelayedDataParallel
 from minidist.parallel.loosened.local import LocalSGD
 from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.sequence import sequence_plan
 from minidist.parallel.tensor import TensorParallel, tensor_plan
-from minidist.parallel.tools.accumulation import accumulate
-from minidist.parallel.tools.plan import Plan
+from minidist.parallel.tools.messages import global_max, global_maxima, global_sum, global_sums
 from minidist.parallel.tools.regions import Region
-from minidist.parallel.tools.scalars import global_max, global_maxima, global_sum, global_sums
 from minidist.parallel.tools.schedule_check import check_schedule
 from minidist.parallel.tools.schedules import Action, schedule
 from minidist.parallel.zero import Zero
@@ -139,7 +137,7 @@ def data_axis(
         make_sums = partial(DelayedDataParallel, steps=config.steps)
         return DataParallel(group, algorithm=layout.algorithm, reduce_dtype=dtype, make_sums=make_sums)
     if not layout.zero:
-        hook = compressing(layout.compress, bool(layout.error_feedback), config.seed) if layout.compress else None
+        hook = Compressor(layout.compress, bool(layout.error_feedback), config.seed) if layout.compress else None
         sync = "bucketed" if layout.sync == "local" else layout.sync
         return DataParallel(group, sync, layout.bucket_mb, layout.algorithm, dtype, holds, hook)
     rounds = len(share_of(0, layout.dp, config.micro_batches))  # rank 0 has the most
@@ -322,3 +320,36 @@ class ParallelModel:
         for axis in self.axes:
             regions = axis.model_regions(regions)
         return regions
+
+
+def accumulate(
+    model: Module,
+    batch: Sequence[MicroBatch],
+    scale: float = 1.0,
+    no_sync: Callable[[], AbstractContextManager] = nullcontext,
+) -> float:
+    """Add the gradients of these micro-batches to those that are there, and return the sum of their losses.
+
+    Args:
+        model: called with a micro-batch's parts, it returns the loss, a scalar Tensor.
+        batch: what this rank has of the step.
+        scale: what the loss is multiplied by, and with it all gradients (nn/precision/loss_scaling.py).
+        no_sync: entered for all backward passes but the last, in which gradients may leave once they are complete.
+    """
+    total = xp.zeros(())
+    for place, micro_batch in enumerate(batch, 1):
+        with nullcontext() if place == len(batch) else no_sync():
+            total += forward_backward(model, micro_batch, scale)
+    return float(total)
+
+
+def forward_backward(model: Module, micro_batch: MicroBatch, scale: float = 1.0):
+    """Run one micro-batch, add its gradients, times ``scale``, to those that are there, and return its loss, (), there.
+
+    A number would make the host wait for the GPU after each micro-batch.
+    """
+    with trace.span(f"forward {micro_batch.number}"):
+        loss = model(*micro_batch)
+    with trace.span(f"backward {micro_batch.number}"):
+        loss.backward(xp.full((), scale, loss.dtype))
+    return loss.data

@@ -11,8 +11,7 @@ from minidist.nn.gpt import GPT
 from minidist.parallel.axis import Axis
 from minidist.parallel.data import share_of
 from minidist.parallel.loosened.arrivals import read_arrivals, seeded_order
-from minidist.parallel.loosened.server import AsynchronousServer, SynchronousServer
-from minidist.parallel.loosened.worker import Worker
+from minidist.parallel.loosened.server import AsynchronousServer, SynchronousServer, Worker
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.parallelize import ParallelModel, dealt

@@ -20,7 +20,7 @@ from minidist.nn.optim.clip import NotFinite
 from minidist.nn.optim.optimizers import warmup_cosine
 from minidist.nn.precision.loss_scaling import GradScaler
 from minidist.nn.precision.policy import autocast
-from minidist.parallel.tools.scalars import first_text
+from minidist.parallel.tools.messages import first_text
 from minidist.train.around import Restored, hooks_around
 from minidist.train.batches import Batch
 from minidist.train.checkpoint.disk import Disk

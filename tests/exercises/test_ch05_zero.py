@@ -24,7 +24,7 @@ from minidist.train.trainer import run
 
 FORBIDDEN = (
     *(f"minidist.parallel.zero:ZeroStage{stage}" for stage in (1, 2, 3)),
-    "minidist.parallel.tools.units:shard_slice",
+    "minidist.parallel.zero:shard_slice",
 )
 pytestmark = pytest.mark.answers("ch05_zero", forbidden=FORBIDDEN)
 
@@ -182,7 +182,7 @@ def run_slices(world, answers, elements, ranks):
 def run_unit(world, answers):
     """A unit of five parameters, sharded by the answer: the unit gathered again, its parameters, its piece sizes."""
     from minidist import all_gather_into_tensor
-    from minidist.parallel.tools.units import Unit
+    from minidist.parallel.zero import Unit
 
     part = Part([(2, 3), (), (4, 2), (1,), (3,)])
     part.init_parameters(7)

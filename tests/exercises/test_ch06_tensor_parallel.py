@@ -1281,8 +1281,8 @@ def run_norm(world, module, names, size=1.0):
 
 
 def run_norm_of_a_model(world, module):
+    from minidist.parallel.axis import parallelize_module
     from minidist.parallel.tensor import tensor_plan
-    from minidist.parallel.tools.plan import parallelize_module
 
     model, batch = model_and_batch()
     if world.size > 1:
@@ -1361,8 +1361,8 @@ class TestGlobalGradNorm:
 
 def calls_of_a_model(world, layers: int, samples: int, tokens: int, width: int) -> dict[int, int]:
     """All-reduces of one micro-batch of a real model, forward and backward: number of calls by element count."""
+    from minidist.parallel.axis import parallelize_module
     from minidist.parallel.tensor import tensor_plan
-    from minidist.parallel.tools.plan import parallelize_module
 
     model = GPT(GPTConfig(vocab=12, context=tokens, layers=layers, heads=2, width=width))
     parallelize_module(model, world, tensor_plan())

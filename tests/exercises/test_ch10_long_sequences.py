@@ -39,7 +39,7 @@ ATTENTION = (
     "minidist.nn.attention.online_softmax",
     "minidist.nn.attention.online32",
 )
-PASSING = "minidist.parallel.tools.passing_attention"
+PASSING = "minidist.parallel.context"
 
 
 def answers(*forbidden):

@@ -30,7 +30,7 @@ from minidist.train.layout import Layout
 from minidist.train.trainer import run
 
 BALANCE, ROUTER = "minidist.nn.moe.balance", "minidist.nn.moe.router"
-PERMUTATION, EXCHANGE = "minidist.nn.moe.permutation", "minidist.parallel.tools.token_exchange"
+PERMUTATION, EXCHANGE = "minidist.nn.moe.permutation", "minidist.parallel.expert"
 
 
 def answers(*forbidden):

@@ -65,7 +65,7 @@ CONFIG = TrainConfig(
 def save_and_resume(world, module, names, config, before, after, mode, place):
     """In a rank: train two steps and save, then the rest in another layout, from what was saved, and save."""
     from minidist import overrides
-    from minidist.parallel.tools.scalars import texts_of_all
+    from minidist.parallel.tools.messages import texts_of_all
     from minidist.train.trainer import train_rank
 
     folder = Path(texts_of_all(tempfile.mkdtemp(dir=place) if world.rank == 0 else "", world)[0])

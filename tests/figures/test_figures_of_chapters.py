@@ -15,7 +15,7 @@ from samples import SP_MEETS_RECOMPUTE
 from minidist.analysis.pairs import bad_and_all
 from minidist.nn.precision.formats import BFLOAT16, E4M3, E5M2, FLOAT16
 from minidist.nn.tensor import Tensor
-from minidist.parallel.tools.units import shard_slice
+from minidist.parallel.zero import shard_slice
 from minidist.plan.memory import Memory
 
 

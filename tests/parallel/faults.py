@@ -19,14 +19,13 @@ from minidist.nn.precision.loss_scaling import GradScaler
 from minidist.nn.precision.master_weights import MasterWeights
 from minidist.nn.random import DropoutRNG
 from minidist.parallel import sequence, tensor
+from minidist.parallel.context import ring_backward
 from minidist.parallel.data import BucketedDataParallel, DataParallel
 from minidist.parallel.expert import ExpertParallel
 from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.tensor import TensorParallel
-from minidist.parallel.tools import mappings, parallel_experts
-from minidist.parallel.tools.passing_attention import ring_backward
-from minidist.parallel.tools.units import Unit
-from minidist.parallel.zero import Zero, ZeroStage1, ZeroStage2, ZeroStage3
+from minidist.parallel.tools import mappings
+from minidist.parallel.zero import Unit, Zero, ZeroStage1, ZeroStage2, ZeroStage3
 from minidist.train.config import TrainConfig
 from minidist.train.trainer import train_rank
 
@@ -248,7 +247,7 @@ def combine_in_order_of_rows(rows, weights, places):
     return total
 
 
-@fault(parallel_experts, "gather_copies_in_group", "tp=2,sp=1", EXPERTS)
+@fault(tensor, "gather_copies_in_group", "tp=2,sp=1", EXPERTS)
 def router_gradient_times_tp(right, x, group, axis):
     """A sum over ranks that all have the whole gradient already."""
     return mappings.all_gather_in_group(x, group, axis)

@@ -18,12 +18,9 @@ from minidist.nn.precision.formats import BFLOAT16
 from minidist.nn.random import generator
 from minidist.overrides import _overrides as overrides
 from minidist.parallel.compression.feedback import feed_back, largest
-from minidist.parallel.compression.hook import compressing
-from minidist.parallel.compression.methods import read_method
-from minidist.parallel.compression.one_bit import one_bit
+from minidist.parallel.compression.gathered import int8_unit, one_bit, stochastic_round, top_k
+from minidist.parallel.compression.hook import Compressor, read_method
 from minidist.parallel.compression.power_sgd import orthonormal, power_sgd_step
-from minidist.parallel.compression.quantized import int8_unit, stochastic_round
-from minidist.parallel.compression.top_k import top_k
 from minidist.parallel.data import Bucket
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -63,7 +60,7 @@ def run_hook(
 
     ``gradient(step, rank)`` is what comes. ``buckets`` are lists of names, which take turns.
     """
-    hook, before = compressing(text, feedback, seed=5), world.traffic
+    hook, before = Compressor(text, feedback, seed=5), world.traffic
     books, sums = [], []
 
     def noted(gradient, residual, send):

@@ -14,7 +14,7 @@ from math import ceil, inf, prod
 import pytest
 
 from minidist.nn.gpt import GPT
-from minidist.parallel.compression.methods import read_method
+from minidist.parallel.compression.hook import read_method
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.trainer import run

@@ -7,8 +7,8 @@ import pytest
 
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.parallel import tensor
+from minidist.parallel.axis import parallelize_module
 from minidist.parallel.tensor import TensorParallel
-from minidist.parallel.tools.plan import parallelize_module
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.parallelize import ParallelModel, gpt_plan

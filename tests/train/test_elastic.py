@@ -18,7 +18,7 @@ from clusters import RUN_SECONDS, PatientCluster
 
 import minidist as md
 from minidist.cli.main import main as command_line
-from minidist.parallel.tools.scalars import texts_of_all
+from minidist.parallel.tools.messages import texts_of_all
 from minidist.train.checkpoint import peers
 from minidist.train.checkpoint.commit import committed, saves
 from minidist.train.checkpoint.disk import Disk

@@ -10,8 +10,7 @@ from functools import cache
 import numpy as np
 
 from minidist.nn.data import load_corpus
-from minidist.parallel.loosened.arrivals import seeded_order
-from minidist.parallel.loosened.staleness import may_begin
+from minidist.parallel.loosened.arrivals import may_begin, seeded_order
 
 BATCH = 64  # pairs of bytes in a gradient
 

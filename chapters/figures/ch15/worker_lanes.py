@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from minidist.parallel.loosened.arrivals import seeded_order
-from minidist.parallel.loosened.staleness import may_begin
+from minidist.parallel.loosened.arrivals import may_begin, seeded_order
 from minidist.show.palette import PAPER, ink_on, of_version
 
 

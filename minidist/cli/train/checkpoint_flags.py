@@ -10,7 +10,7 @@ from rich.console import Console
 
 from minidist.cli.flags import integer
 from minidist.nn.data import load_corpus
-from minidist.parallel.compression.methods import sends_bytes
+from minidist.parallel.compression.hook import sends_bytes
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.folder import check_folder
 from minidist.train.checkpoint.identity import check_same_run, config_in, layout_in, other_versions

@@ -1,7 +1,7 @@
 """What is sent in place of gradients: fewer bits, fewer elements, lower rank.
 
 A *method* turns each gradient of a bucket into a smaller message, and messages into what stands for the sum over the
-ranks. methods.py reads its name; hook.py puts it in the place of a bucket's all-reduce.
+ranks. hook.py reads its name, and puts it in the place of a bucket's all-reduce.
 
     method        sends, of n elements          what it leaves out
     bf16          2 n bytes                     nothing in the mean: rounded up or down by chance

@@ -1,26 +1,56 @@
-"""A method of compression in the place of a bucket's all-reduce."""
+"""The methods of compression by name, and what puts one in the place of a bucket's all-reduce."""
 
 from collections import Counter
+from fractions import Fraction
 
 from minidist.comm.group import ProcessGroup
 from minidist.comm.work import Work
 from minidist.parallel.compression.feedback import Residuals
-from minidist.parallel.compression.methods import read_method
+from minidist.parallel.compression.gathered import Gathered, Int8, OneBit, StochasticBFloat16, TopK
+from minidist.parallel.compression.method import Method
+from minidist.parallel.compression.power_sgd import PowerSGD
+
+PLAIN = {"bf16": StochasticBFloat16, "int8": Int8, "onebit": OneBit}  # those that take no number
+LONGEST = 18  # digits of a rank
+CHOICES = "bf16, int8, onebit, topk:SHARE or powersgd:RANK"
 
 
-def compressing(text: str, error_feedback: bool, seed: int) -> "Compressor":
-    """What ``DataParallel(hook=...)`` calls for each bucket that is complete.
-
-    Args:
-        text: the method, as ``read_method`` takes it.
-        error_feedback: whether what a message leaves out is added to the next step's gradient. Methods that are right
-            in the mean leave nothing out.
-        seed: of roundings by chance and of PowerSGD's first directions.
+def read_method(text: str) -> Method:
+    """The method written ``int8``, ``topk:0.01`` or ``powersgd:4``, with nothing sent yet.
 
     Raises:
-        ValueError: what ``read_method`` raises.
+        ValueError: for another name, or a number that it cannot have.
     """
-    return Compressor(text, error_feedback, seed)
+    name, colon, number = text.partition(":")
+    if name in PLAIN:
+        if colon:
+            raise ValueError(f"compress={text}: {name} takes no number; write compress={name}")
+        return PLAIN[name](text)
+    if name == "topk":
+        return TopK(text, _share(text, number))
+    if name == "powersgd":
+        if not (number.isascii() and number.isdecimal() and len(number) <= LONGEST and int(number)):
+            raise ValueError(f"compress={text}: the rank must be a whole number of 1 or more, as in powersgd:4")
+        return PowerSGD(text, int(number))
+    raise ValueError(f"compress={text}: choose {CHOICES}")
+
+
+def sends_bytes(text: str) -> bool:
+    """Whether the messages of a method, written so, are bytes; the others are floats."""
+    return isinstance(read_method(text), Gathered)
+
+
+def _share(text: str, number: str) -> Fraction:
+    try:
+        if number.isascii() and "_" not in number and float(number) > 0:  # a float first: 1e-999999999 has no room
+            share = Fraction(
+                number
+            )  # 0.07 of 100 elements are 7; with floats they would be 7.000000000000001, and so 8
+            if share <= 1:
+                return share
+    except ValueError:
+        pass  # told below, in the same words
+    raise ValueError(f"compress={text}: the share to send must be above 0 and at most 1, as in topk:0.01")
 
 
 class Compressor:
@@ -30,8 +60,17 @@ class Compressor:
     backward goes on meanwhile, and buckets are sent one after another in their order. (In torch a hook returns a Future
     and chains what follows a message with ``then``.)
 
+    Args:
+        text: the method, as ``read_method`` takes it.
+        error_feedback: add what a message leaves out to the next step's gradient. Methods that are right in the mean
+            leave nothing out.
+        seed: seed of roundings by chance and of PowerSGD's first directions.
+
     Attributes:
         residuals: what this rank has left out; None without error feedback.
+
+    Raises:
+        ValueError: what ``read_method`` raises.
     """
 
     def __init__(self, text: str, error_feedback: bool, seed: int) -> None:

@@ -25,7 +25,7 @@ from minidist.nn.rounding import rounded
 from minidist.overrides import overridable
 from minidist.parallel.compression.feedback import Residuals, grid_unit, largest, to_grid
 from minidist.parallel.compression.method import Method, Shape
-from minidist.parallel.tools.flat import flattened, unflatten
+from minidist.parallel.tools.messages import flattened, unflatten
 
 DEPENDENT = 2.0**-40  # of a column's length: what is left of it is rounding
 TINY = 2.0**-1000  # so that nothing is divided by 0

@@ -5,6 +5,12 @@ from a simulation instead: each worker takes so many seconds for a step, with a 
 where the bound on staleness says so. A server that takes the gradients in that order gives each worker the same weights
 each time, whatever the real workers' speeds: the whole run repeats to the bit, and has a clock on which methods can be
 compared.
+
+Stale synchronous parallel bounds how far fast workers run ahead: Ho et al., "More Effective Distributed ML via a Stale
+Synchronous Parallel Parameter Server" (NeurIPS 2013). A worker's clock counts the steps that it has ended. It may begin
+the next one while it is at most ``staleness`` steps ahead of the slowest. So the weights that it reads lack updates of
+the last few steps only, and convergence can be proved. With 0 all workers take every step together (bulk synchronous
+parallel); without a bound nobody ever waits.
 """
 
 import heapq
@@ -12,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minidist.nn.random import generator
-from minidist.parallel.loosened.staleness import may_begin
+from minidist.overrides import overridable
 
 NOISE = 0.2  # a step takes up to so much longer, by chance
 SLOWEST = 1000.0  # a worker's time for a step may be so large at most
@@ -25,6 +31,18 @@ class Arrival:
     worker: int
     step: int
     seconds: float
+
+
+@overridable
+def may_begin(clocks: Sequence[int], worker: int, staleness: float) -> bool:
+    """Whether a worker may begin its next step.
+
+    Args:
+        clocks: how many steps each worker has ended.
+        worker: which of them asks.
+        staleness: by how many steps it may be ahead of the slowest; infinite for no bound.
+    """
+    return clocks[worker] - min(clocks) <= staleness
 
 
 def read_arrivals(text: str, workers: int) -> list[float] | None:

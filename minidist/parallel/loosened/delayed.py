@@ -25,7 +25,7 @@ from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
 from minidist.comm.work import Work
 from minidist.nn.layers import Parameter
-from minidist.parallel.tools.flat import views_of
+from minidist.parallel.tools.messages import views_of
 
 
 class DelayedDataParallel:

@@ -42,7 +42,7 @@ from minidist.nn.optim.optimizers import Optimizer
 from minidist.nn.rounding import rounded
 from minidist.overrides import overridable
 from minidist.parallel.axis import Axis
-from minidist.parallel.tools.flat import flattened, unflatten
+from minidist.parallel.tools.messages import flattened, unflatten
 
 
 @overridable

@@ -2,35 +2,84 @@
 
 Li et al., "Scaling Distributed Machine Learning with the Parameter Server" (OSDI 2014); Dean et al., "Large Scale
 Distributed Deep Networks" (2012), whose Downpour SGD is the asynchronous kind. Here each server holds some of the
-parameters, in full, with their optimizer state; each worker has all the weights, and some of the micro-batches
-(worker.py).
+parameters, in full, with their optimizer state. A ``Worker`` has all the weights, and some of the micro-batches: it
+pulls weights, computes gradients, and pushes them. It updates nothing itself.
 
 - ``SynchronousServer`` takes one gradient of every worker, updates once with their mean, and answers all: the bits of
   one process.
 - ``AsynchronousServer`` updates with each gradient as it comes, and answers that worker alone. Other workers compute
   meanwhile with weights that are old by then: a gradient's *staleness* is the number of updates between the weights
   that it was computed with and those that it is applied to. Without a bound it is N - 1 on average. With one
-  (staleness.py) a worker that runs ahead waits for its answer.
+  (``may_begin``) a worker that runs ahead waits for its answer.
 
 Of several servers each takes the gradients in an order of its own: the weights that a worker pulls may be of different
 ages, as in real systems. In a seeded order (arrivals.py) they are not.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from minidist import ledger
 from minidist.backend import xp
+from minidist.comm.collectives import broadcast
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import irecv, isend
 from minidist.comm.work import Work, wait_any
 from minidist.nn.layers import Module, Parameter
+from minidist.nn.optim.clip import clip_grad_norm
+from minidist.nn.optim.optimizers import average_gradients
+from minidist.nn.precision.master_weights import MasterWeights, master_weights
+from minidist.nn.precision.policy import current
+from minidist.overrides import overridable
 from minidist.parallel.axis import Axis
-from minidist.parallel.loosened.arrivals import Arrival
-from minidist.parallel.loosened.full_state import full_from_servers
-from minidist.parallel.loosened.shards import names_of_servers
-from minidist.parallel.loosened.staleness import may_begin
-from minidist.parallel.tools.flat import flattened, views_of
+from minidist.parallel.loosened.arrivals import Arrival, may_begin
+from minidist.parallel.tools.messages import flattened, unflatten, views_of
+
+Shapes = Mapping[str, tuple[int, ...]]  # of the full parameters, by name
+
+
+@overridable
+def shard_map(sizes: Mapping[str, int], servers: int) -> list[list[str]]:
+    """The names of the parameters that each server holds.
+
+    The largest parameter goes first, each to the server that holds the fewest elements so far: no server then holds
+    more than 4/3 of what the best division would give the fullest (Graham, "Bounds on Multiprocessing Timing
+    Anomalies", 1969). TensorFlow's ``GreedyLoadBalancingStrategy`` does so without sorting.
+
+    Args:
+        sizes: elements of each parameter, by name. Of two as large, the one that comes first goes first.
+        servers: how many there are; of two that hold as much, the one with the lower number gets the next.
+    """
+    shards: list[list[str]] = [[] for _ in range(servers)]
+    held = [0] * servers
+    for name in sorted(sizes, key=lambda name: -sizes[name]):
+        emptiest = held.index(min(held))
+        shards[emptiest].append(name)
+        held[emptiest] += sizes[name]
+    return shards
+
+
+def names_of_servers(shapes: Shapes, servers: int) -> list[list[str]]:
+    """The names of the parameters that each server holds."""
+    return shard_map({name: prod(shape) for name, shape in shapes.items()}, servers)
+
+
+def full_from_servers(arrays: dict, shapes: Shapes, group: ProcessGroup, workers: int) -> dict:
+    """All ranks get the arrays that the servers have, by parameter name. All call it together.
+
+    Args:
+        arrays: float32, this rank's own: of a server for each of its parameters; of a worker none.
+        shapes: of all of them. group: the workers, and behind them the servers.
+    """
+    full = {}
+    for server, names in enumerate(names_of_servers(shapes, group.size - workers)):
+        found = {name: arrays.get(name, xp.empty(shapes[name], xp.float32)) for name in names}
+        flat = flattened(list(found.values()))
+        broadcast(flat, workers + server, group)
+        unflatten(flat, list(found.values()))
+        full |= found
+    return full
 
 
 @dataclass(frozen=True)
@@ -171,3 +220,91 @@ class AsynchronousServer(SynchronousServer):
         for worker in going:
             self.read[worker] = self.version
         self.answer(going)
+
+
+class Worker(Axis):
+    """One worker's end: its gradients go to the servers, and its weights come from them.
+
+    A synchronous server adds up what all workers push, so a worker pushes its float64 sums, which add up to the bits of
+    one process. To an asynchronous one each push is a step of its own. No server sees all of its parameters there, so
+    the worker averages and clips the gradient of its own samples, and pushes float32.
+
+    Args:
+        group: all ranks: the workers, and behind them the servers.
+        workers: how many of them are workers.
+        steps: that each worker takes.
+        micro_batches: of this worker in a step.
+        clip: to which norm it clips its gradients; None for a synchronous server, which clips their sum.
+        reduce_dtype: in which gradients are accumulated, and pushed to a synchronous server.
+    """
+
+    steps_apart = True
+
+    def __init__(
+        self, group: ProcessGroup, workers: int, steps: int, micro_batches: int, clip: float | None = None,
+        reduce_dtype=xp.float64,
+    ) -> None:  # fmt: skip
+        super().__init__(group)
+        self.servers = range(workers, group.size)
+        self.steps, self.micro_batches, self.clip, self.reduce_dtype = steps, micro_batches, clip, reduce_dtype
+        self.pushed_dtype = reduce_dtype if clip is None else xp.float32
+        self.clock = 0  # steps that it has ended
+        self.weights: MasterWeights | None = None
+
+    def apply(self, model: Module) -> Module:
+        self.parameters = model.parameters()
+        self.shapes = {parameter.name: parameter.shape for parameter in self.parameters}
+        for parameter in self.parameters:
+            parameter.grad_dtype = self.reduce_dtype
+        pulled = self.parameters
+        if (format := current().compute) is not None:
+            self.weights = master_weights(self.parameters, format)
+            pulled = self.weights.masters
+        else:
+            for parameter in self.parameters:
+                ledger.hold("parameters", parameter.data)
+        computing = {parameter.name: parameter for parameter in self.parameters}
+        pulled = {parameter.name: parameter for parameter in pulled}
+        names = names_of_servers(self.shapes, len(self.servers))
+        self.pushed = [[computing[name] for name in some] for some in names]  # whose gradients go to each server
+        self.pulled = [[pulled[name] for name in some] for some in names]  # whose weights come from it
+        return model
+
+    def trained(self, parameters: list[Parameter]) -> list[Parameter]:
+        """None: the servers have the optimizer."""
+        return []
+
+    def zero_grad(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = xp.zeros(parameter.shape, parameter.grad_dtype)
+            ledger.hold("gradients", parameter.grad)
+
+    def sync_gradients(self) -> None:
+        """Push: begin to send each server the gradients of its parameters, as one message."""
+        if self.clip is not None:
+            average_gradients(self.parameters, self.micro_batches)
+            clip_grad_norm(self.parameters, self.clip)
+        self.pushes = [
+            isend(flattened([parameter.grad for parameter in parameters], self.pushed_dtype), server, self.group)
+            for server, parameters in zip(self.servers, self.pushed, strict=True)
+        ]
+        self.clock += 1
+
+    def sync_params(self) -> None:
+        """Pull: take the weights that each server answers with. A worker that is too far ahead gets its answer late.
+
+        After its last step it pulls nothing: there is nothing left to compute.
+        """
+        for push in self.pushes:
+            push.wait()
+        if self.clock == self.steps:
+            return
+        for server, parameters in zip(self.servers, self.pulled, strict=True):
+            answer = xp.empty(sum(parameter.size for parameter in parameters), xp.float32)
+            irecv(answer, server, self.group).wait()
+            unflatten(answer, [parameter.data for parameter in parameters])
+        if self.weights is not None:
+            self.weights.sync_params()
+
+    def full_state(self, arrays: dict) -> dict:
+        return full_from_servers(arrays, self.shapes, self.group, self.servers.start)

@@ -21,7 +21,7 @@ import numpy as np
 
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import sendrecv
-from minidist.parallel.tools.scalars import texts_of_all
+from minidist.parallel.tools.messages import texts_of_all
 from minidist.train.checkpoint.manifest import Progress
 from minidist.train.checkpoint.snapshot import Part, Snapshots
 from minidist.train.hooks import StepHook

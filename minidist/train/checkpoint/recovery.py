@@ -18,7 +18,7 @@ import numpy as np
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import recv, send, sendrecv
 from minidist.comm.runtime.launch import Cluster
-from minidist.parallel.tools.scalars import texts_of_all
+from minidist.parallel.tools.messages import texts_of_all
 from minidist.train.checkpoint.manifest import ArrayEntry, Manifest, Progress, Slice
 from minidist.train.checkpoint.peers import Generation, Parts, generations_of, packed
 from minidist.train.checkpoint.restore import missing_elements, read_part, restore, wanted

@@ -28,7 +28,7 @@ from safetensors.numpy import save as encode_safetensors
 
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import barrier
-from minidist.parallel.tools.scalars import first_text, global_max, texts_of_all
+from minidist.parallel.tools.messages import first_text, global_max, texts_of_all
 from minidist.train.checkpoint.commit import (
     commit,
     committed,

@@ -16,8 +16,8 @@ import numpy as np
 from minidist import backend
 from minidist.comm.group import ProcessGroup
 from minidist.overrides import overridable
+from minidist.parallel.tools.messages import texts_of_all
 from minidist.parallel.tools.regions import Region, Run
-from minidist.parallel.tools.scalars import texts_of_all
 from minidist.train.checkpoint.manifest import Progress
 from minidist.train.share import Share
 

@@ -2,7 +2,7 @@
 
 from math import inf, isfinite
 
-from minidist.parallel.compression.methods import read_method
+from minidist.parallel.compression.hook import read_method
 from minidist.parallel.loosened.arrivals import read_arrivals
 
 SERVED = ("server", "async")  # kinds of sync that have a parameter server

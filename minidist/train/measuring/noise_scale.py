@@ -27,10 +27,10 @@ from math import isfinite
 from minidist.backend import xp
 from minidist.nn.data import MicroBatch
 from minidist.nn.layers import Module
-from minidist.parallel.tools.accumulation import forward_backward
 from minidist.train.config import TrainConfig
 from minidist.train.hooks import StepHook
 from minidist.train.layout import Layout
+from minidist.train.parallelize import forward_backward
 from minidist.train.share import Share
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import recv, send
-from minidist.parallel.tools.scalars import texts_of_all
+from minidist.parallel.tools.messages import texts_of_all
 from minidist.train.checkpoint.peers import Peers
 from minidist.train.checkpoint.saver import Saver
 from minidist.train.config import TrainConfig

@@ -14,7 +14,7 @@ import numpy as np
 from minidist import backend
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Parameter
-from minidist.parallel.tools.scalars import texts_of_all
+from minidist.parallel.tools.messages import texts_of_all
 from minidist.train.replicas.parts import GRADIENT, LOSS, Key, Parts, digest
 from minidist.train.share import Share
 

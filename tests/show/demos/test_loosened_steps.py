@@ -11,10 +11,10 @@ from frames import last, told
 from recorded import recorded
 
 from minidist.nn.gpt import GPT
-from minidist.parallel.compression.methods import read_method
-from minidist.parallel.compression.top_k import top_k
-from minidist.parallel.loosened import arrivals, server, staleness
-from minidist.parallel.loosened.arrivals import NOISE
+from minidist.parallel.compression.gathered import top_k
+from minidist.parallel.compression.hook import read_method
+from minidist.parallel.loosened import arrivals, server
+from minidist.parallel.loosened.arrivals import NOISE, may_begin
 from minidist.show.demos.compress import curves, factors, run, scene
 from minidist.show.demos.parameter_server import evidence
 from minidist.show.demos.parameter_server import run as served
@@ -77,7 +77,7 @@ def test_a_step_takes_its_time_and_gradients_are_as_stale_as_counted():
     assert max(x.ahead for x in bounded) == BOUND < max(x.ahead for x in found["broken bounded"].by(seconds))
     with with_copies():
         assert arrivals.may_begin is server.may_begin is counted_twice
-    assert arrivals.may_begin is server.may_begin is staleness.may_begin  # the bug ends with its block
+    assert arrivals.may_begin is server.may_begin is may_begin  # the bug ends with its block
 
 
 @pytest.mark.parametrize("name", [*served.KINDS, "broken asynchronous", "broken bounded"])

@@ -6,7 +6,7 @@ gradient by two thin factors; and longer runs show the loss. In the broken runs 
 
 import numpy as np
 
-from minidist.parallel.compression.methods import read_method
+from minidist.parallel.compression.hook import read_method
 from minidist.show.demos.compress import curves, curves_scene, factors, lecture, ledger, low_rank, scene, verdict
 from minidist.show.demos.compress.bug import BUG, train_forgetting
 from minidist.show.demos.compress.kinds import ONE_BIT, SHARE, TOP_K

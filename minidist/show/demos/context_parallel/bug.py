@@ -6,7 +6,7 @@ saved, which are those of the rank itself. All shapes fit, and the loss of the f
 
 from functools import partial
 
-from minidist.parallel.tools.passing_attention import ring_backward, ring_forward
+from minidist.parallel.context import ring_backward, ring_forward
 from minidist.show.demos.context_parallel.heads_run import train_heads
 from minidist.show.demos.context_parallel.run import train_watched
 

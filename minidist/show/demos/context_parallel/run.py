@@ -9,8 +9,8 @@ import numpy as np
 
 from minidist import trace
 from minidist.comm.group import ProcessGroup
-from minidist.parallel.tools import passing_attention
-from minidist.parallel.tools.passing_attention import PASSES
+from minidist.parallel import context
+from minidist.parallel.context import PASSES
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RankResult, Run, RunOptions
@@ -160,8 +160,8 @@ def _watched(go_round: Callable, way: str) -> Callable:
                     done.add((i, j))
                     yield i, queries, j, keys
 
-            right_pairs = passing_attention.pairs
-            with patch.object(passing_attention, "pairs", pairs):
+            right_pairs = context.pairs
+            with patch.object(context, "pairs", pairs):
                 gradients = visit(owner, keys_values)
             added = None if gradients is None else gradients.rounded(np.float32)
             trace.record(Visit(way, owner, zlib.crc32(keys_values.tobytes()), sorted(done), added))

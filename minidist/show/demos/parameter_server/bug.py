@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from unittest.mock import patch
 
-from minidist.parallel.loosened import arrivals, server, staleness
+from minidist.parallel.loosened import arrivals, server
+from minidist.parallel.loosened.arrivals import may_begin
 from minidist.parallel.loosened.server import AsynchronousServer
 from minidist.show.demos.parameter_server.watched import train_watched
 from minidist.train import served
@@ -25,7 +26,7 @@ def counted_twice(clocks: Sequence[int], worker: int, bound: float) -> bool:
     The last worker itself is judged by its true clock: it would wait forever for others that have no steps left.
     """
     last = clocks[-1] if worker == len(clocks) - 1 else 2 * clocks[-1]
-    return staleness.may_begin([*clocks[:-1], last], worker, bound)
+    return may_begin([*clocks[:-1], last], worker, bound)
 
 
 class CreditedTwice(AsynchronousServer):

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from minidist.nn.gpt import GPT
-from minidist.parallel.loosened.shards import names_of_servers
+from minidist.parallel.loosened.server import names_of_servers
 from minidist.show.palette import MEANINGS, of_rank
 from minidist.show.player.scene import Arrow, Box, Frame, Label, Scene, Shape
 from minidist.train.result import Run

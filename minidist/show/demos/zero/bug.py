@@ -8,8 +8,7 @@ import numpy as np
 
 from minidist import trace
 from minidist.comm.group import ProcessGroup
-from minidist.parallel.tools.units import Unit
-from minidist.parallel.zero import ZeroStage1, ZeroStage3
+from minidist.parallel.zero import Unit, ZeroStage1, ZeroStage3
 from minidist.show.demos.shared.memory_log import train_logging_memory
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
