@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 import minidist as md
-from minidist.nn.memory.recompute import MODES
+from minidist.nn.recompute import MODES
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.trainer import run

@@ -2,14 +2,25 @@
 
 The names below come from minidist.comm, at their first use. So the command line starts at once, and answers Ctrl-C
 with a sentence while it still loads NumPy.
+
+The BLAS is pinned to one thread before anything loads NumPy. A rank stands for one device, so it gets one core, and the
+bits of a product may depend on the number of threads that compute it.
 """
 
 # ruff: noqa: F403, F405
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from minidist import one_thread  # noqa: F401  before anything loads NumPy
+for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
+    os.environ[_name] = "1"  # ranks are child processes and inherit it
+
+if "numpy" in sys.modules:  # in a notebook, say: the BLAS has read the environment already, so set the loaded library
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(limits=1, user_api="blas")
 
 if TYPE_CHECKING:  # what editors and type checkers read
     from minidist import backend

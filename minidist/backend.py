@@ -1,8 +1,8 @@
 """The one switch between NumPy and CuPy.
 
 Every file that computes imports ``xp`` from here and uses it as NumPy. ``use("cupy")`` makes the same lines run on a
-GPU. No other file imports CuPy. Three have a second way to compute for it: products.py calls cuBLAS, reductions.py adds
-in an order of its own, and fused.py has kernels; and comm/nccl uses its streams. Others ask at most where an array is
+GPU. No other file imports CuPy. Two have a second way to compute for it: nn/products.py calls cuBLAS, and nn/kernels.py
+adds in an order of its own and has fused kernels; and comm/nccl uses its streams. Others ask at most where an array is
 (``on_host``), or whether products take 16-bit codes (``products.multiplies_codes``).
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 OLDEST = 14  # version of CuPy
 # Read when the first product is computed. cuBLAS promises the same bits in every run on one stream only, and with
 # workspaces of a fixed size on several too ("Results reproducibility" in its documentation). TF32 would round float32
-# to 11 bits: CUPY_TF32 is for CuPy's own ``@``, while products.py asks cuBLAS for float32 itself.
+# to 11 bits: CUPY_TF32 is for CuPy's own ``@``, while nn/products.py asks cuBLAS for float32 itself.
 REPRODUCIBLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUPY_TF32": "0"}
 
 
@@ -70,7 +70,7 @@ def find(name: str) -> ModuleType:
         raise RuntimeError(
             f"--backend cupy needs CuPy {OLDEST} or later, but got {cupy.__version__}: update it with pip"
         )
-    # Sums are left to CuPy's own kernel (reductions.py says why). CUPY_ACCELERATORS would say the same, but only to
+    # Sums are left to CuPy's own kernel (nn/kernels.py says why). CUPY_ACCELERATORS would say the same, but only to
     # whoever imports CuPy first.
     cupy._core.set_reduction_accelerators([])
     cupy._core.set_routine_accelerators([])

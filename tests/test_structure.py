@@ -11,12 +11,9 @@ import minidist.comm
 
 ROOT = Path(minidist.__file__).parent
 MAY_IMPORT = {  # a package or file -> the others that it may import
-    "fused": "backend",
-    "products": "backend",
-    "reductions": "backend fused",
     "comm": "backend trace overrides launched",
-    "nn": "backend fused products reductions trace overrides ledger flops",
-    "parallel": "backend reductions trace overrides ledger comm nn",
+    "nn": "backend trace overrides ledger flops",
+    "parallel": "backend trace overrides ledger comm nn",
     "train": "backend files trace overrides ledger flops comm nn parallel",
     "plan": "comm nn parallel train",
     "verify": "comm nn parallel train",
@@ -25,8 +22,8 @@ MAY_IMPORT = {  # a package or file -> the others that it may import
     "course": "files comm overrides trace parallel train analysis",
     "pytorch": "overrides comm course",
     "cli": "backend ledger flops comm nn parallel train plan verify analysis show course files launched __version__",
-    "__init__": "backend comm one_thread",
-} | dict.fromkeys("backend trace overrides ledger flops one_thread launched files".split(), "")  # noqa: SIM905
+    "__init__": "backend comm",
+} | dict.fromkeys("backend trace overrides ledger flops launched files".split(), "")  # noqa: SIM905
 COURSE = ROOT / "course"
 COURSE_MAY_IMPORT = {  # the same within course/
     "sandbox": "answers",

@@ -9,9 +9,9 @@ from minidist.comm.tables import ALL_REDUCE
 from minidist.nn.attention.tiled import SOFTMAXES
 from minidist.nn.data import load_corpus
 from minidist.nn.gpt import ATTENTION
-from minidist.nn.memory.recompute import MODES
 from minidist.nn.moe.config import GATES, SCOPES
 from minidist.nn.precision.policy import POLICIES
+from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.config import OPTIMIZERS, TrainConfig

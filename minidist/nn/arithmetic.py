@@ -5,9 +5,8 @@ numbers and plain arrays may replace any tensor; they are constants. The end of 
 """
 
 from minidist.backend import xp
-from minidist.nn.rounding import rounded
+from minidist.nn.kernels import add_at, rounded
 from minidist.nn.tensor import Context, Function, Tensor
-from minidist.reductions import add_at
 
 
 def unbroadcast(gradient, shape: tuple[int, ...]):

@@ -14,10 +14,8 @@ from math import pi, sqrt
 import numpy as np
 
 from minidist.backend import cache_blocks, from_host, xp
-from minidist.fused import fused
-from minidist.nn.rounding import rounded
+from minidist.nn.kernels import add_at, dot_each, fused, rounded
 from minidist.nn.tensor import Context, Function, Tensor
-from minidist.reductions import add_at, dot_each
 
 CHUNK = 1 << 15  # elements, few enough to stay in the cache for a dozen passes
 

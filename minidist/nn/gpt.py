@@ -22,8 +22,7 @@ from minidist.nn.layers import ColumnLinear, Dropout, Embedding, LayerNorm, Modu
 from minidist.nn.loss import cross_entropy
 from minidist.nn.moe.balance import Balance
 from minidist.nn.moe.config import MoEConfig
-from minidist.nn.moe.experts import Experts
-from minidist.nn.moe.layer import MoE
+from minidist.nn.moe.experts import Experts, MoE
 from minidist.nn.moe.router import Router
 from minidist.nn.random import DropoutRNG, generator
 from minidist.nn.tensor import Tensor, no_grad

@@ -7,7 +7,7 @@ numbers and no logits. Megatron-LM calls this ``vocab_parallel_cross_entropy``.
 
 from minidist.backend import on_host, xp
 from minidist.nn.functional import sum_over_heads
-from minidist.nn.rounding import rounded
+from minidist.nn.kernels import rounded
 from minidist.nn.tensor import Context, Function, Tensor
 
 

@@ -15,7 +15,7 @@ from operator import attrgetter
 
 from minidist import ledger
 from minidist.backend import xp
-from minidist.nn.rounding import rounded
+from minidist.nn.kernels import rounded
 
 _grad_enabled = True
 _modes: tuple["Mode", ...] = ()

@@ -25,8 +25,8 @@ from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
 from minidist.comm.work import Work
 from minidist.nn.layers import Module, Parameter
-from minidist.nn.precision.master_weights import MasterWeights, master_weights
 from minidist.nn.precision.policy import current
+from minidist.nn.precision.underflow import MasterWeights, master_weights
 from minidist.overrides import overridable
 from minidist.parallel.axis import Axis
 from minidist.parallel.tools.messages import views_of

@@ -35,8 +35,7 @@ from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_redu
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.moe.balance import Balance
-from minidist.nn.moe.experts import Counts, Experts
-from minidist.nn.moe.layer import MoE
+from minidist.nn.moe.experts import Counts, Experts, MoE
 from minidist.nn.precision.policy import Policy
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable

@@ -23,8 +23,7 @@ from minidist.nn.data import MicroBatch
 from minidist.nn.gpt import GPT
 from minidist.nn.layers import Module
 from minidist.nn.precision.policy import current
-from minidist.nn.split_backward import backward_inputs
-from minidist.nn.tensor import Tensor
+from minidist.nn.tensor import Tensor, Walk
 from minidist.parallel.axis import Axis
 from minidist.parallel.tools.regions import Region
 from minidist.parallel.tools.schedules import Action
@@ -132,7 +131,7 @@ class Pipeline(Axis):
 
         Args:
             batch: what this pipeline has of the step.
-            scale: what the loss is multiplied by, and with it all gradients (nn/precision/loss_scaling.py).
+            scale: what the loss is multiplied by, and with it all gradients (nn/precision/underflow.py).
             no_sync: entered for all of it: tied gradients are to be summed before any gradient leaves this rank.
         """
         self.batch, self.scale = batch, scale
@@ -229,3 +228,36 @@ class Pipeline(Axis):
 
     def regions(self, regions: dict[str, Region]) -> dict[str, Region]:
         return {parameter.name: regions[parameter.name] for parameter in self.local.parameters()}
+
+
+def backward_inputs(output: Tensor, gradient, inputs: Sequence[Tensor]) -> Callable[[], None]:
+    """Run the first half of ``output.backward(gradient)``: only the gradients of the leaves ``inputs``.
+
+    A stage whose neighbour waits for the gradient of its input computes and sends that first, and the gradients of its
+    weights when it would be idle (Qi et al., "Zero Bubble Pipeline Parallelism", 2023).
+
+    Returns:
+        The second half. Call it to add the gradients of all other leaves; until then it keeps the graph.
+    """
+    walk = Walk(output, gradient)
+    later = []  # nodes with leaves that are not among the inputs, and the gradients of their outputs
+    while walk.ready:
+        node, incoming = walk.next()
+        waits = [isinstance(source, Tensor) and source not in inputs for source in node.sources]
+        now = tuple(needed and not wait for needed, wait in zip(node.needs_input_grad, waits, strict=True))
+        if any(now):
+            node.needs_input_grad = now
+            walk.visit(node, incoming)
+        if any(waits):
+            node.needs_input_grad = tuple(waits)
+            later.append((node, incoming))
+        else:
+            node.free()
+
+    def second_half() -> None:
+        for node, incoming in later:
+            walk.visit(node, incoming)
+            node.free()
+        later.clear()
+
+    return second_half

@@ -34,8 +34,7 @@ from minidist.nn import functional
 from minidist.nn.gpt import Attention, Head
 from minidist.nn.layers import ColumnLinear, Embedding, Module, Parameter, RowLinear
 from minidist.nn.loss import cross_entropy
-from minidist.nn.moe.experts import Experts
-from minidist.nn.moe.layer import MoE
+from minidist.nn.moe.experts import Experts, MoE
 from minidist.nn.tensor import Tensor
 from minidist.overrides import overridable
 from minidist.parallel.axis import Axis, Plan, parallelize_module

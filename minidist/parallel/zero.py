@@ -22,7 +22,7 @@ than its shard. Over the replicas one all-reduce of that shard per step is enoug
 micro-batches have been added (in FSDP2: ``set_requires_all_reduce(False)`` until the last one). The stages of chapter
 5's exercises are simpler: they all-reduce in every micro-batch. Both end on the same bits, because the order of these
 additions does not show. They add float32 numbers in float64, and what is lost there, some 2^-53 of the sum, is beyond
-the 43 bits from which the sum is rounded, once (nn/rounding.py).
+the 43 bits from which the sum is rounded, once (nn/kernels.py).
 
 With a pipeline several micro-batches are in flight on a rank, so stages 2 and 3 send a unit's gradients, and stage 3
 gathers its parameters, once for each of them. ``keep_gradients`` and ``reshard_after_forward=False`` buy that traffic

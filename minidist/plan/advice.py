@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from minidist.nn.memory.recompute import MODES
+from minidist.nn.recompute import MODES
 from minidist.plan.layout import PlannedLayout
 from minidist.plan.planned_run import PlannedRun, plan_run
 from minidist.plan.time import StepCosts

@@ -7,7 +7,7 @@ real system adds: how many samples a micro-batch has, and which attention kernel
 from dataclasses import dataclass, replace
 from math import prod
 
-from minidist.nn.memory.recompute import MODES
+from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS, parts_of
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.plan.cluster.efficiency import ATTENTION

@@ -5,7 +5,7 @@ from math import inf
 
 from minidist.comm.tables import ALL_GATHER, ALL_REDUCE
 from minidist.comm.transports.shared_memory.segment import MAX_RANKS
-from minidist.nn.memory.recompute import MODES
+from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS, parts_of
 from minidist.parallel.data import SYNCS as TIGHT_SYNCS
 from minidist.parallel.tools.schedules import SCHEDULES
@@ -48,7 +48,7 @@ class Layout:
     schedule: str = "1f1b"  # see parallel/tools/schedules.py
     virtual: int = 1  # stages per rank; more than one makes the schedule interleaved
     stages: str = ""  # layers of each stage, as in 2+3+3; "" spreads them evenly
-    recompute: str = "none"  # which activations backward computes again: see nn/memory/recompute.py
+    recompute: str = "none"  # which activations backward computes again: see nn/recompute.py
     node_size: int = 0  # ranks that share a node, and its fast links; 0 for all: see comm/nodes/placement.py
     servers: int = 0  # ranks beside dp that hold the parameters, with sync=server or async: see parallel/loosened/
     staleness: int = 0  # steps by which a worker may be ahead of the slowest, with sync=server

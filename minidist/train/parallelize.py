@@ -22,8 +22,8 @@ from minidist.comm.mesh import DeviceMesh
 from minidist.nn.data import MicroBatch
 from minidist.nn.gpt import GPT
 from minidist.nn.layers import Module, Parameter
-from minidist.nn.memory.recompute import recompute_blocks
 from minidist.nn.optim.optimizers import Optimizer
+from minidist.nn.recompute import recompute_blocks
 from minidist.parallel.axis import Axis, Plan
 from minidist.parallel.compression.hook import Compressor
 from minidist.parallel.context import ContextParallel
@@ -333,7 +333,7 @@ def accumulate(
     Args:
         model: called with a micro-batch's parts, it returns the loss, a scalar Tensor.
         batch: what this rank has of the step.
-        scale: what the loss is multiplied by, and with it all gradients (nn/precision/loss_scaling.py).
+        scale: what the loss is multiplied by, and with it all gradients (nn/precision/underflow.py).
         no_sync: entered for all backward passes but the last, in which gradients may leave once they are complete.
     """
     total = xp.zeros(())

@@ -9,8 +9,8 @@ from minidist.comm.mesh import init_device_mesh
 from minidist.nn.gpt import GPT
 from minidist.nn.optim.lamb import LAMB
 from minidist.nn.optim.optimizers import SGD, AdamW, Optimizer
-from minidist.nn.precision.loss_scaling import GradScaler, grad_scaler
 from minidist.nn.precision.policy import POLICIES
+from minidist.nn.precision.underflow import GradScaler, grad_scaler
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.parallelize import ParallelModel, parallelize

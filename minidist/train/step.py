@@ -11,7 +11,7 @@ from minidist import trace
 from minidist.nn.data import MicroBatch
 from minidist.nn.optim.clip import clip_grad_norm
 from minidist.nn.optim.optimizers import Optimizer, average_gradients
-from minidist.nn.precision.loss_scaling import GradScaler
+from minidist.nn.precision.underflow import GradScaler
 from minidist.train.parallelize import ParallelModel
 
 

@@ -18,8 +18,8 @@ from minidist.nn.data import load_corpus
 from minidist.nn.gpt import generate
 from minidist.nn.optim.clip import NotFinite
 from minidist.nn.optim.optimizers import warmup_cosine
-from minidist.nn.precision.loss_scaling import GradScaler
 from minidist.nn.precision.policy import autocast
+from minidist.nn.precision.underflow import GradScaler
 from minidist.parallel.tools.messages import first_text
 from minidist.train.around import Restored, hooks_around
 from minidist.train.batches import Batch

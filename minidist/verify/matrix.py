@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 
 from minidist.comm.runtime.warm import WarmClusters, preload
-from minidist.nn.memory.recompute import MODES
 from minidist.nn.precision.policy import POLICIES
+from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.checks.loosened import check_loosened_run

@@ -487,7 +487,7 @@ def is_same(a, b) -> bool:
     return a is b
 
 
-@answers("precision.master_weights")
+@answers("precision.underflow:MasterWeights", "precision.underflow:master_weights")
 @pytest.mark.task(
     "8.4",
     points=4,
@@ -652,7 +652,7 @@ def right_updates(settings, overflows):
     return seen
 
 
-@answers("precision.loss_scaling")
+@answers("precision.underflow:GradScaler", "precision.underflow:grad_scaler")
 @pytest.mark.task(
     "8.5",
     points=4,
@@ -1056,7 +1056,7 @@ def same_bits(found: dict, right: dict, what: str) -> None:
         same(np.asarray(found[name]), np.asarray(array), f"{what}, {name}")
 
 
-@answers("memory.recompute:checkpoint", "memory.recompute:Region", "memory.recompute:Input")
+@answers("recompute:checkpoint", "recompute:Region", "recompute:Input")
 @pytest.mark.task(
     "8.7",
     points=6,
@@ -1192,7 +1192,7 @@ def flops_of_a_block(tokens: int, width: int, mode: str) -> dict:
     """The FLOPs of a real block with the library's recomputation."""
     from minidist import flops
     from minidist.nn.gpt import GPT
-    from minidist.nn.memory.recompute import recompute_blocks
+    from minidist.nn.recompute import recompute_blocks
 
     model = GPT(GPTConfig(vocab=4, context=tokens, layers=1, heads=2, width=width), seed=1)
     recompute_blocks(model, mode)

@@ -145,7 +145,7 @@ def real_mixture(width: int, experts: int, k: int, hidden: int, shared: int):
     return block.mlp
 
 
-@answers("minidist.nn.moe.layer", "minidist.nn.moe.experts")
+@answers("minidist.nn.moe.experts")
 @pytest.mark.task(
     "11.1",
     points=3,

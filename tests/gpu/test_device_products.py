@@ -10,7 +10,7 @@ import pytest
 from choosing import long
 
 from minidist.nn.precision.policy import POLICIES
-from minidist.products import ALIGNMENT, matmul_codes, matmul_each
+from minidist.nn.products import ALIGNMENT, matmul_codes, matmul_each
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions

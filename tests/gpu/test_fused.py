@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from minidist import backend, reductions
+from minidist import backend
 from minidist.course.answers import ROOT
-from minidist.nn import functional, rounding
+from minidist.nn import functional, kernels
 from minidist.nn.optim import clip, optimizers
 from minidist.nn.precision import formats
 
@@ -54,7 +54,7 @@ def test_elementwise_functions_and_the_optimizer(both):
     constants = True, functional.LINEAR, functional.CUBIC, 2 * functional.LINEAR, 6 * functional.CUBIC
     for shape in SHAPES:
         both(lambda x: functional._gelu(x, *constants), numbers(shape))
-        both(lambda total: rounding.rounded(total, np.float32), numbers(shape, np.float64))
+        both(lambda total: kernels.rounded(total, np.float32), numbers(shape, np.float64))
         for weight_decay in (0.0, 0.1):
             settings = 3, 1e-3, (0.9, 0.95), 1e-8, weight_decay
             arrays = *(numbers(shape, seed=seed) for seed in range(3)), np.abs(numbers(shape, seed=3))
@@ -79,8 +79,8 @@ def test_sums_over_heads_and_columns_also_of_views(both):
         both(functional.sum_over_heads, numbers(shape))
         both(lambda values: functional.sum_over_heads(values[..., ::-1]), numbers(shape))
     for shape in [(0, 3, 2), (2, 0, 3), (1, 1, 1), (2, 40, 3), (3, 5, 17, 7)]:
-        both(reductions.column_sums, numbers(shape))
-        both(lambda values: reductions.column_sums(values[..., ::-1, ::2]), numbers(shape))
+        both(kernels.column_sums, numbers(shape))
+        both(lambda values: kernels.column_sums(values[..., ::-1, ::2]), numbers(shape))
 
 
 def test_formats(both):

@@ -16,11 +16,11 @@ import pytest
 from clusters import PatientCluster
 from test_device_products import codes_of, multiply, of_kind, turned
 
-from minidist import backend, reductions
+from minidist import backend
 from minidist.backend import xp
+from minidist.nn.kernels import add_at, column_sums, dot_each, reduced, rounded
 from minidist.nn.precision.formats import FORMATS, Format
-from minidist.nn.rounding import rounded
-from minidist.products import matmul_each
+from minidist.nn.products import matmul_each
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
@@ -79,12 +79,12 @@ def same(one, other) -> bool:
 def test_the_sum_of_a_row_depends_on_the_row_alone(device, width):
     """Neither on how many rows there are nor on where in memory it begins."""
     rows, others = random(37, width), random(37, width, seed=1)
-    sums, dots = rows.sum(axis=-1), reductions.dot_each(rows, others)
+    sums, dots = rows.sum(axis=-1), dot_each(rows, others)
     for row in (0, 1, 17, 36):
         place = slice(row, row + 1)
         for one, other in ((rows[place], others[place]), (rows[place].copy(), others[place].copy())):
             assert same(one.sum(axis=-1), sums[place]), (width, row)
-            assert same(reductions.dot_each(one, other), dots[place]), (width, row)
+            assert same(dot_each(one, other), dots[place]), (width, row)
     assert same(rows[:35].reshape(5, 7, width).sum(axis=-1).reshape(-1), sums[:35])
 
 
@@ -93,10 +93,10 @@ def test_the_sum_of_a_row_depends_on_the_row_alone(device, width):
 def test_the_sums_of_a_head_s_columns_depend_on_the_head_alone(device, keys, queries):
     """CuPy's own sum does not: with few results, as of a short tile, its order depends on their number."""
     weights = random(4, 2, keys, queries)
-    sums = reductions.column_sums(weights)
+    sums = column_sums(weights)
     for heads in (slice(0, 1), slice(3, 4), slice(1, 3)):
-        assert same(reductions.column_sums(weights[heads]), sums[heads])
-        assert same(reductions.column_sums(weights[heads].copy()), sums[heads])
+        assert same(column_sums(weights[heads]), sums[heads])
+        assert same(column_sums(weights[heads].copy()), sums[heads])
 
 
 KINDS = ["float32", "bfloat16", "float16"]
@@ -174,7 +174,7 @@ def test_a_sum_of_atomic_additions_repeats(device):
     index = xp.asarray(np.random.default_rng(0).integers(0, 50, 20000))
     terms, targets = random(20000, 16).astype(xp.float64), [xp.zeros((50, 16)) for _ in range(10)]
     for target in targets:
-        reductions.add_at(target, index, terms)
+        add_at(target, index, terms)
     first, *others = (rounded(target, xp.float32) for target in targets)
     assert all(same(first, other) for other in others)
 
@@ -184,8 +184,8 @@ def test_reductions_in_two_stages_find_the_same(device, size):
     values = np.random.default_rng(size).integers(-(1 << 40), 1 << 40, size)
     on_device = xp.asarray(values)
     for name in ("sum", "max", "min"):
-        assert int(reductions.reduced(getattr(xp, name), on_device)) == getattr(values, name)()
-    assert bool(reductions.reduced(xp.all, on_device > -(1 << 41)))
+        assert int(reduced(getattr(xp, name), on_device)) == getattr(values, name)()
+    assert bool(reduced(xp.all, on_device > -(1 << 41)))
 
 
 def test_float32_products_keep_24_bits(device):

@@ -147,7 +147,7 @@ CROSSINGS = [  # layout, changes, what crosses besides batches, loss and norm, a
     ("recompute=full", {}, {}, 0),
     ("dp=1", {"attention": "tiled", "attention_tile": 5}, {}, 0),
     ("dp=1", {"precision": "fp8"}, {}, 0),
-    ("dp=1", {"precision": "fp16"}, {("scalar", "nn.precision.loss_scaling.unscale"): 1}, 0),
+    ("dp=1", {"precision": "fp16"}, {("scalar", "nn.precision.underflow.unscale"): 1}, 0),
     # Masks: after the embedding, and in each of two layers of the weights and after attention and MLP.
     ("dp=1", {"dropout": 0.1}, {("to device", "nn.functional.dropout_mask"): BATCHES * (1 + 2 * 6)}, 0),
     # f and g, forward and backward, twice a layer and in the head; three for the loss.

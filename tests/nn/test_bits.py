@@ -8,8 +8,8 @@ import pytest
 from minidist.nn import functional
 from minidist.nn.attention.plain import causal_attention
 from minidist.nn.gpt import GPT, GPTConfig
+from minidist.nn.kernels import rounded
 from minidist.nn.random import generator
-from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Tensor
 
 SHAPES = [(4, 2, 64, 64), (6, 1, 33, 48), (4, 3, 128, 128), (8, 2, 17, 40)]  # heads, samples, tokens, width

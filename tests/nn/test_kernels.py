@@ -5,8 +5,8 @@ import numpy as np
 from minidist import flops, trace
 from minidist.nn.gpt import GPT
 from minidist.nn.layers import ColumnLinear, RowLinear
-from minidist.nn.memory.recompute import MODES, recompute_blocks
 from minidist.nn.precision.policy import POLICIES, autocast
+from minidist.nn.recompute import MODES, recompute_blocks
 from minidist.nn.tensor import Tensor
 from minidist.train.config import TrainConfig
 

@@ -5,18 +5,17 @@ from math import inf, nan
 import numpy as np
 import pytest
 
-from minidist import flops, products
-from minidist.nn import functional
+from minidist import flops
+from minidist.nn import functional, products
 from minidist.nn.attention.plain import causal_attention
 from minidist.nn.attention.tiled import tiled_attention
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.layers import Parameter
-from minidist.nn.memory.recompute import checkpoint
 from minidist.nn.optim.optimizers import AdamW, adamw_update, average_gradients
 from minidist.nn.precision.formats import BFLOAT16, E4M3, E5M2, round_scaled
-from minidist.nn.precision.loss_scaling import GradScaler
-from minidist.nn.precision.master_weights import MasterWeights
 from minidist.nn.precision.policy import POLICIES, autocast, current
+from minidist.nn.precision.underflow import GradScaler, MasterWeights
+from minidist.nn.recompute import checkpoint
 from minidist.nn.tensor import Mode, Tensor, no_grad, within
 
 CONFIG = GPTConfig(vocab=64, layers=2, heads=4, width=32, context=16)

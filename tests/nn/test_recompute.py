@@ -7,11 +7,11 @@ import pytest
 
 from minidist import flops, ledger
 from minidist.nn.gpt import GPT, GPTConfig
-from minidist.nn.memory.recompute import MODES, checkpoint, recompute_blocks
 from minidist.nn.precision.policy import autocast
 from minidist.nn.random import DropoutRNG
-from minidist.nn.split_backward import backward_inputs
+from minidist.nn.recompute import MODES, checkpoint, recompute_blocks
 from minidist.nn.tensor import Tensor
+from minidist.parallel.pipeline import backward_inputs
 
 CONFIG = GPTConfig(vocab=64, layers=2, heads=3, width=24, context=10, dropout=0.2)
 

@@ -15,8 +15,7 @@ import numpy as np
 from minidist import flops, overrides
 from minidist.nn import functional, gpt
 from minidist.nn.moe import balance
-from minidist.nn.precision.loss_scaling import GradScaler
-from minidist.nn.precision.master_weights import MasterWeights
+from minidist.nn.precision.underflow import GradScaler, MasterWeights
 from minidist.nn.random import DropoutRNG
 from minidist.parallel import sequence, tensor
 from minidist.parallel.context import ring_backward

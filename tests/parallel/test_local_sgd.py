@@ -9,9 +9,9 @@ from choosing import long
 
 from minidist.nn.data import load_corpus
 from minidist.nn.gpt import GPT
+from minidist.nn.kernels import rounded
 from minidist.nn.optim.clip import clip_grad_norm
 from minidist.nn.optim.optimizers import SGD, AdamW, average_gradients, warmup_cosine
-from minidist.nn.rounding import rounded
 from minidist.parallel.data import share_of
 from minidist.parallel.loosened.local import outer_step
 from minidist.train.batches import batch_of

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 from choosing import long
 
-from minidist.nn.memory.recompute import MODES
+from minidist.nn.recompute import MODES
 from minidist.plan.advice import relatives, what_would_help, why_slower
 from minidist.plan.cluster.efficiency import PERFECT
 from minidist.plan.cluster.hardware import ClusterSpec

@@ -14,9 +14,9 @@ from math import inf
 from pathlib import Path
 
 from minidist.comm.tables import ALL_REDUCE
-from minidist.nn.memory.recompute import MODES
 from minidist.nn.moe.config import GATES, SCOPES
 from minidist.nn.precision.policy import POLICIES
+from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS
 from minidist.parallel.data import SYNCS
 from minidist.parallel.tools.schedules import SCHEDULES

@@ -15,8 +15,8 @@ from verify.settings import with_every_pair, with_every_value
 from minidist.analysis.pairs import triangle
 from minidist.cli import main as cli
 from minidist.comm import RankFailed
-from minidist.nn.memory.recompute import MODES
 from minidist.nn.precision.policy import POLICIES
+from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS
 from minidist.show.figures import grid
 from minidist.train.config import TrainConfig

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from minidist.comm.tables import ALL_REDUCE
-from minidist.nn.memory.recompute import MODES
+from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS
 from minidist.parallel.data import SYNCS
 from minidist.parallel.tools.schedules import SCHEDULES

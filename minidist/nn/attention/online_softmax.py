@@ -17,7 +17,7 @@ a place where the rounding to float32 changes: with 24 bits left of it, a chance
 from math import e, log2
 
 from minidist.backend import xp
-from minidist.nn.rounding import rounded
+from minidist.nn.kernels import rounded
 
 EXPONENT = "int32"  # the dtype of M
 LOG2E = log2(e)

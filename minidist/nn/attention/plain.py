@@ -1,9 +1,9 @@
 """Attention that holds the scores of all queries and keys, T x T numbers for each head."""
 
 from minidist.backend import cache_blocks, xp
+from minidist.nn.kernels import column_sums, dot_each
 from minidist.nn.precision.policy import unpacked
 from minidist.nn.tensor import Context, Function, Tensor
-from minidist.reductions import column_sums, dot_each
 
 
 class CausalAttention(Function):

@@ -20,9 +20,9 @@ from minidist.backend import product_blocks, xp
 from minidist.nn.attention import online32, online_softmax
 from minidist.nn.attention.online_softmax import HIDDEN, LOG2E
 from minidist.nn.attention.plain import dropped
+from minidist.nn.kernels import column_sums, dot_each
 from minidist.nn.precision.policy import Packed, Policy, unpacked
 from minidist.nn.tensor import Context, Function, Tensor
-from minidist.reductions import column_sums, dot_each
 
 Keep = Callable[[int, int, int], object]  # (head, tile of queries, tile of keys) -> bool (B, keys, queries)
 CACHE = 1 << 15  # scores, few enough to stay in the cache for several passes

@@ -29,10 +29,10 @@ Megatron-LM sums the counts of all ranks over the micro-batches so far; how many
 import numpy as np
 
 from minidist.backend import from_host, to_host, xp
+from minidist.nn.kernels import counts_of
 from minidist.nn.moe.config import MoEConfig
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
-from minidist.reductions import counts_of
 
 
 class Balance:
@@ -49,7 +49,7 @@ class Balance:
             tokens chose, added up.
         last: the same of the step before, over all ranks.
         bias: (L, E) float32, added to the scores when experts are chosen.
-        loss_scale: what the main loss is multiplied by (nn/precision/loss_scaling.py).
+        loss_scale: what the main loss is multiplied by (nn/precision/underflow.py).
     """
 
     def __init__(self, config: MoEConfig, layers: int, chunks: int = 1) -> None:

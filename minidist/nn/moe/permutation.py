@@ -13,9 +13,9 @@ scatter-add would add them in the order in which rows arrive, on a GPU in none (
 """
 
 from minidist.backend import to_host, xp
+from minidist.nn.kernels import counts_of, dot_each
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
-from minidist.reductions import counts_of, dot_each
 
 
 class Route:

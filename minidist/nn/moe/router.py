@@ -19,9 +19,9 @@ from minidist.backend import xp
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.moe.balance import Balance, add_balance_loss, add_z_loss
 from minidist.nn.moe.config import MoEConfig
+from minidist.nn.products import matmul_each
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
-from minidist.products import matmul_each
 
 
 class RouterLogits(Function):

@@ -22,10 +22,9 @@ from math import frexp, isfinite, sqrt
 
 from minidist import trace
 from minidist.backend import cache_blocks, xp
-from minidist.fused import fused
+from minidist.nn.kernels import fused, reduced
 from minidist.nn.layers import Parameter
 from minidist.nn.loss import identity
-from minidist.reductions import reduced
 
 CHUNK = 1 << 16  # elements, few enough to stay in the cache for a few passes
 

@@ -16,9 +16,8 @@ from math import cos, pi, sqrt
 
 from minidist import ledger, trace
 from minidist.backend import xp
-from minidist.fused import fused
+from minidist.nn.kernels import fused, rounded
 from minidist.nn.layers import Parameter
-from minidist.nn.rounding import rounded
 from minidist.overrides import overridable
 
 

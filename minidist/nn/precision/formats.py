@@ -15,7 +15,7 @@ range; the two 8-bit formats are those of Micikevicius et al., "FP8 Formats for 
 
 NumPy has none of them except float16, whose products are slow. So a number in such a format is stored as its bits, in
 an unsigned integer, and NumPy computes with the float32 of the same value. On a GPU, products take the bits themselves:
-tensor cores multiply them exactly, and add in float32 (products.py).
+tensor cores multiply them exactly, and add in float32 (nn/products.py).
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from minidist.backend import cache_blocks, on_host, xp
-from minidist.fused import fused
+from minidist.nn.kernels import fused
 from minidist.overrides import overridable
 
 CHUNK = 1 << 15  # elements, few enough to stay in the cache for a dozen passes

@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from minidist import products
 from minidist.backend import address, xp
+from minidist.nn import products
 from minidist.nn.precision.formats import BFLOAT16, E4M3, E5M2, FLOAT16, Format, round_scaled
 from minidist.nn.tensor import Context, Mode, Tensor, modes, within
 

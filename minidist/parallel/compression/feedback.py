@@ -18,8 +18,8 @@ from math import frexp, sqrt
 
 from minidist import ledger
 from minidist.backend import xp
+from minidist.nn.kernels import reduced
 from minidist.overrides import overridable
-from minidist.reductions import reduced
 
 DIGITS = 51  # bits of the largest multiple
 

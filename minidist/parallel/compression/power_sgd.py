@@ -20,8 +20,8 @@ from minidist import ledger
 from minidist.backend import from_host, xp
 from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
+from minidist.nn.kernels import rounded
 from minidist.nn.random import generator
-from minidist.nn.rounding import rounded
 from minidist.overrides import overridable
 from minidist.parallel.compression.feedback import Residuals, grid_unit, largest, to_grid
 from minidist.parallel.compression.method import Method, Shape

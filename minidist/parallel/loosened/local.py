@@ -37,9 +37,9 @@ from minidist import ledger
 from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce
 from minidist.comm.group import ProcessGroup
+from minidist.nn.kernels import rounded
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.optim.optimizers import Optimizer
-from minidist.nn.rounding import rounded
 from minidist.overrides import overridable
 from minidist.parallel.axis import Axis
 from minidist.parallel.tools.messages import flattened, unflatten

@@ -29,8 +29,8 @@ from minidist.comm.work import Work, wait_any
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.optim.clip import clip_grad_norm
 from minidist.nn.optim.optimizers import average_gradients
-from minidist.nn.precision.master_weights import MasterWeights, master_weights
 from minidist.nn.precision.policy import current
+from minidist.nn.precision.underflow import MasterWeights, master_weights
 from minidist.overrides import overridable
 from minidist.parallel.axis import Axis
 from minidist.parallel.loosened.arrivals import Arrival, may_begin

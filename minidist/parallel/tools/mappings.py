@@ -32,9 +32,9 @@ from minidist.comm.collectives import (
     reduce_scatter_tensor,
 )
 from minidist.comm.group import ProcessGroup
+from minidist.nn.kernels import rounded
 from minidist.nn.layers import Parameter
 from minidist.nn.precision.policy import POLICIES, Policy, current
-from minidist.nn.rounding import rounded
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
 

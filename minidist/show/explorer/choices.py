@@ -8,7 +8,7 @@ tp > 1, zigzag context parallelism, as many interleaved stages as make the step 
 from dataclasses import dataclass, replace
 from itertools import product
 
-from minidist.nn.memory.recompute import MODES
+from minidist.nn.recompute import MODES
 from minidist.plan.cluster.efficiency import efficiency_of
 from minidist.plan.cluster.hardware import Accelerator
 from minidist.plan.models.library import model_of

@@ -18,7 +18,7 @@ from msgspec import Meta, ValidationError, convert
 
 from minidist.files import strict_json
 from minidist.nn.optim.optimizers import Optimizer
-from minidist.nn.precision.loss_scaling import GradScaler
+from minidist.nn.precision.underflow import GradScaler
 from minidist.train.checkpoint.commit import MANIFEST, is_name, step_of
 from minidist.train.checkpoint.disk import BadCheckpoint, Disk
 
@@ -68,7 +68,7 @@ class Progress:
         step: how many steps have been taken.
         losses: of each of them.
         updates: how many of them the optimizer took: its step, for the bias correction.
-        loss_scale, good_steps, skipped_steps: of the GradScaler (nn/precision/loss_scaling.py).
+        loss_scale, good_steps, skipped_steps: of the GradScaler (nn/precision/underflow.py).
     """
 
     step: Count

@@ -46,7 +46,7 @@ def main() -> None:
     import cupy
     from cupy.cuda import compiler
 
-    from minidist.fused import OPTIONS
+    from minidist.nn.kernels import OPTIONS
 
     include = Path(cupy.__file__).parent / "_core" / "include"
     headers = [f"-I{folder}" for folder in (include, *Path(np.__file__).parents[1].glob("nvidia/*/include"))]

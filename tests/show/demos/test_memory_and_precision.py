@@ -11,8 +11,8 @@ from recorded import recorded
 from minidist.nn.attention import slow_memory
 from minidist.nn.attention.tiled import tiles
 from minidist.nn.gpt import GPT
-from minidist.nn.memory.recompute import MODES
 from minidist.nn.precision.formats import BFLOAT16, FLOAT16
+from minidist.nn.recompute import MODES
 from minidist.show.demos.bf16.run import Synced
 from minidist.show.demos.flash.bug import merge_without_rescaling
 from minidist.show.demos.flash.run import KINDS, WIDTH, run_of

@@ -4,8 +4,8 @@ from dataclasses import replace
 from unittest.mock import patch
 
 from minidist.comm.group import ProcessGroup
-from minidist.nn.memory.recompute import Region
 from minidist.nn.random import DropoutRNG
+from minidist.nn.recompute import Region
 from minidist.show.demos.shared.memory_log import train_logging_memory
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout

@@ -1,6 +1,6 @@
 """The model and the layouts that the demonstration of recomputation trains, and what they cost by formula."""
 
-from minidist.nn.memory.recompute import MODES
+from minidist.nn.recompute import MODES
 from minidist.show.demos.shared.widths import check_width, heads_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -19,7 +19,7 @@ def layouts_of(ranks: int) -> list[Layout]:
 
 
 def bytes_of_block(config: TrainConfig, mode: str) -> int:
-    """The bytes that one block keeps in 16 bits from forward to backward (nn/memory/recompute.py)."""
+    """The bytes that one block keeps in 16 bits from forward to backward (nn/recompute.py)."""
     s, b, h, a = config.context, config.micro_batch, config.width, config.heads
     statistics = s * b * 8  # of the norms
     return {
