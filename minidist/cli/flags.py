@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 
 from minidist import backend
-from minidist.comm.tables import ALL_REDUCE
+from minidist.comm.collectives import ALL_REDUCE
 from minidist.nn.attention.tiled import SOFTMAXES
 from minidist.nn.data import load_corpus
 from minidist.nn.gpt import ATTENTION

@@ -205,7 +205,7 @@ class ProcessGroup:
         if self._background is not None:
             self._background.close()
         if self.communicator is not None:
-            self.transport.gpus.stream.synchronize()
+            self.transport.gpus.synchronize()
             self.communicator.close()
 
     def abandon(self, seconds: float) -> bool:

@@ -16,8 +16,7 @@ import torch
 import torch.distributed as dist
 
 from minidist import comm
-from minidist.comm.collectives import check_op
-from minidist.comm.tables import BY_COLLECTIVE
+from minidist.comm.collectives import COLLECTIVES, check_op
 from minidist.pytorch.channel import Channel
 from minidist.pytorch.tensors import raw, view
 from minidist.pytorch.work import CollectiveWork, MessageWork
@@ -53,7 +52,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._all_to_all = self._chosen(comm.all_to_all_single, algorithm)
 
     def _chosen(self, collective: Callable, algorithm: str) -> Callable:
-        has_it = algorithm in BY_COLLECTIVE[collective.__name__]
+        has_it = algorithm in COLLECTIVES[collective.__name__].algorithms
         return partial(collective, group=self._channel.group, algorithm=algorithm if has_it else "auto")
 
     def _start(self, call: str, body: Callable[[], None], tensors: Tensors) -> dist.Work:

@@ -7,8 +7,8 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from minidist import overrides
+from minidist.comm.collectives import COLLECTIVES
 from minidist.comm.failures import add_plumbing
-from minidist.comm.tables import BY_COLLECTIVE
 from minidist.comm.work import SWITCH_SECONDS
 from minidist.course.learner.implementations import implementations_of, install
 from minidist.pytorch.channel import Channel
@@ -34,7 +34,7 @@ def register(algorithm: str = "auto", impl: str | None = None) -> list[str]:
     Raises:
         ValueError: if no collective has that algorithm, there is no such folder, or all its collectives are stubs.
     """
-    known = {name for methods in BY_COLLECTIVE.values() for name in methods}
+    known = {name for collective in COLLECTIVES.values() for name in collective.algorithms}
     if algorithm != "auto" and algorithm not in known:
         raise ValueError(f"register: unknown algorithm {algorithm!r}; choose auto, {', '.join(sorted(known))}")
 

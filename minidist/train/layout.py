@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import inf
 
-from minidist.comm.tables import ALL_GATHER, ALL_REDUCE
+from minidist.comm.collectives import ALL_GATHER, ALL_REDUCE
 from minidist.comm.transports.shared_memory.segment import MAX_RANKS
 from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS, parts_of
@@ -31,7 +31,7 @@ class Layout:
     """
 
     dp: int = 1  # data-parallel ranks
-    algorithm: str = "auto"  # for summing gradients: see comm/tables.py
+    algorithm: str = "auto"  # for summing gradients: see comm/collectives.py
     sync: str = "overlapped"  # when gradients are summed: see parallel/data.py
     bucket_mb: float = 1.0  # MiB of gradients in one message
     zero: int = 0  # the stage of ZeRO: see parallel/zero.py

@@ -10,8 +10,7 @@ import numpy as np
 
 from minidist import backend
 from minidist.comm.group import ProcessGroup
-from minidist.comm.nccl.find_gpus import find_gpus
-from minidist.comm.nccl.routes import own_gpus
+from minidist.comm.nccl.routes import find_gpus, own_gpus
 from minidist.comm.nodes.placement import place_on_nodes
 from minidist.comm.runtime.launch import Cluster
 from minidist.nn.data import load_corpus

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 import minidist as md
-from minidist.comm import tables
-from minidist.comm.nodes.placement import node_counts
+from minidist.comm.collectives import COLLECTIVES
+from minidist.comm.nodes.placement import HIERARCHICAL, node_counts
 from minidist.comm.runtime.new_cluster import job_size
 
 SIZES = (0, 1, 7, 1001)  # elements; hardly any number of ranks divides them
@@ -44,9 +44,9 @@ def methods(nodes: tuple[int, ...]) -> list[tuple[str, str]]:
     uneven = len(set(node_counts(nodes))) > 1
     return [
         (name, algorithm)
-        for name, table in tables.BY_COLLECTIVE.items()
-        for algorithm in ("auto", *table)
-        if not (algorithm == tables.HIERARCHICAL and uneven)
+        for name, collective in COLLECTIVES.items()
+        for algorithm in ("auto", *collective.algorithms)
+        if not (algorithm == HIERARCHICAL and uneven)
     ]
 
 

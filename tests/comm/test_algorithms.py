@@ -14,17 +14,17 @@ import minidist as md
 from minidist import trace
 from minidist.analysis.replay import replay, steps
 from minidist.comm.algorithms import SEGMENT_BYTES
+from minidist.comm.collectives import COLLECTIVES
 from minidist.comm.nodes.cost import COSTS, cheapest, seconds
 from minidist.comm.nodes.double_tree import MOST_PIECES, children_of, double_tree, piece_count, trees_below
-from minidist.comm.nodes.placement import Link, Links
-from minidist.comm.tables import BY_COLLECTIVE, HIERARCHICAL
+from minidist.comm.nodes.placement import HIERARCHICAL, Link, Links
 
 ALPHA, BETA = 3.0, 0.25
 ALIKE = Links(Link(1 / BETA, ALPHA), Link(1 / BETA, ALPHA))
 SHAPES, MORE = [(1, 1), (1, 2), (1, 3), (1, 5), (2, 2), (2, 3), (3, 2), (4, 1)], [(1, 7), (1, 8), (2, 4)]
 ELEMENTS = 840  # float32, of the whole buffer: divided by every number of ranks from 1 to 8
 SEGMENTS = 6 * SEGMENT_BYTES // 4  # elements: what pipelines cut into pieces
-EVERY = [(name, algorithm, ELEMENTS) for name, table in BY_COLLECTIVE.items() for algorithm in table]
+EVERY = [(name, algorithm, ELEMENTS) for name, row in COLLECTIVES.items() for algorithm in row.algorithms]
 PIPELINED = [("broadcast", name) for name in ("ring", "double_tree", HIERARCHICAL)] + [("all_reduce", "double_tree")]
 PARTS = ("reduce_scatter_tensor", "all_gather_into_tensor", "all_to_all_single", "scatter", "gather")
 
@@ -162,7 +162,7 @@ def chosen(world, node_size: int, links: Links | None, nbytes: int) -> str:
 
 
 def test_auto_goes_by_size_on_one_node_and_by_cost_on_several(ranks):
-    few, all_reduces = 256 << 10, BY_COLLECTIVE["all_reduce"]  # bytes up to which few steps are better than few bytes
+    few = 256 << 10  # bytes up to which few steps are better than few bytes
     fast, alike = Links(Link(1e10, 1e-6), Link(1e9, 1e-5)), Links(between=Links().inside)
     for size, node_size, links, nbytes, expected in (
         (2, 2, None, few, "tree"), (2, 2, None, few + 4, "ring"), (3, 3, None, few + 4, "ring"),
@@ -172,12 +172,12 @@ def test_auto_goes_by_size_on_one_node_and_by_cost_on_several(ranks):
         if available(size):
             nodes = tuple(rank // node_size for rank in range(size))
             if size != node_size:
-                costs = {name: seconds("all_reduce", name, nbytes, nodes, links) for name in all_reduces}
+                costs = {name: seconds("all_reduce", name, nbytes, nodes, links) for name in COSTS["all_reduce"]}
                 best = min(costs, key=costs.get)
                 assert expected in (None, best) and cheapest("all_reduce", nbytes, nodes, links) == best
                 expected = best
             assert ranks(size).run(chosen, node_size, links, nbytes) == [expected] * size
-    assert {name: set(table) for name, table in COSTS.items()} == {n: set(table) for n, table in BY_COLLECTIVE.items()}
+    assert {name: set(c) for name, c in COSTS.items()} == {n: set(row.algorithms) for n, row in COLLECTIVES.items()}
     assert cheapest("all_reduce", 1 << 26, (0, 0, 0, 1, 1)) != HIERARCHICAL  # not as many on every node
 
 

@@ -8,8 +8,8 @@ from calls import REDUCING, available, call, cases, inputs, methods, wrong
 from choosing import long
 
 import minidist as md
-from minidist.comm import tables
-from minidist.comm.arrays import overlap
+from minidist.comm.collectives import ALL_REDUCE
+from minidist.comm.point_to_point import overlap
 from minidist.comm.runtime.new_cluster import job_size
 
 # Ranks, ranks on a node, and the groups that call at the same time, each with its ranks in an order of their own.
@@ -102,7 +102,7 @@ def sums(world, node_size: int) -> dict[str, tuple[bytes, bytes]]:
     """By each algorithm the bits of a sum in float32, and of one in float64 that is rounded once, as gradients are."""
     md.place_on_nodes(world, node_size)
     x = np.random.default_rng(world.rank).standard_normal(10_007).astype(np.float32)
-    both = {algorithm: (x.copy(), x.astype(np.float64)) for algorithm in tables.ALL_REDUCE}
+    both = {algorithm: (x.copy(), x.astype(np.float64)) for algorithm in ALL_REDUCE}
     for algorithm, arrays in both.items():
         for y in arrays:
             md.all_reduce(y, group=world, algorithm=algorithm)

@@ -98,7 +98,7 @@ def check_all(world, dtypes: tuple, counts: tuple) -> list:
 
 def staged() -> int:
     """How many arrays collectives have copied to the host, in this process, since the counts were cleared."""
-    return xp.crossings["to host", "comm.collectives.array"]
+    return xp.crossings["to host", "comm.collectives.stage"]
 
 
 def check_and_count(world, *arguments) -> tuple[list, int]:

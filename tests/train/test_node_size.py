@@ -2,7 +2,7 @@
 
 from unittest import mock
 
-from minidist.comm.collectives import Call
+from minidist.comm import collectives
 from minidist.train.checks.nodes import gradient_groups
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -16,14 +16,14 @@ CONFIG = TrainConfig(
 
 def recording(world, config, layout, options):
     """Train, and bring back the groups whose collectives were given the layout's algorithm."""
-    seen, choose = set(), Call.choose
+    seen, run_call = set(), collectives.run
 
-    def watched(self, *arguments):
-        if self.algorithm == layout.algorithm and self.group.size > 1:
-            seen.add(self.group.ranks)
-        return choose(self, *arguments)
+    def watched(call, *arguments, **keywords):
+        if call.algorithm == layout.algorithm and call.group.size > 1:
+            seen.add(call.group.ranks)
+        return run_call(call, *arguments, **keywords)
 
-    with mock.patch.object(Call, "choose", watched):
+    with mock.patch.object(collectives, "run", watched):
         result = train_rank(world, config, layout, options)
     result.log = sorted(seen)
     return result

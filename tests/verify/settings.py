@@ -13,7 +13,7 @@ from itertools import pairwise
 from math import inf
 from pathlib import Path
 
-from minidist.comm.tables import ALL_REDUCE
+from minidist.comm.collectives import ALL_REDUCE
 from minidist.nn.moe.config import GATES, SCOPES
 from minidist.nn.precision.policy import POLICIES
 from minidist.nn.recompute import MODES

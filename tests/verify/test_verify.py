@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from minidist.comm.tables import ALL_REDUCE
+from minidist.comm.collectives import ALL_REDUCE
 from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS
 from minidist.parallel.data import SYNCS

@@ -7,23 +7,25 @@ dtype.
 Where ``input`` and ``output`` share memory, NCCL takes them if ``output`` of a rank is exactly its part of ``input``,
 or the other way around ("In-place operations" in its user guide). Other overlaps are undefined there, so such an
 ``input`` is copied first.
+
+Traffic. NCCL does not tell how many bytes it has moved, and chooses between rings, trees and the switch's own sums by
+itself. Its collectives count as its ring, which is that of algorithms.py: 2 (N-1)/N M for an all-reduce, (N-1)/N M for
+its halves, each to the right neighbour (nccl-tests counts the same in doc/PERFORMANCE.md, for its bus bandwidth). What
+goes from rank to rank directly is counted as it is.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 
 from minidist import backend
 from minidist.backend import address, xp
 from minidist.comm.algorithms import broadcast_naive
-from minidist.comm.arrays import overlap
 from minidist.comm.group import ProcessGroup
-from minidist.comm.nccl import traffic
-from minidist.comm.point_to_point import disseminate
+from minidist.comm.point_to_point import disseminate, overlap
 
 UNIQUE_ID_BYTES = 128
-
-# How NCCL combines. AVG is SUM here, and divided afterwards, as everywhere in the library: NCCL_AVG multiplies every
-# term by 1/N before it adds.
-OPS = {"SUM": "NCCL_SUM", "AVG": "NCCL_SUM", "PRODUCT": "NCCL_PROD", "MIN": "NCCL_MIN", "MAX": "NCCL_MAX"}
+OPS = {np.add: "NCCL_SUM", np.multiply: "NCCL_PROD", np.minimum: "NCCL_MIN", np.maximum: "NCCL_MAX"}
 DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
 
 
@@ -31,10 +33,9 @@ class Communicator:
     """One group's communicator. All ranks of the group make it, by their first call on arrays of GPUs.
 
     A rank makes a unique id, which travels to the others through host memory, and NCCL then finds the ways between the
-    GPUs.
-
-    Attributes:
-        inside: the group on which the running collective counts its traffic.
+    GPUs. The collectives have the names of collectives.py, and their arguments: arrays, root, ufunc, and last the group
+    on which the call counts its traffic. AVG is SUM here, and divided afterwards, as everywhere in the library:
+    NCCL_AVG multiplies every term by 1/N before it adds.
     """
 
     def __init__(self, group: ProcessGroup) -> None:
@@ -45,8 +46,7 @@ class Communicator:
         group.run_collective("a communicator for NCCL", 0, False, lambda inside: broadcast_naive(unique_id, 0, inside))
         self._nccl, self._comm = nccl, nccl.NcclCommunicator(group.size, unique_id.tobytes(), group.rank)
         self._compared: set[str] = set()
-        self.inside = group
-        self._stream = 0
+        self._stream, self._bytes = group.transport.gpus.stream.ptr, nccl.NCCL_UINT8
 
     def compare(self, description: str, group: ProcessGroup) -> None:
         """Compare the first call of each description with what the other ranks call: a Mismatch if they differ.
@@ -58,10 +58,6 @@ class Communicator:
         if description not in self._compared:
             self._compared.add(description)
             group.run_collective(f"first {description}", 0, False, disseminate)
-
-    def bind(self, stream: int, inside: ProcessGroup) -> None:
-        """Set the stream, and the group within a collective, of the calls that follow."""
-        self._stream, self.inside = stream, inside
 
     def check(self) -> None:
         """Raise what NCCL has noticed since, such as a lost connection."""
@@ -75,109 +71,131 @@ class Communicator:
         """Free the communicator although other ranks never come: NCCL ends what runs on this GPU."""
         self._comm.abort()
 
-    # The collectives, whose arguments are those of collectives.py
-
-    def broadcast(self, flat, src: int) -> None:
+    def broadcast(self, flat, src: int, inside: ProcessGroup) -> None:
         if flat.size:
             self._comm.broadcast(address(flat), address(flat), flat.nbytes, self._bytes, src, self._stream)
-        size = self.inside.size
-        traffic.count_ring(self.inside, traffic.chain(flat.size, (src - 1) % size), flat.itemsize)
+        self._count_chain(inside, flat, (src - 1) % inside.size)
 
-    def reduce(self, flat, dst: int, op) -> None:
+    def reduce(self, flat, dst: int, combine: np.ufunc, inside: ProcessGroup) -> None:
         if flat.size:
-            self._comm.reduce(address(flat), address(flat), flat.size, *self._combining(flat, op), dst, self._stream)
-        if self.inside.rank == dst:
-            self._average(flat, op)
-        traffic.count_ring(self.inside, traffic.chain(flat.size, dst), flat.itemsize)
+            numbers = self._numbers(flat, combine)
+            self._comm.reduce(address(flat), address(flat), flat.size, *numbers, dst, self._stream)
+        self._count_chain(inside, flat, dst)
 
-    def all_reduce(self, flat, op) -> None:
-        if drops_nan(flat.dtype, op):
-            return self._all_reduce_gathered(flat, op)
+    def all_reduce(self, flat, combine: np.ufunc, inside: ProcessGroup) -> None:
+        if drops_nan(flat.dtype, combine):
+            return self._all_reduce_gathered(flat, combine, inside)
         if flat.size:
-            self._comm.allReduce(address(flat), address(flat), flat.size, *self._combining(flat, op), self._stream)
-        self._average(flat, op)
-        traffic.count_ring(self.inside, traffic.all_reduce(flat.size, self.inside.size), flat.itemsize)
+            numbers = self._numbers(flat, combine)
+            self._comm.allReduce(address(flat), address(flat), flat.size, *numbers, self._stream)
+        count_ring(inside, lambda rank: sent_by_ring(flat.size, inside.size, rank), flat.itemsize)
 
-    def _all_reduce_gathered(self, flat, op) -> None:
+    def _all_reduce_gathered(self, flat, combine: np.ufunc, inside: ProcessGroup) -> None:
         """Gather all ranks' arrays, and combine them here in rank order, as ``all_reduce_direct`` does."""
-        everyone = xp.empty((self.inside.size, flat.size), flat.dtype)  # (N, elements)
-        self.all_gather(everyone.ravel(), flat)
-        combine = getattr(xp, op.ufunc.__name__)
+        everyone = xp.empty((inside.size, flat.size), flat.dtype)  # (N, elements)
+        self.all_gather_into_tensor(everyone.ravel(), flat, inside)
         flat[...] = everyone[0]
         for contribution in everyone[1:]:
-            combine(flat, contribution, out=flat)
+            getattr(xp, combine.__name__)(flat, contribution, out=flat)
 
-    def reduce_scatter(self, output, input, op) -> None:
+    def reduce_scatter_tensor(self, output, input, combine: np.ufunc, inside: ProcessGroup) -> None:
         if output.size:
-            input = _apart(input, output, address(input) + self.inside.rank * output.nbytes == address(output))
-            self._comm.reduceScatter(
-                address(input), address(output), output.size, *self._combining(output, op), self._stream
-            )
-        self._average(output, op)
-        traffic.count_ring(self.inside, traffic.half(input.size, self.inside.size), input.itemsize)
+            input = _apart(input, output, address(input) + inside.rank * output.nbytes == address(output))
+            numbers = self._numbers(output, combine)
+            self._comm.reduceScatter(address(input), address(output), output.size, *numbers, self._stream)
+        count_ring(inside, lambda _: output.size * (inside.size - 1), input.itemsize)
 
-    def all_gather(self, output, input) -> None:
+    def all_gather_into_tensor(self, output, input, inside: ProcessGroup) -> None:
         if input.size:
-            input = _apart(input, output, address(output) + self.inside.rank * input.nbytes == address(input))
+            input = _apart(input, output, address(output) + inside.rank * input.nbytes == address(input))
             self._comm.allGather(address(input), address(output), input.nbytes, self._bytes, self._stream)
-        traffic.count_ring(self.inside, traffic.half(output.size, self.inside.size), input.itemsize)
+        count_ring(inside, lambda _: input.size * (inside.size - 1), input.itemsize)
 
-    def all_to_all(self, outgoing: list, incoming: list) -> None:
-        rank = self.inside.rank
-        incoming[rank][...] = outgoing[rank]
-        self._exchange(dict(enumerate(outgoing)), dict(enumerate(incoming)))
+    def all_to_all_single(self, outgoing: list, incoming: list, inside: ProcessGroup) -> None:
+        incoming[inside.rank][...] = outgoing[inside.rank]
+        self._exchange(dict(enumerate(outgoing)), dict(enumerate(incoming)), inside)
 
-    def scatter(self, mine, pieces: list | None, src: int) -> None:
-        if self.inside.rank != src:
-            return self._exchange({}, {src: mine})
-        self._exchange(dict(enumerate(pieces)), {})
+    def scatter(self, mine, pieces: list | None, src: int, inside: ProcessGroup) -> None:
+        if inside.rank != src:
+            return self._exchange({}, {src: mine}, inside)
+        self._exchange(dict(enumerate(pieces)), {}, inside)
         mine[...] = pieces[src]  # last: it may be one of the pieces
 
-    def gather(self, mine, pieces: list | None, dst: int) -> None:
-        if self.inside.rank != dst:
-            return self._exchange({dst: mine}, {})
+    def gather(self, mine, pieces: list | None, dst: int, inside: ProcessGroup) -> None:
+        if inside.rank != dst:
+            return self._exchange({dst: mine}, {}, inside)
         pieces[dst][...] = mine  # first: it may be one of the pieces
-        self._exchange({}, dict(enumerate(pieces)))
+        self._exchange({}, dict(enumerate(pieces)), inside)
 
-    def _exchange(self, outgoing: dict, incoming: dict) -> None:
+    def _exchange(self, outgoing: dict, incoming: dict, inside: ProcessGroup) -> None:
         """Send ``outgoing[r]`` to each other rank r, and receive ``incoming[r]`` from it, all at once.
 
         In NCCL these collectives are sends and receives in one group call, in which none waits for another (its user
         guide, "Point-to-point communication").
         """
-        inside = self.inside
         self._nccl.groupStart()
-        for rank, array in outgoing.items():
-            if rank != inside.rank and array.size:
-                self._comm.send(address(array), array.nbytes, self._bytes, rank, self._stream)
-                traffic.count_sent(inside, rank, array.size, array.itemsize)
-        for rank, array in incoming.items():
-            if rank != inside.rank and array.size:
-                self._comm.recv(address(array), array.nbytes, self._bytes, rank, self._stream)
-                traffic.count_received(inside, rank, array.size, array.itemsize)
+        for arrays, move, count in (
+            (outgoing, self._comm.send, count_sent),
+            (incoming, self._comm.recv, count_received),
+        ):
+            for rank, array in arrays.items():
+                if rank != inside.rank and array.size:
+                    move(address(array), array.nbytes, self._bytes, rank, self._stream)
+                    count(inside, rank, array.size, array.itemsize)
         self._nccl.groupEnd()
 
-    @property
-    def _bytes(self) -> int:
-        return self._nccl.NCCL_UINT8
+    def _numbers(self, flat, combine: np.ufunc) -> tuple[int, int]:
+        """Return NCCL's numbers of a dtype and of an operation."""
+        return getattr(self._nccl, f"NCCL_{flat.dtype.name.upper()}"), getattr(self._nccl, OPS[combine])
 
-    def _combining(self, flat, op) -> tuple[int, int]:
-        """The numbers of a dtype and of an operation."""
-        return getattr(self._nccl, f"NCCL_{flat.dtype.name.upper()}"), getattr(self._nccl, OPS[op.name])
-
-    def _average(self, flat, op) -> None:
-        if op.name == "AVG":
-            flat /= self.inside.size
+    def _count_chain(self, inside: ProcessGroup, flat, last: int) -> None:
+        """Count an array that passes along the ring once, up to the rank ``last``."""
+        count_ring(inside, lambda rank: 0 if rank == last else flat.size, flat.itemsize)
 
 
-def drops_nan(dtype: np.dtype, op) -> bool:
+def drops_nan(dtype: np.dtype, combine: np.ufunc) -> bool:
     """Whether NCCL's result could differ from NumPy's, and CuPy's, which keep a NaN: a run that diverges shows by it.
 
     NCCL's MIN and MAX of floats are C's ``fmin`` and ``fmax`` (src/device/reduce_kernel.h), which prefer any number.
     """
-    return dtype.kind == "f" and op.name in ("MIN", "MAX")
+    return dtype.kind == "f" and combine in (np.minimum, np.maximum)
 
 
 def _apart(input, output, in_place: bool):
-    """``input``, or a copy of it where NCCL does not take it with this ``output``."""
+    """Return ``input``, or a copy of it where NCCL does not take it with this ``output``."""
     return input.copy() if overlap(input, output) and not in_place else input
+
+
+def sent_by_ring(elements: int, size: int, rank: int) -> int:
+    """Return the elements that a rank sends in ``all_reduce_ring``: in both halves every chunk but one."""
+    return 2 * elements - sum(elements // size + (chunk % size < elements % size) for chunk in (rank, rank + 1))
+
+
+def count_ring(group: ProcessGroup, elements_of: Callable[[int], int], itemsize: int) -> None:
+    """Count what this rank sends to its right neighbour and receives from its left one.
+
+    Args:
+        elements_of: rank -> elements that it sends.
+    """
+    left, right = (group.rank - 1) % group.size, (group.rank + 1) % group.size
+    count_sent(group, right, elements_of(group.rank), itemsize)
+    count_received(group, left, elements_of(left), itemsize)
+
+
+def count_sent(group: ProcessGroup, rank: int, elements: int, itemsize: int) -> None:
+    """Count what this rank sends to a rank of the group, within a collective of it."""
+    transport, peer = group.transport, group.ranks[rank]
+    group.sent.nbytes += elements * itemsize
+    if transport.nodes[peer] != transport.nodes[transport.rank]:
+        group.sent.between_nodes += elements * itemsize
+    if elements:
+        with transport.lock:
+            transport.traffic.count(transport.traffic.sent[peer], elements * itemsize, elements)
+
+
+def count_received(group: ProcessGroup, rank: int, elements: int, itemsize: int) -> None:
+    """Count what this rank receives from a rank of the group."""
+    if elements:
+        transport, peer = group.transport, group.ranks[rank]
+        with transport.lock:
+            transport.traffic.count(transport.traffic.received[peer], elements * itemsize, elements)

@@ -21,8 +21,7 @@ from itertools import pairwise
 
 from minidist.comm.algorithms import SEGMENT_BYTES
 from minidist.comm.nodes.double_tree import Parents, double_tree, piece_count, trees_below
-from minidist.comm.nodes.placement import Links, node_counts, node_grid
-from minidist.comm.tables import BY_COLLECTIVE, HIERARCHICAL
+from minidist.comm.nodes.placement import HIERARCHICAL, Links, node_counts, node_grid
 
 
 def seconds(
@@ -32,7 +31,7 @@ def seconds(
 
     Args:
         collective: its name, such as "all_reduce" or "reduce_scatter_tensor".
-        algorithm: one of its algorithms, by the name in tables.py.
+        algorithm: one of its algorithms, by the name in collectives.py.
         nbytes: M. Of an all-to-all, what one rank sends, itself included; of a scatter or gather, all pieces together.
         nodes: the node of each rank of the group, in its order.
         links: their speeds; None for those of ``Links()``.
@@ -41,10 +40,10 @@ def seconds(
     Raises:
         ValueError: for an unknown name, or a hierarchical algorithm and nodes with different numbers of ranks.
     """
-    if collective not in BY_COLLECTIVE:
-        raise ValueError(f"there is no collective {collective!r}: choose from {', '.join(BY_COLLECTIVE)}")
-    if algorithm not in BY_COLLECTIVE[collective]:
-        names = ", ".join(BY_COLLECTIVE[collective])
+    if collective not in COSTS:
+        raise ValueError(f"there is no collective {collective!r}: choose from {', '.join(COSTS)}")
+    if algorithm not in COSTS[collective]:
+        names = ", ".join(COSTS[collective])
         raise ValueError(f"{collective} has no algorithm {algorithm!r}: choose from {names}")
     if algorithm == HIERARCHICAL:
         node_grid(nodes)  # raises for nodes that are not alike
@@ -55,7 +54,7 @@ def seconds(
 def cheapest(collective: str, nbytes: int, nodes: tuple[int, ...], links: Links | None = None, root: int = 0) -> str:
     """The algorithm that takes the least time; all ranks of a group find the same."""
     even = len(set(node_counts(nodes))) == 1  # hierarchical algorithms need that
-    names = [name for name in BY_COLLECTIVE[collective] if even or name != HIERARCHICAL]
+    names = [name for name in COSTS[collective] if even or name != HIERARCHICAL]
     return min(names, key=lambda name: seconds(collective, name, nbytes, nodes, links, root))
 
 

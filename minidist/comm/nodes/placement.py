@@ -11,6 +11,8 @@ import numpy as np
 
 from minidist.comm.group import ProcessGroup, check_group
 
+HIERARCHICAL = "hierarchical"  # the name of algorithms that take a group with as many ranks on every node
+
 
 @dataclass(frozen=True)
 class Link:

@@ -26,9 +26,8 @@ from math import ceil, prod
 import numpy as np
 
 from minidist.backend import from_host, xp
-from minidist.comm.collectives import all_gather_into_tensor
+from minidist.comm.collectives import ALL_GATHER, all_gather_into_tensor
 from minidist.comm.group import ProcessGroup
-from minidist.comm.tables import ALL_GATHER
 from minidist.nn.precision.formats import BFLOAT16
 from minidist.nn.random import generator
 from minidist.overrides import overridable

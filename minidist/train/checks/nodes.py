@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from minidist.comm.nodes.placement import check_node_size, node_counts
-from minidist.comm.tables import HIERARCHICAL
+from minidist.comm.nodes.placement import HIERARCHICAL, check_node_size, node_counts
 from minidist.parallel.expert import expert_groups
 
 
