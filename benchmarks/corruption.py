@@ -18,7 +18,7 @@ from minidist.comm.group import ProcessGroup
 from minidist.comm.runtime.warm import WarmClusters, preload
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.replicas.checks import CorruptedNumbers, Finding
+from minidist.train.resilience.checks import CorruptedNumbers, Finding
 from minidist.train.resilience.faults import FLIPS, Fault
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank

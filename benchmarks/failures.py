@@ -26,9 +26,8 @@ from minidist.train.checkpoint.peers import PeerCopies
 from minidist.train.checkpoint.saver import MODES, Saving
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.resilience.elastic import Elasticity, run_elastic
+from minidist.train.resilience.elastic import Elasticity, Interruption, run_elastic
 from minidist.train.resilience.faults import Fault
-from minidist.train.resilience.interruption import Interruption
 from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run
 

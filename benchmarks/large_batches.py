@@ -38,11 +38,11 @@ from minidist.nn.optim.optimizers import AdamW, average_gradients
 from minidist.plan.batches.experiment import BatchExperiment, Noise, Ramped, Run
 from minidist.plan.batches.tradeoff import linear_rate, square_root_rate
 from minidist.show.figures.large_batches import draw
-from minidist.train.batches import batch_of
 from minidist.train.config import TrainConfig
 from minidist.train.measuring.evaluate import validation_loss
 from minidist.train.measuring.noise_scale import NoiseScale, measure
 from minidist.train.parallelize import accumulate
+from minidist.train.share import batch_of
 
 SETTINGS = {"layers": 1, "heads": 2, "width": 32, "context": 32, "micro_batch": 8, "steps": 10**6}
 TARGET = 2.7  # nats per byte

@@ -9,10 +9,8 @@ from minidist.cli.output import Output, check_outputs, console_of, json_output, 
 from minidist.plan.memory_check import written
 from minidist.train.checkpoint.commit import committed, latest, saves
 from minidist.train.checkpoint.disk import Disk
-from minidist.train.checkpoint.export import export
-from minidist.train.checkpoint.identity import config_in, layout_in
-from minidist.train.checkpoint.manifest import BadCheckpoint, Manifest
-from minidist.train.checkpoint.restore import check_files, find_checkpoint
+from minidist.train.checkpoint.manifest import BadCheckpoint, Manifest, config_in, layout_in
+from minidist.train.checkpoint.restore import check_files, export, find_checkpoint
 
 
 def add_commands(commands) -> None:

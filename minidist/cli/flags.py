@@ -16,7 +16,7 @@ from minidist.parallel.context import KINDS
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.config import OPTIMIZERS, TrainConfig
 from minidist.train.layout import GRAD_SYNCS, SYNCS, Layout
-from minidist.train.notation.numerals import number, whole_number
+from minidist.train.notation import number, whole_number
 
 HELP = {
     # of Layout

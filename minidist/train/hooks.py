@@ -8,6 +8,7 @@ that is first before a step is last after it.
 around it are such doors, too. The first door is a mode around an operation: nn/tensor.py.)
 """
 
+from minidist.train.fingerprint import digest
 from minidist.train.share import Share
 
 
@@ -29,3 +30,31 @@ class StepHook:
     def end_run(self) -> dict:
         """Return what was found, under the names of ``RankResult``'s fields."""
         return {}
+
+
+class Counts(StepHook):
+    """Collects how many tokens each expert had in each step."""
+
+    def begin_run(self, share: Share) -> None:
+        self.balance, self.found = share.gpt.balance, []
+
+    def end_step(self, step: int, loss: float, last: bool) -> None:
+        if self.balance is not None:
+            self.found.append(self.balance.report())
+
+    def end_run(self) -> dict:
+        return {"expert_counts": self.found}
+
+
+class Digests(StepHook):
+    """Hashes the weights and the optimizer's state after each step. All ranks do it together."""
+
+    def begin_run(self, share: Share) -> None:
+        self.share, self.found = share, []
+
+    def end_step(self, step: int, loss: float, last: bool) -> None:
+        share = self.share
+        self.found.append(digest(share.gpt, share.optimizer, share.model.full_state).hexdigest())
+
+    def end_run(self) -> dict:
+        return {"step_digests": self.found}

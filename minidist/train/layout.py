@@ -11,8 +11,7 @@ from minidist.parallel.data import SYNCS as TIGHT_SYNCS
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.checks.loosened import check_loosened
 from minidist.train.checks.nodes import check_nodes
-from minidist.train.notation.numerals import whole_number
-from minidist.train.notation.settings import read_settings, write_settings
+from minidist.train.notation import read_settings, whole_number, write_settings
 
 SYNCS = (*TIGHT_SYNCS, "delayed", "server", "async", "local")  # the last four loosen the step
 GRAD_SYNCS = ("micro_batch", "step")

@@ -12,7 +12,7 @@ from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.measuring.noise_scale import NoiseScale
-from minidist.train.replicas.checks import WAYS
+from minidist.train.resilience.checks import WAYS
 from minidist.train.resilience.faults import Fault
 
 
@@ -29,14 +29,14 @@ class RunOptions:
     faults: tuple[Fault, ...] = ()
     links: Links | None = None  # of the layout's nodes, for algorithm=auto; None for those of Links()
     rebalance: bool = False  # deal micro-batches out anew where ranks differ in speed: see resilience/
-    check_replicas: int = 0  # steps from one check of the numbers to the next; 0 for none: see replicas/
+    check_replicas: int = 0  # steps from one check of the numbers to the next; 0 for none: see resilience/checks.py
     check_by: str = "auto"  # one of replicas.checks.WAYS
     validate: bool = False
     sample: int = 0  # bytes of text to generate
     trace: bool = False  # of the last steps
     noise_scale: int = 0  # steps from one measurement to the next; 0 for none: see measuring/noise_scale.py
-    measure_peak: bool = False  # in FLOP/s, after the last step: see measuring/peak.py
-    live: str | None = None  # report moments; the folder where faults are ordered while it runs: resilience/orders.py
+    measure_peak: bool = False  # in FLOP/s, after the last step: see measuring/evaluate.py
+    live: str | None = None  # report moments; the folder where faults are ordered while it runs: resilience/faults.py
     stop_after: int | None = None  # the step after which to stop and bring the arrays back
 
     def __post_init__(self) -> None:

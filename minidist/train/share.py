@@ -1,19 +1,32 @@
-"""One rank's share of a run: the objects that a step changes, and a checkpoint holds."""
+"""One rank's share of a run: the objects that a step changes and a checkpoint holds, and its micro-batches.
 
-from collections.abc import Iterable
+With parameter servers the first ranks are workers, and the last ones servers, which have no micro-batches.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from math import prod
+from functools import partial
+from math import inf, prod
 
+import numpy as np
+
+from minidist import backend
 from minidist.comm.group import ProcessGroup
 from minidist.comm.mesh import init_device_mesh
+from minidist.nn.data import Corpus, MicroBatch, micro_batch
 from minidist.nn.gpt import GPT
 from minidist.nn.optim.lamb import LAMB
 from minidist.nn.optim.optimizers import SGD, AdamW, Optimizer
 from minidist.nn.precision.policy import POLICIES
 from minidist.nn.precision.underflow import GradScaler, grad_scaler
+from minidist.nn.random import DropoutRNG
+from minidist.parallel.axis import Axis
+from minidist.parallel.data import share_of
+from minidist.parallel.loosened.arrivals import read_arrivals, seeded_order
+from minidist.parallel.loosened.server import AsynchronousServer, SynchronousServer, Worker
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.parallelize import ParallelModel, parallelize
+from minidist.train.parallelize import ParallelModel, dealt, parallelize
 
 
 @dataclass
@@ -45,6 +58,8 @@ class Share:
         Args:
             world: all ranks of the run; a rank's place in it says what its share is.
         """
+        if layout.servers:
+            return served_share(world, config, layout)
         gpt = GPT(config.model, seed=config.seed)
         sizes = (layout.pp, layout.dp, layout.cp, layout.tp)
         mesh = init_device_mesh(sizes, mesh_dim_names=("pp", "dp", "cp", "tp"), group=world)
@@ -77,3 +92,94 @@ def loss_scaler(config: TrainConfig) -> GradScaler:
     if config.loss_scale:
         return grad_scaler(init_scale=config.loss_scale, growth_interval=0)
     return grad_scaler()
+
+
+def served_share(world: ProcessGroup, config: TrainConfig, layout: Layout) -> Share:
+    """This rank's share of a run with parameter servers: the first ranks are workers, the last ones servers."""
+    group = world.duplicate()
+    group.axis = "server"
+    serves = world.rank >= layout.dp
+    axis = server_of(group, config, layout) if serves else worker_of(group, config, layout)
+    gpt = GPT(config.model, seed=config.seed)
+    deal = no_micro_batches if serves else partial(dealt, world.rank, layout)
+    model = (ServedModel if serves else ParallelModel)(gpt, [axis], deal, config.micro_batches)
+    optimizer, scaler = optimizer_of(model, config), loss_scaler(config)
+    if isinstance(axis, AsynchronousServer):
+        return AsynchronousShare(model, optimizer, scaler, inf)  # workers have clipped what they push
+    return Share(model, optimizer, scaler, config.clip)
+
+
+def worker_of(group: ProcessGroup, config: TrainConfig, layout: Layout) -> Axis:
+    """A worker's end."""
+    count = len(share_of(group.rank, layout.dp, config.micro_batches))
+    clip = config.clip if layout.slack else None
+    return Worker(group, layout.dp, config.steps, count, clip, np.dtype(config.reduce_dtype))
+
+
+def server_of(group: ProcessGroup, config: TrainConfig, layout: Layout) -> Axis:
+    """A server's."""
+    if not layout.slack:
+        others = group.new_group(list(range(layout.dp, group.size)))
+        return SynchronousServer(group, layout.dp, config.steps, others, np.dtype(config.reduce_dtype))
+    seconds = read_arrivals(layout.arrivals, layout.dp)
+    order = seconds and seeded_order(seconds, config.steps, layout.slack, config.seed)
+    return AsynchronousServer(group, layout.dp, config.steps, layout.slack, order)
+
+
+def no_micro_batches(_: int) -> tuple[range, int]:
+    """Those of a server."""
+    return range(0), 0
+
+
+class ServedModel(ParallelModel):
+    """What a server has in place of a share of the model."""
+
+    @property
+    def averaged_micro_batches(self) -> int:
+        """An asynchronous worker has averaged what it pushes."""
+        return 1 if isinstance(self.axes[0], AsynchronousServer) else self.global_micro_batches
+
+
+class AsynchronousShare(Share):
+    """The share of a server that updates with each gradient as it comes."""
+
+    def learning_rates(self, lr: float) -> Iterable[float]:
+        """Learning rates of one update for each worker: N updates go as far as one with their mean."""
+        workers = len(self.model.axes[0].workers)
+        return (lr / workers for _ in range(workers))
+
+
+def batch_of(corpus: Corpus, config: TrainConfig, step: int, number: int | None) -> MicroBatch:
+    """One micro-batch of a step, by its number within the step.
+
+    Without a number it has no samples, B = 0: a rank that has fewer than others takes part in what they do together.
+    """
+    if number is None:
+        nothing = np.empty((0, config.context), np.uint8)
+        return MicroBatch(backend.from_host(nothing), backend.from_host(nothing), None)
+    first = number * config.micro_batch
+    batch = micro_batch(corpus, config.seed, step, first, config.micro_batch, config.context)
+    return MicroBatch(*map(backend.from_host, batch), DropoutRNG(config.seed, step, number))
+
+
+@dataclass(frozen=True)
+class Batch(Sequence):
+    """What a rank has of a step: micro-batches, each drawn as it is asked for, so that none waits in memory.
+
+    (In torch: a map-style ``Dataset``.)
+
+    Attributes:
+        corpus, config, step: of the run.
+        numbers: of the micro-batches within the step.
+    """
+
+    corpus: Corpus
+    config: TrainConfig
+    step: int
+    numbers: Sequence[int | None]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, place: int) -> MicroBatch:
+        return batch_of(self.corpus, self.config, self.step, self.numbers[place])

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import isfinite
 from pathlib import Path
 
@@ -12,32 +13,34 @@ from minidist import backend
 from minidist.comm.group import ProcessGroup
 from minidist.comm.nccl.routes import find_gpus, own_gpus
 from minidist.comm.nodes.placement import place_on_nodes
+from minidist.comm.point_to_point import barrier
 from minidist.comm.runtime.launch import Cluster
-from minidist.nn.data import load_corpus
-from minidist.nn.gpt import generate
+from minidist.nn.data import Corpus, load_corpus
 from minidist.nn.optim.clip import NotFinite
 from minidist.nn.optim.optimizers import warmup_cosine
 from minidist.nn.precision.policy import autocast
 from minidist.nn.precision.underflow import GradScaler
 from minidist.parallel.tools.messages import first_text
-from minidist.train.around import Restored, hooks_around
-from minidist.train.batches import Batch
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.folder import own_folder
-from minidist.train.checkpoint.manifest import Manifest
+from minidist.train.checkpoint.manifest import Manifest, manifest_of
+from minidist.train.checkpoint.peers import Peers, forget, recover
+from minidist.train.checkpoint.restore import Files, restore
+from minidist.train.checkpoint.saver import Saver, Snapshots
 from minidist.train.checks.loosened import check_loosened_options
 from minidist.train.config import TrainConfig
-from minidist.train.fingerprint import fingerprint, state
-from minidist.train.hooks import StepHook
+from minidist.train.fingerprint import fingerprint
+from minidist.train.hooks import Counts, Digests, StepHook
 from minidist.train.layout import Layout
-from minidist.train.measuring.evaluate import full_model, validation_loss
-from minidist.train.measuring.instruments import TRACED_STEPS, Instruments
-from minidist.train.measuring.noise_scale import check_noise_scale
-from minidist.train.measuring.peak import measured_peak
-from minidist.train.resilience.rebalance import check_rebalance
+from minidist.train.measuring.evaluate import Evaluation
+from minidist.train.measuring.instruments import Instruments, Live, Reports, traced_from
+from minidist.train.measuring.noise_scale import NoiseScales, check_noise_scale
+from minidist.train.resilience.checks import ReplicaChecks
+from minidist.train.resilience.faults import Faults
+from minidist.train.resilience.rebalance import Rebalance, check_rebalance
+from minidist.train.resilience.replay import TakeStep
 from minidist.train.result import RankResult, Run, RunOptions
-from minidist.train.served import served_share
-from minidist.train.share import Share
+from minidist.train.share import Batch, Share
 from minidist.train.step import train_step
 
 MIN_SCALE = 2.0**-24  # of the loss: gradients that overflow with less do so whatever the scale
@@ -61,10 +64,9 @@ def run(
 
     ``on_event(rank, event)`` is called for what else ranks report: with ``options.progress`` ("ready", step) as a rank
     is about to take its first step, and as it ends each step ("step", step, loss, seconds of computing) and ("pace",
-    step, seconds of computing for one of its micro-batches); with ``options.live`` ("moment", measuring.live.Moment)
-    a few times a second; ("saved", checkpoint, "" or why there is none); ("fault",
-    fault); ("flipped", array, index, before, after); ("verified", step) from rank 0; ("corrupted", finding); ("note",
-    text) for people.
+    step, seconds of computing for one of its micro-batches); with ``options.live`` ("moment", instruments.Moment) a few
+    times a second; ("saved", checkpoint, "" or why there is none); ("fault", fault); ("flipped", array, index, before,
+    after); ("verified", step) from rank 0; ("corrupted", finding); ("note", text) for people.
 
     As rank 0 runs the trained model it reports ("evaluating",) time and again.
 
@@ -106,12 +108,7 @@ def run_in_folder(
 def train_rank(
     world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions, hooks: Sequence[StepHook] = ()
 ) -> RankResult:
-    """One rank's part of a training run.
-
-    Args:
-        world, config, layout, options: of the run.
-        hooks: to stand around its steps, outside of those that the options ask for.
-    """
+    """One rank's part of a training run, with more ``hooks`` outside of those that the options ask for."""
     backend.use(config.backend, world.local_rank)
     find_gpus(world)
     with autocast(config.precision), np.errstate(over="ignore", invalid="ignore"):  # divergence has an error of its own
@@ -127,35 +124,20 @@ def _train_rank(
     manifest = Manifest.read(Disk(), Path(options.resume)) if options.resume else None
     first = manifest.progress.step if manifest else options.recover or 0
     instruments = Instruments(world, traced_from(first, config, layout) if options.trace else None)
-    share = served_share(world, config, layout) if layout.servers else Share.of(world, config, layout)
-    model, optimizer, scaler = share.model, share.optimizer, share.scaler
-    restored = Restored(world, options, manifest, share)
-
-    def take_step(share: Share, step: int, complete_gradients: Callable[[], None] = lambda: None) -> float:
-        """Take a step of this run, by its number, on a share of it; return its loss."""
-        model = share.model
-        model.set_micro_batches(config.batch_at(step) // config.micro_batch)
-        batch = Batch(corpus, config, step, model.micro_batches)
-        lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
-        for rate in share.learning_rates(lr):
-            loss = train_step(model, share.optimizer, share.scaler, batch, rate, share.max_norm, complete_gradients)
-        return loss
-
-    hooks = [*hooks, *hooks_around(world, config, layout, options, share, corpus, take_step, instruments)]
-
-    def complete_gradients() -> None:
-        for hook in hooks:
-            hook.complete_gradients()
-
+    share = Share.of(world, config, layout)
+    restored = restore_state(world, options, manifest, share)
+    step_of_run = partial(take_step, config, corpus)
+    hooks = [*hooks, *hooks_around(world, config, layout, options, share, corpus, step_of_run, instruments)]
+    model, scaler, loss_sums = share.model, share.scaler, []
+    complete_gradients = partial(call_each, [hook.complete_gradients for hook in hooks])
     for hook in hooks:
         hook.begin_run(share)
-    loss_sums = []
     for step in range(first, config.steps):
         last = step in (config.steps - 1, options.stop_after)
         for hook in hooks:
             hook.begin_step(step)
         with diverging(step, scaler, None if model.steps_apart else world):
-            loss = take_step(share, step, complete_gradients)
+            loss = step_of_run(share, step, complete_gradients)
             check_loss(loss)
         share.losses.append(loss)
         loss_sums.append(model.loss_sum)
@@ -163,47 +145,105 @@ def _train_rank(
             hook.end_step(step, loss, last)
         if last:
             break
-
-    measured = {}
+    measured = restored
     for hook in reversed(hooks):
         measured |= hook.end_run()
     losses = model.join_losses(share.losses, loss_sums)
-    result = RankResult(
+    return RankResult(
         losses,
-        fingerprint(share.gpt, optimizer, losses, model.full_state),
+        fingerprint(share.gpt, share.optimizer, losses, model.full_state),
         loss_scale=scaler.scale,
         skipped_steps=scaler.skipped,
         pushes=[push for axis in model.axes for push in axis.pushes_taken],
         gpu=backend.gpu_model(backend.xp.module),
         by_nccl=own_gpus(world),
-        bytes_read=restored.bytes_read,
-        restore_seconds=restored.seconds,
         **measured,
     )
-    if options.measure_peak:
-        result.peak_flops = measured_peak(world)
-    if options.stop_after is not None:
-        arrays = state(share.gpt, optimizer, model.full_state)
-        result.arrays = {name: backend.to_host(array).copy() for name, array in arrays.items()}
-    if options.validate or options.sample:
-        weights = model.full_state({parameter.name: parameter.data for parameter in model.trained})
-        if world.rank == 0:
-            trained = full_model(config, weights, share.gpt.balance)
-            if options.progress:  # it may take long, and silence would count as hanging
-                trained.blocks[0].forward_pre_hook = lambda: world.report(("evaluating",))
-            if options.validate:
-                result.validation_loss = validation_loss(trained, corpus, config)
-            if options.sample:
-                result.sample = generate(trained, b"The ", options.sample, seed=config.seed)
-    return result
 
 
-def traced_from(first: int, config: TrainConfig, layout: Layout) -> int:
-    """The first step of the trace. Where messages of one step go to another, a part of a run would lack some ends."""
-    if layout.slack or layout.sync == "delayed":
-        return first
-    steps = max(TRACED_STEPS, layout.local_steps) if layout.sync == "local" else TRACED_STEPS  # a round of local steps
-    return max(first, config.steps - steps)
+def take_step(
+    config: TrainConfig, corpus: Corpus, share: Share, step: int, complete_gradients: Callable[[], None] = lambda: None
+) -> float:
+    """Take a step of a run, by its number, on a share of it; return its loss."""
+    model = share.model
+    model.set_micro_batches(config.batch_at(step) // config.micro_batch)
+    batch = Batch(corpus, config, step, model.micro_batches)
+    lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
+    for rate in share.learning_rates(lr):
+        loss = train_step(model, share.optimizer, share.scaler, batch, rate, share.max_norm, complete_gradients)
+    return loss
+
+
+def call_each(functions: Sequence[Callable[[], None]]) -> None:
+    for function in functions:
+        function()
+
+
+def restore_state(world: ProcessGroup, options: RunOptions, manifest: Manifest | None, share: Share) -> dict:
+    """Put the state that a run goes on from into this rank's share of it. All ranks call it together.
+
+    Args:
+        options: which say where the state is: in a checkpoint (with its manifest), in the ranks' memory, or nowhere.
+        share: of the run as it begins; changed in place.
+
+    Returns:
+        What was read and how long it took, under the names of ``RankResult``'s fields.
+    """
+    if options.recover is None:
+        forget(world)
+        if manifest is None:
+            return {}
+    barrier(world)  # so that no wait for a rank that has just started counts as reading
+    began, bytes_read = time.perf_counter(), 0
+    if manifest is not None:
+        with Files(Path(options.resume)) as files:
+            share.losses += restore(manifest, files.read, share).losses
+        bytes_read = files.bytes_read
+    else:
+        share.losses += recover(world, options.recover, share).losses
+    return {"bytes_read": bytes_read, "restore_seconds": time.perf_counter() - began}
+
+
+def hooks_around(
+    world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions, share: Share, corpus: Corpus,
+    step_of_run: TakeStep, instruments: Instruments,
+) -> list[StepHook]:  # fmt: skip
+    """What this run is asked for, in the order in which it begins before a step. All ranks call it together.
+
+    Args:
+        share: of this rank, with the state that the run goes on from.
+        step_of_run: for whoever computes a step again.
+    """
+    hooks: list[StepHook] = [Evaluation(world, config, options, corpus)]
+    if options.rebalance:
+        hooks.append(Rebalance(world, layout, config, share.model, instruments.micro_batch_seconds))
+    keepers: list[Saver | Peers] = []
+    if options.peer_copies is not None:
+        keepers.append(Peers(world, options.peer_copies, Snapshots(world, share), str(layout)))
+    if options.saving is not None:
+        manifest = partial(manifest_of, config, layout, corpus)
+        keepers.append(Saver(
+            world, options.saving, Snapshots(world, share), manifest, len(share.losses),
+            lambda *saved: world.report(("saved", *saved)),
+        ))  # fmt: skip
+    hooks += keepers
+    if options.check_replicas:  # after a step, before a checkpoint of it is saved
+        every, way = options.check_replicas, options.check_by
+        hooks.append(ReplicaChecks(world, config, layout, share, every, way, step_of_run, keepers))
+    if options.progress:
+        hooks.append(Reports(world, instruments))
+    if options.step_digests:
+        hooks.append(Digests())
+    hooks.append(Counts())
+    if options.faults or options.live:
+        hooks.append(Faults(options.faults, world, options.live))
+    if options.noise_scale:
+        batch_at = partial(Batch, corpus, config, numbers=range(config.micro_batches))
+        hooks.append(NoiseScales(options.noise_scale, batch_at, config.micro_batch))
+    hooks.append(instruments)
+    if options.live:
+        hooks.append(Live(world, instruments.memory))
+    return hooks
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from scripts import in_script
 
 import minidist
 from minidist.comm import Deadlock, Hang, RankFailed
-from minidist.train.replicas.checks import CorruptedNumbers, Finding
+from minidist.train.resilience.checks import CorruptedNumbers, Finding
 
 POOL = """
     import {package}

@@ -17,8 +17,8 @@ from safetensors.numpy import load as decode
 from minidist.analysis.time.stragglers import Straggler, StragglerWatch
 from minidist.course.authoring.assertions import FLOAT64, check_numbers, peak_bytes, same
 from minidist.course.sandbox.values import generator
+from minidist.show.demos.failure.crashing_disk import CrashingDisk, PowerFailure
 from minidist.train.checkpoint.commit import latest
-from minidist.train.checkpoint.crashing_disk import CrashingDisk, PowerFailure
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.manifest import ArrayEntry, BadCheckpoint, Manifest, Slice
 from minidist.train.checkpoint.saver import Saving
@@ -581,7 +581,7 @@ def run_writers(world, module, cases):
     return seen
 
 
-@answers("minidist.train.checkpoint.snapshot:writers")
+@answers("minidist.train.checkpoint.saver:writers")
 @pytest.mark.task(
     "12.4",
     points=3,
@@ -1367,7 +1367,7 @@ def run_first_difference(world, module, cases):
     return seen
 
 
-@answers("minidist.train.replicas.vote:odd_ones_out")
+@answers("minidist.train.resilience.vote:odd_ones_out")
 @pytest.mark.task(
     "12.11",
     points=4,
@@ -1497,7 +1497,7 @@ class TestVote:
 def run_checked(world, module, config, layout, faults):
     """The fingerprint of a run in which replicas vote after every step, or what it says of its numbers."""
     from minidist import overrides
-    from minidist.train.replicas.checks import CorruptedNumbers
+    from minidist.train.resilience.checks import CorruptedNumbers
     from minidist.train.trainer import train_rank
 
     overrides.override({"odd_ones_out": module.odd_ones_out})

@@ -816,7 +816,7 @@ def ramped(start: int, increment: int, ramp: int, final: int, samples: int) -> F
 RAMPS = ((32, 32, 120_000, 1536), (8, 4, 100, 16), (1, 1, 10, 4), (16, 16, 1000, 32), (4, 3, 7, 10), (8, 8, 9, 24))
 
 
-@answers("minidist.plan.batches.tradeoff", "minidist.train.measuring.noise_scale", "minidist.train.ramp")
+@answers("minidist.plan.batches.tradeoff", "minidist.train.measuring.noise_scale", "minidist.train.config")
 @pytest.mark.task(
     "14.9",
     points=3,

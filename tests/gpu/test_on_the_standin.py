@@ -20,7 +20,7 @@ from minidist.train.checkpoint.commit import name_of
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.measuring.peak import measured_peak
+from minidist.train.measuring.evaluate import measured_peak
 from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run, train_rank
 from minidist.verify.comparison import agrees

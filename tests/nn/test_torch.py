@@ -19,10 +19,10 @@ from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.optim.optimizers import SGD
 from minidist.nn.precision import policy
 from minidist.train import share
-from minidist.train.batches import batch_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
+from minidist.train.share import batch_of
 from minidist.train.trainer import run, train_rank
 from minidist.verify.matrix import covering
 

@@ -9,10 +9,10 @@ from minidist.nn.gpt import GPT
 from minidist.nn.optim.clip import clip_grad_norm
 from minidist.nn.optim.optimizers import AdamW, average_gradients, warmup_cosine
 from minidist.parallel.loosened.delayed import DelayedDataParallel
-from minidist.train.batches import batch_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
+from minidist.train.share import batch_of
 from minidist.train.trainer import run
 
 CONFIG = TrainConfig(

@@ -14,10 +14,10 @@ from minidist.nn.optim.clip import clip_grad_norm
 from minidist.nn.optim.optimizers import SGD, AdamW, average_gradients, warmup_cosine
 from minidist.parallel.data import share_of
 from minidist.parallel.loosened.local import outer_step
-from minidist.train.batches import batch_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
+from minidist.train.share import batch_of
 from minidist.train.trainer import run
 
 # 7 micro-batches: some workers have fewer than others. Seven steps are no multiple of the local steps.

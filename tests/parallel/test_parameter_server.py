@@ -17,12 +17,12 @@ from minidist.parallel.data import share_of
 from minidist.parallel.loosened import server as server_module
 from minidist.parallel.loosened.arrivals import may_begin, seeded_order
 from minidist.parallel.loosened.server import AsynchronousServer, shard_map
-from minidist.train.batches import batch_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.parallelize import forward_backward
 from minidist.train.resilience.faults import Fault
 from minidist.train.result import RunOptions
+from minidist.train.share import batch_of
 from minidist.train.trainer import run
 
 CONFIG = TrainConfig(

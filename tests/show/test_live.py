@@ -12,10 +12,9 @@ from minidist.show.live.state import Live
 from minidist.show.live.terminal import picture
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.measuring.live import Moment
-from minidist.train.resilience.faults import Fault
-from minidist.train.resilience.interruption import Interruption
-from minidist.train.resilience.orders import take_order
+from minidist.train.measuring.instruments import Moment
+from minidist.train.resilience.elastic import Interruption
+from minidist.train.resilience.faults import Fault, take_order
 
 MS = 1_000_000  # ns
 

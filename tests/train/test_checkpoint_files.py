@@ -16,12 +16,19 @@ from acting import train_acting
 
 from minidist.cli.main import main as cli
 from minidist.nn.data import default_text, load_corpus
-from minidist.train.checkpoint import identity
+from minidist.train.checkpoint import manifest as library
 from minidist.train.checkpoint.commit import LATEST, MANIFEST, committed, is_name, latest, name_of
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.folder import check_folder, own_folder
-from minidist.train.checkpoint.identity import check_same_run, config_in, other_versions
-from minidist.train.checkpoint.manifest import ArrayEntry, BadCheckpoint, Manifest, Slice
+from minidist.train.checkpoint.manifest import (
+    ArrayEntry,
+    BadCheckpoint,
+    Manifest,
+    Slice,
+    check_same_run,
+    config_in,
+    other_versions,
+)
 from minidist.train.checkpoint.restore import check_files, find_checkpoint, missing_elements, read_part
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
@@ -226,7 +233,7 @@ def test_another_run_is_refused_and_other_versions_are_told(saved, folder, tmp_p
     check_same_run(manifest, replace(CONFIG, text=str(text)), load_corpus(str(text), CONFIG.context))
     assert other_versions(manifest, "numpy") == ""
     newer = manifest.versions | {"numpy": "9.9"}
-    monkeypatch.setattr(identity, "versions", lambda backend: newer | ({"cupy": "14"} if backend == "cupy" else {}))
+    monkeypatch.setattr(library, "versions", lambda backend: newer | ({"cupy": "14"} if backend == "cupy" else {}))
     told = f"the checkpoint was written with numpy {manifest.versions['numpy']}, now 9.9: the bits may be others"
     assert other_versions(manifest, "numpy") == told
     assert "with backend numpy, now cupy and numpy" in other_versions(manifest, "cupy")

@@ -14,11 +14,11 @@ from minidist.nn.optim import optimizers
 from minidist.train.checks.loosened import loosened_by
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.replicas import checks
-from minidist.train.replicas.checks import CorruptedNumbers, Finding, ReplicaChecks
-from minidist.train.replicas.replay import wrong_computation
-from minidist.train.replicas.vote import odd_ones_out
+from minidist.train.resilience import checks
+from minidist.train.resilience.checks import CorruptedNumbers, Finding, ReplicaChecks
 from minidist.train.resilience.faults import Fault
+from minidist.train.resilience.replay import wrong_computation
+from minidist.train.resilience.vote import odd_ones_out
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
 from minidist.verify.layouts import DEFAULT_LAYOUTS

@@ -9,6 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from minidist.show.demos.failure.crashing_disk import CrashingDisk, PowerFailure
 from minidist.train.checkpoint import saver
 from minidist.train.checkpoint.commit import (
     LATEST,
@@ -21,11 +22,9 @@ from minidist.train.checkpoint.commit import (
     step_of,
     write_durably,
 )
-from minidist.train.checkpoint.crashing_disk import CrashingDisk, PowerFailure
 from minidist.train.checkpoint.disk import BadCheckpoint
 from minidist.train.checkpoint.manifest import Manifest, Progress
-from minidist.train.checkpoint.saver import Saver, Saving
-from minidist.train.checkpoint.snapshot import Part
+from minidist.train.checkpoint.saver import Part, Saver, Saving
 
 FOLDER, FILE = Path("folder"), Path("folder/file")
 

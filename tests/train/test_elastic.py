@@ -29,7 +29,7 @@ from minidist.train.checkpoint.restore import check_files
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.resilience import going_back
+from minidist.train.resilience import elastic as library
 from minidist.train.resilience.elastic import Elasticity, run_elastic
 from minidist.train.resilience.faults import Fault
 from minidist.train.result import RunOptions
@@ -110,14 +110,14 @@ def test_what_ends_a_run(tmp_path):
 
 def test_what_is_not_to_be_relied_on_stays_so_when_going_back_fails_too(tmp_path, monkeypatch, expected):
     """A rank dies while the survivors are asked what they hold. Of checkpoints after 4 and 5 steps nobody can tell."""
-    asked, failures, seen = going_back.survey, [md.RankFailed("rank 0 of 2 died", 0, "died")], []
+    asked, failures, seen = library.survey, [md.RankFailed("rank 0 of 2 died", 0, "died")], []
 
     def survey(*arguments):
         if failures:
             raise failures.pop()
         return asked(*arguments)
 
-    monkeypatch.setattr(going_back, "survey", survey)
+    monkeypatch.setattr(library, "survey", survey)
     saving, copies, how = sync(tmp_path, 1), PeerCopies(1), {"on_failure": "restart"}
     order = "rank=1,step=3,kind=flip:weights"
     result, _ = elastic("dp=3", order, saving=saving, peer_copies=copies, check_replicas=3, how=how, seen=seen.append)

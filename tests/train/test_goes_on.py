@@ -26,13 +26,12 @@ from choosing import long
 from clusters import RUN_SECONDS, PatientCluster
 from multiprocess import active_children
 
-from minidist.train import around
+from minidist.train import trainer
 from minidist.train.checkpoint.commit import committed, latest, name_of, step_of
 from minidist.train.checkpoint.disk import Disk
-from minidist.train.checkpoint.export import full_arrays
 from minidist.train.checkpoint.manifest import Manifest
 from minidist.train.checkpoint.peers import PeerCopies
-from minidist.train.checkpoint.restore import is_whole
+from minidist.train.checkpoint.restore import full_arrays, is_whole
 from minidist.train.checkpoint.saver import Saver, Saving
 from minidist.train.checks.loosened import loosened_by
 from minidist.train.config import TrainConfig
@@ -192,7 +191,7 @@ def out_of_luck(story: Story):
                 content = file.read_bytes()
                 file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
-        with mock.patch.object(around, "Saver", partial(Saver, disk=Full())):
+        with mock.patch.object(trainer, "Saver", partial(Saver, disk=Full())):
             return train_acting(world, *arguments, end=damage)
 
     return rank_function

@@ -10,14 +10,14 @@ import pytest
 from minidist.cli.main import main
 from minidist.nn.data import load_corpus
 from minidist.nn.gpt import GPT
-from minidist.train.batches import batch_of
 from minidist.train.checkpoint.commit import name_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.measuring import peak
+from minidist.train.measuring import evaluate
+from minidist.train.measuring.evaluate import SIZES, measured_peak, share_of_cores
 from minidist.train.measuring.noise_scale import NoiseScale, measure
-from minidist.train.measuring.peak import SIZES, measured_peak, share_of_cores
 from minidist.train.result import RunOptions
+from minidist.train.share import batch_of
 from minidist.train.trainer import run
 
 FLAGS = "--layers=1 --width=16 --heads=2 --context=8 --global-batch=8".split()  # noqa: SIM905
@@ -25,8 +25,8 @@ FLAGS = "--layers=1 --width=16 --heads=2 --context=8 --global-batch=8".split()  
 
 def test_the_fastest_size_counts(monkeypatch):
     """One round of 256, 512, 1024, which take 1, 2 and 1,000 seconds."""
-    monkeypatch.setattr(peak, "barrier", lambda world: None)
-    monkeypatch.setattr(peak, "cores", lambda: 2)
+    monkeypatch.setattr(evaluate, "barrier", lambda world: None)
+    monkeypatch.setattr(evaluate, "cores", lambda: 2)
     looks = iter([0.0, 1.0, 1.0, 3.0, 3.0, 1003.0])  # before and after each product
     clock = SimpleNamespace(seconds=lambda: next(looks))
     world = SimpleNamespace(size=8, transport=SimpleNamespace(clock=clock))

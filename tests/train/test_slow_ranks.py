@@ -14,11 +14,9 @@ from minidist.comm.failures import RankFailed
 from minidist.nn.layers import Module
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.measuring.instruments import Instruments
-from minidist.train.measuring.live import Moment
+from minidist.train.measuring.instruments import Instruments, Moment
 from minidist.train.resilience import faults
-from minidist.train.resilience.faults import Fault, Faults
-from minidist.train.resilience.orders import CURE, ORDERS, order, take_order
+from minidist.train.resilience.faults import CURE, ORDERS, Fault, Faults, order, take_order
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 

@@ -11,10 +11,9 @@ from minidist import trace
 from minidist.nn.gpt import GPT
 from minidist.nn.optim.optimizers import AdamW, average_gradients
 from minidist.train import step as step_module
-from minidist.train.config import TrainConfig
+from minidist.train.config import Ramp, TrainConfig, read_ramp
 from minidist.train.fingerprint import fingerprint, state
 from minidist.train.layout import Layout
-from minidist.train.ramp import Ramp, read_ramp
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
 from minidist.verify.interruption import Interruption, run_interrupted

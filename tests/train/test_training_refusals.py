@@ -9,7 +9,7 @@ from minidist.nn.gpt import GPT, GPTConfig
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.resilience.elastic import Elasticity, run_elastic
-from minidist.train.resilience.orders import order
+from minidist.train.resilience.faults import order
 from minidist.train.resilience.shrink import best_layout
 from minidist.train.result import RunOptions
 

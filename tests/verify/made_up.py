@@ -4,7 +4,7 @@ from unittest import mock
 
 import numpy as np
 
-from minidist.train import around
+from minidist.train import trainer
 from minidist.train.resilience.rebalance import Rebalance
 from minidist.train.trainer import train_rank
 
@@ -28,5 +28,5 @@ class MadeUp(Rebalance):
 
 def train_by_made_up_times(*arguments):
     """``train_rank``, for a run with ``RunOptions(rebalance=True)``."""
-    with mock.patch.object(around, "Rebalance", MadeUp):
+    with mock.patch.object(trainer, "Rebalance", MadeUp):
         return train_rank(*arguments)

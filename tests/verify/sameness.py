@@ -8,8 +8,8 @@ from verify.settings import Case
 
 from minidist.train.checkpoint.commit import name_of
 from minidist.train.checkpoint.disk import Disk
-from minidist.train.checkpoint.export import full_arrays
 from minidist.train.checkpoint.manifest import Manifest
+from minidist.train.checkpoint.restore import full_arrays
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.checks.loosened import loosened_by
 from minidist.train.result import Run, RunOptions

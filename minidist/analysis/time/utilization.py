@@ -25,7 +25,7 @@ class Utilization:
         seconds: of the steps, without what is between them: checkpoints, checks.
         model_flops: of forward and backward. A step that was skipped because float16 overflowed counts too.
         hardware_flops: the same and what recomputation took.
-        peak: FLOP/s that could have been (train/measuring/peak.py); 0 if nobody has measured it.
+        peak: FLOP/s that could have been (train/measuring/evaluate.py); 0 if nobody has measured it.
     """
 
     seconds: float

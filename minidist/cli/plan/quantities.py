@@ -2,7 +2,7 @@
 
 from math import isfinite
 
-from minidist.train.notation.numerals import number
+from minidist.train.notation import number
 
 POWERS = {"K": 1, "M": 2, "B": 3, "G": 3, "T": 4}
 

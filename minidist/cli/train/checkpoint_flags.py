@@ -13,8 +13,14 @@ from minidist.nn.data import load_corpus
 from minidist.parallel.compression.hook import sends_bytes
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.folder import check_folder
-from minidist.train.checkpoint.identity import check_same_run, config_in, layout_in, other_versions
-from minidist.train.checkpoint.manifest import BadCheckpoint, Manifest
+from minidist.train.checkpoint.manifest import (
+    BadCheckpoint,
+    Manifest,
+    check_same_run,
+    config_in,
+    layout_in,
+    other_versions,
+)
 from minidist.train.checkpoint.restore import check_files, find_checkpoint
 from minidist.train.checkpoint.saver import MODES, Saving
 from minidist.train.config import TrainConfig

@@ -29,7 +29,7 @@ from minidist.train.checks.loosened import check_loosened_options
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.measuring.noise_scale import check_noise_scale
-from minidist.train.replicas.checks import WAYS
+from minidist.train.resilience.checks import WAYS
 from minidist.train.resilience.elastic import run_elastic
 from minidist.train.resilience.rebalance import check_rebalance
 from minidist.train.result import Run, RunOptions

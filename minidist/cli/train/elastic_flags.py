@@ -10,8 +10,7 @@ from minidist.cli.flags import integer, real
 from minidist.train.checkpoint.peers import PeerCopies
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.layout import Layout
-from minidist.train.resilience.elastic import ON_FAILURE, Elasticity
-from minidist.train.resilience.interruption import Interruption
+from minidist.train.resilience.elastic import ON_FAILURE, Elasticity, Interruption
 from minidist.train.result import RunOptions
 
 

@@ -14,7 +14,7 @@ from minidist.show.live.state import Live
 from minidist.show.live.terminal import picture
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.resilience.interruption import Interruption
+from minidist.train.resilience.elastic import Interruption
 
 NUMBERS = 64  # characters for a short bar, steps, loss, speed and both times
 

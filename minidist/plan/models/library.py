@@ -6,7 +6,7 @@ from pathlib import Path
 
 from minidist.plan.cluster.toml_tables import choose, from_table, read_toml
 from minidist.plan.models.shape import ModelShape
-from minidist.train.notation.numerals import shortened, whole_number
+from minidist.train.notation import shortened, whole_number
 
 DATA = Path(__file__).with_name("models.toml")
 LARGEST_SIZE = 10**9  # a thousand times those of the largest models

@@ -17,7 +17,7 @@ from msgspec import convert
 from minidist.files import strict_json
 from minidist.show.figures.timeline import COLOURS
 from minidist.show.live.state import Live
-from minidist.train.resilience.orders import ORDERS, order
+from minidist.train.resilience.faults import ORDERS, order
 
 HERE = Path(__file__).parent
 ORDER_BYTES = 1000  # of an order at most

@@ -8,8 +8,8 @@ from minidist.analysis.steps import kind_of
 from minidist.trace import Event
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.measuring.live import Moment
-from minidist.train.resilience.interruption import Interruption
+from minidist.train.measuring.instruments import Moment
+from minidist.train.resilience.elastic import Interruption
 
 MOST_NEWS = 8  # lines
 

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from minidist import backend
 from minidist.nn.gpt import GPT
 from minidist.overrides import overridable
-from minidist.parallel.tools.regions import Run, overlaps
+from minidist.parallel.tools.regions import Region, Run, overlaps
 from minidist.train.checkpoint.commit import committed, latest
 from minidist.train.checkpoint.disk import Disk, check_regular
-from minidist.train.checkpoint.identity import config_in
-from minidist.train.checkpoint.manifest import ArrayEntry, BadCheckpoint, Manifest, Progress
+from minidist.train.checkpoint.manifest import ArrayEntry, BadCheckpoint, Manifest, Progress, config_in
 from minidist.train.config import TrainConfig
 from minidist.train.share import Share
 
@@ -231,3 +231,24 @@ def restore(manifest: Manifest, read: Read, share: Share) -> Progress:
     share.gpt.load_extra_state(extra)
     manifest.progress.put_into(share.optimizer, share.scaler)
     return manifest.progress
+
+
+def full_arrays(folder: Path, manifest: Manifest, optimizer: bool = False) -> dict[str, np.ndarray]:
+    """The arrays of a checkpoint in their full shapes, as one process has them.
+
+    Args:
+        optimizer: whether to include the optimizer's states.
+    """
+    names = [name for name in manifest.arrays if optimizer or not name.startswith(STATES)]
+    with Files(folder) as files:
+        return {name: _full(manifest, name, files) for name in names}
+
+
+def _full(manifest: Manifest, name: str, files: Files) -> np.ndarray:
+    entry = manifest.arrays[name]
+    return read_part(entry, name, Region.full(entry.shape).runs, files.read).reshape(entry.shape)
+
+
+def export(folder: Path, manifest: Manifest, to: Path, optimizer: bool = False) -> None:
+    """Write ``full_arrays`` to one safetensors file."""
+    save_file(full_arrays(folder, manifest, optimizer), to, metadata={"step": str(manifest.progress.step)})

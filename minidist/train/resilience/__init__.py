@@ -1,1 +1,1 @@
-"""When ranks fail, or are slow: faults to order, elastic training, micro-batches dealt out anew."""
+"""When ranks fail, are slow or compute wrong: faults to order, elastic training, rebalancing, the vote, the replay."""

@@ -10,20 +10,23 @@ What a new start cannot cure ends the run at once: training that diverged, a set
 small, and a failure that comes again in the same step.
 """
 
+import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from minidist.comm.failures import Deadlock, Hang, RankFailed
 from minidist.comm.runtime.launch import Cluster
+from minidist.train.checkpoint.commit import MANIFEST, committed, discard_newer, step_of
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.folder import own_folder
 from minidist.train.checkpoint.manifest import Manifest
+from minidist.train.checkpoint.peers import hand_over, survey
+from minidist.train.checkpoint.restore import is_whole
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.resilience.going_back import go_back
-from minidist.train.resilience.interruption import Attempt, Failure, Interruption, kind_of
+from minidist.train.resilience.faults import Fault
 from minidist.train.resilience.shrink import best_layout
 from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run_in_folder
@@ -32,6 +35,168 @@ ON_FAILURE = ("shrink", "restart")
 NOT_RETRIED = (  # errors that come again wherever the run goes on
     "FloatingPointError", "MemoryError", "_ArrayMemoryError", "ValueError", "BadCheckpoint",
 )  # fmt: skip
+
+
+Failure = RankFailed | Deadlock | Hang
+
+
+@dataclass
+class Interruption:
+    """A failure that a run survived.
+
+    Attributes:
+        step: counted from 0, in which it happened.
+        ranks: that failed; none where nobody could be named, as in a deadlock.
+        why: in one line.
+        before, after: the layouts.
+        resumed: the step with which the run went on.
+        source: where its state came from: the folder of a checkpoint, "the memory of peers", or "the beginning"; ""
+            if the next failure came before that was known.
+        lost: which copies in memory could not be used, and why; "" if none was missing.
+        detect: seconds from the last report of a rank that failed until the failure was known.
+        restart: seconds from then until all ranks were ready to take a step.
+        recompute: seconds that it took to come to ``step`` again.
+    """
+
+    step: int
+    ranks: tuple[int, ...]
+    why: str
+    before: Layout
+    after: Layout
+    resumed: int = 0
+    source: str = ""
+    lost: str = ""
+    detect: float = 0.0
+    restart: float = 0.0
+    recompute: float = 0.0
+
+    def as_dict(self) -> dict:
+        """What ``--json`` writes."""
+        return asdict(self) | {"before": str(self.before), "after": str(self.after)}
+
+
+class Attempt:
+    """What the ranks report of one attempt.
+
+    Args:
+        before: the interruption before it, to which the time of going on is charged.
+        since: when that was known, by ``time.monotonic``.
+        on_event: called for each event too.
+        verified: as below, by the attempts before.
+
+    Attributes:
+        struck: the faults that have.
+        verified: the number of steps after which the state was last known to be right: with which an attempt began,
+            or which the ranks have checked since.
+    """
+
+    def __init__(
+        self, before: Interruption | None, since: float, on_event: Callable[[int, tuple], None], verified: int
+    ) -> None:
+        self.before, self.since, self.pass_on = before, since, on_event
+        self.struck: list[Fault] = []
+        self.verified = verified
+        self.ready: float | None = None
+        self.next_steps: dict[int, int] = {}  # rank -> the step that it is in
+        self.heard: dict[int, float] = {}  # rank -> when it last reported
+
+    def on_event(self, rank: int, event: tuple) -> None:
+        now = self.heard[rank] = time.monotonic()
+        if event[0] == "fault":
+            self.struck.append(event[1])
+        elif event[0] == "verified":
+            self.verified = event[1] + 1  # the event counts steps from 0
+        elif event[0] == "ready":
+            self.next_steps[rank], self.ready = event[1], now
+            self.verified = max(self.verified, event[1])
+            if self.before is not None:
+                self.before.restart = now - self.since
+        elif event[0] == "step":
+            self.next_steps[rank] = event[1] + 1
+            if self.before is not None and event[1] < self.before.step:
+                self.before.recompute = now - self.ready
+        self.pass_on(rank, event)
+
+    def failed(self, error: Failure, layout: Layout, now: float) -> Interruption:
+        """What there is to say of the failure that ended this attempt."""
+        if self.before is not None and self.ready is None:
+            self.before.restart = now - self.since
+        ranks = failed_ranks(error)
+        steps = [step for rank, step in self.next_steps.items() if rank in ranks or not ranks]
+        step = min(steps, default=self.before.resumed if self.before else 0)
+        heard = [when for rank, when in self.heard.items() if rank in ranks or not ranks]
+        why = str(error).splitlines()[0].rstrip(":")
+        return Interruption(step, ranks, why, layout, layout, detect=now - max(heard, default=self.since))
+
+
+def kind_of(error: Failure) -> str:
+    """The name of the exception that ended a rank; of the error itself where that was none."""
+    return error.summary.partition(":")[0] if isinstance(error, RankFailed) else type(error).__name__
+
+
+def failed_ranks(error: Failure) -> tuple[int, ...]:
+    """The ranks that are not to be relied on any longer."""
+    if kind_of(error) == "CorruptedNumbers":  # which every rank raises: the message says whose numbers they were
+        named = re.search(r"\brank (\d+)", error.summary.partition(".")[0])
+        return (int(named[1]),) if named else ()
+    return () if isinstance(error, Deadlock) else error.ranks
+
+
+def go_back(
+    cluster: Cluster,
+    layout: Layout,
+    options: RunOptions,
+    origin: str | None,
+    not_after: int | None,
+    interruption: Interruption,
+    patience: float,
+) -> RunOptions:
+    """Find the newest state to go on from, and give the cluster the size of the layout.
+
+    Args:
+        cluster: of the ranks that survived, if any have.
+        layout: to go on in.
+        options: of the run before.
+        origin: the checkpoint that the run itself began with; None if it began with nothing.
+        not_after: steps after which the numbers are not to be relied on; None for none.
+        interruption: told where the run goes on.
+        patience: as for ``Cluster.run``.
+
+    Returns:
+        The options to go on with.
+    """
+    staying, held = len(cluster.survivors), None
+    if staying:
+        held, interruption.lost = survey(cluster, not_after, patience)
+    folder = newest_intact(options.saving.folder, held or 0, not_after) if options.saving is not None else None
+    origin = origin if origin and Path(origin, MANIFEST).is_file() else None  # --keep may have removed it since
+    if held is not None and folder is None:
+        if staying > layout.world_size:
+            cluster.run(hand_over, layout.world_size, patience=patience)
+        interruption.resumed, interruption.source = held, "the memory of peers"
+    else:
+        held, folder = None, folder or origin
+        interruption.resumed = Manifest.read(Disk(), Path(folder)).progress.step if folder else 0
+        interruption.source = folder or "the beginning"
+    if options.saving is not None:  # at once, since the run may be killed before it begins again
+        discard_newer(Disk(), Path(options.saving.folder), interruption.resumed)
+    cluster.regroup(layout.world_size)
+    return replace(options, resume=folder, recover=held)
+
+
+def newest_intact(folder: str, after: int, not_after: int | None) -> str | None:
+    """The newest checkpoint whose files are as they were written; None without any.
+
+    Args:
+        after: with more steps than so many.
+        not_after: and no more than so many; None for no limit.
+    """
+    disk, root = Disk(), Path(folder)
+    for name in reversed(committed(disk, root)):
+        due = after < step_of(name) and (not_after is None or step_of(name) <= not_after)
+        if due and is_whole(disk, root / name):
+            return str(root / name)
+    return None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,10 @@
               are summed) or message (the next one that it sends)
 
 They are how everything about failures is tested (torchft's ``EventInjector``), and what the demonstration shows.
+
+Faults may be ordered while a run goes on (``minidist train --watch``): a file for each rank, which the rank looks for
+at each step, since the queues of ranks carry nothing from the parent once they train. An order that is not taken yet
+is replaced by the next one.
 """
 
 import os
@@ -15,6 +19,7 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -24,12 +29,40 @@ from minidist.nn.layers import Parameter
 from minidist.nn.random import generator
 from minidist.parallel.tools.regions import Region, place_in_full
 from minidist.train.hooks import StepHook
-from minidist.train.notation.numerals import number, whole_number
-from minidist.train.resilience.orders import CURE, take_order
+from minidist.train.notation import number, whole_number
 from minidist.train.share import Share
 
 KINDS = ("kill", "raise", "hang", "slow", "flip")
 FLIPS = ("weights", "moments", "gradients", "message")
+
+
+CURE = "cure"  # a slow rank is as fast as before
+ORDERS = ("slow:3", CURE, "kill", "raise", "hang", "flip:weights")
+
+
+def order(folder: str | Path, rank: int, what: str) -> None:
+    """Order a fault for a rank's next step: one of ORDERS.
+
+    Raises:
+        ValueError: for another word.
+    """
+    if what not in ORDERS:
+        raise ValueError(f"no fault {what!r} can be ordered while a run goes on: choose from {', '.join(ORDERS)}")
+    written = Path(folder, f"new{rank}")
+    written.write_text(what)
+    os.replace(written, Path(folder, f"rank{rank}"))  # at once, so that no rank reads half of it
+
+
+def take_order(folder: str | Path, rank: int) -> str | None:
+    """What has been ordered for a rank since it last asked."""
+    taken = Path(folder, f"taken{rank}")
+    try:
+        os.replace(Path(folder, f"rank{rank}"), taken)
+    except FileNotFoundError:
+        return None
+    what = taken.read_text()
+    taken.unlink()
+    return what
 
 
 class OrderedFault(RuntimeError):

@@ -11,10 +11,9 @@ from minidist.comm.group import ProcessGroup
 from minidist.nn.data import load_corpus
 from minidist.nn.optim.optimizers import warmup_cosine
 from minidist.show.demos.shared.runs import WarmRanks, diverges
-from minidist.train.batches import Batch
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.share import Share
+from minidist.train.share import Batch, Share
 from minidist.train.step import train_step
 from minidist.train.trainer import train_rank
 from minidist.verify.comparison import ONE_PROCESS

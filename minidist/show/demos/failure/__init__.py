@@ -2,7 +2,7 @@
 
 A real run loses its last rank just before a checkpoint is due. It goes on in another layout, and ends on the
 fingerprint of the run that was never interrupted. A second run records what each rank asks of the disk while it saves.
-The same operations then run on a disk that loses power (train/checkpoint/crashing_disk.py), and minidist itself says
+The same operations then run on a disk that loses power (show/demos/failure/crashing_disk.py), and minidist itself says
 whether it could go on from what is left. In one broken run, the moments of Adam are not loaded; in the other, `latest`
 moves before the ranks' files are flushed.
 """

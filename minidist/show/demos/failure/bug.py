@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from minidist.show.demos.failure.recording import train_recorded
-from minidist.train import around
+from minidist.train import trainer
 from minidist.train.checkpoint import saver
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.manifest import Manifest, Progress
@@ -60,5 +60,5 @@ def restore_without_moments(manifest: Manifest, read: Read, share: Share) -> Pro
 
 def train_forgetful(world, config, layout, options):
     """``train_rank`` with that bug."""
-    with patch.object(around, "restore", restore_without_moments):
+    with patch.object(trainer, "restore", restore_without_moments):
         return train_rank(world, config, layout, options)

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from minidist.comm.runtime.processes.sweep import scratch_folder
+from minidist.show.demos.failure.crashing_disk import CrashingDisk
 from minidist.show.demos.failure.recording import Operation, Recording
 from minidist.train.checkpoint.commit import is_name
-from minidist.train.checkpoint.crashing_disk import CrashingDisk
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.manifest import BadCheckpoint, Manifest
 from minidist.train.checkpoint.restore import check_files, find_checkpoint

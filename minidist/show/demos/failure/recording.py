@@ -11,7 +11,7 @@ from unittest.mock import patch
 from minidist.comm.group import ProcessGroup
 from minidist.comm.runtime.processes.sweep import scratch_folder
 from minidist.show.demos.shared.runs import WarmRanks
-from minidist.train import around
+from minidist.train import trainer
 from minidist.train.checkpoint.commit import LATEST, MANIFEST, name_of
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.saver import Saver, Saving
@@ -79,7 +79,7 @@ def train_recorded(
 ) -> RankResult:
     """``train_rank``, whose log has the rank's disk operations; ``saver`` saves."""
     disk = RecordingDisk()
-    with patch.object(around, "Saver", partial(saver, disk=disk)):
+    with patch.object(trainer, "Saver", partial(saver, disk=disk)):
         result = train_rank(world, config, layout, options)
     return replace(result, log=disk.operations)
 

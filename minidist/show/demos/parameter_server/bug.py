@@ -14,8 +14,8 @@ from minidist.parallel.loosened import arrivals, server
 from minidist.parallel.loosened.arrivals import may_begin
 from minidist.parallel.loosened.server import AsynchronousServer
 from minidist.show.demos.parameter_server.watched import train_watched
-from minidist.train import served
-from minidist.train.served import AsynchronousShare
+from minidist.train import share
+from minidist.train.share import AsynchronousShare
 
 BUG = "the last worker's gradients come twice, and the server applies and counts the copies, too"
 
@@ -61,7 +61,7 @@ def with_copies() -> ExitStack:
     stack = ExitStack()
     for module in (arrivals, server):
         stack.enter_context(patch.object(module, "may_begin", counted_twice))
-    stack.enter_context(patch.object(served, "AsynchronousServer", CreditedTwice))
+    stack.enter_context(patch.object(share, "AsynchronousServer", CreditedTwice))
     stack.enter_context(patch.object(AsynchronousShare, "learning_rates", rates_with_copies))
     return stack
 

@@ -15,8 +15,7 @@ from minidist.train.config import TrainConfig
 from minidist.train.hooks import StepHook
 from minidist.train.layout import Layout
 from minidist.train.result import RankResult, RunOptions
-from minidist.train.served import ServedModel
-from minidist.train.share import Share
+from minidist.train.share import ServedModel, Share
 
 NEVER = 1_000_000  # a step that no run reaches: its samples measure the loss
 SAMPLES = 128

@@ -14,10 +14,20 @@ from minidist.train.checkpoint.saver import Saver
 from minidist.train.config import TrainConfig
 from minidist.train.hooks import StepHook
 from minidist.train.layout import Layout
-from minidist.train.replicas.notes import Noted, Notes
-from minidist.train.replicas.parts import GRADIENT, LOSS, Element, largest_difference
-from minidist.train.replicas.replay import Kept, TakeStep, exchange, first_difference, judge, replay
-from minidist.train.replicas.vote import NAMING, Disagreement, outvoted, vote, voters
+from minidist.train.resilience.replay import Kept, TakeStep, exchange, first_difference, judge, replay
+from minidist.train.resilience.vote import (
+    GRADIENT,
+    LOSS,
+    NAMING,
+    Disagreement,
+    Element,
+    Noted,
+    Notes,
+    largest_difference,
+    outvoted,
+    vote,
+    voters,
+)
 from minidist.train.share import Share
 
 WAYS = ("auto", "vote", "replay")

@@ -1,9 +1,11 @@
-"""Numbers as layouts and flags write them.
+"""How layouts, flags and tables are written as text: settings as ``key=value,key=value``, and numbers.
 
 Python's ``int`` takes more than anyone means to write: ``1_0`` is 10 to it, and so are the digits of other scripts
 (``１０``). And ``str.isdigit`` takes what ``int`` refuses, such as ``²``.
 """
 
+from dataclasses import fields
+from difflib import get_close_matches
 from math import isnan
 
 LARGEST = 2**63 - 1  # what a 64-bit integer holds
@@ -47,3 +49,35 @@ def shortened(text: str) -> str:
     """The text, or its beginning if it is longer than any number that is meant; without control characters."""
     text = "".join(c if c.isprintable() else "\ufffd" for c in text)
     return text if len(text) <= 40 else f"{text[:20]}... ({len(text)} characters)"
+
+
+READERS = {int: whole_number, float: number, str: str}
+
+
+def read_settings(text: str, kind: type, what: str) -> dict:
+    """The values that a text gives to fields of a dataclass, of their types: int, float or str.
+
+    Raises:
+        ValueError: for an unknown key, a key given twice, or a value of the wrong kind. ``what`` names the text.
+    """
+    types = {field.name: field.type for field in fields(kind)}
+    settings: dict = {}
+    for part in text.replace(" ", "").split(","):
+        key, equals, value = part.partition("=")
+        if key not in types or not equals:
+            near = get_close_matches(key, types, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near and key not in types else ""
+            raise ValueError(f"{what} {text!r}: {part!r} is not key=value with a key of {', '.join(types)}{hint}")
+        if key in settings:
+            raise ValueError(f"{what} {text!r}: {key} is given twice")
+        try:
+            settings[key] = READERS[types[key]](value)
+        except ValueError as error:
+            raise ValueError(f"{what} {text!r}: {key}={error}") from None
+    return settings
+
+
+def write_settings(value, default: str) -> str:
+    """The settings of a dataclass that differ from its defaults, as ``read_settings`` reads them; else ``default``."""
+    changed = [f"{f.name}={getattr(value, f.name)}" for f in fields(value) if getattr(value, f.name) != f.default]
+    return ",".join(changed or [default])

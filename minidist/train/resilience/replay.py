@@ -24,9 +24,7 @@ from minidist.comm.point_to_point import irecv, isend
 from minidist.train.checkpoint.manifest import Progress
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.replicas.notes import Noted, Notes
-from minidist.train.replicas.parts import EXTRA, IN_A_STEP, MODEL, Key
-from minidist.train.replicas.vote import odd_ones_out
+from minidist.train.resilience.vote import EXTRA, IN_A_STEP, MODEL, Key, Noted, Notes, odd_ones_out
 from minidist.train.share import Share
 
 TakeStep = Callable[[Share, int], float]  # takes a step, by its number, and returns its loss

@@ -1,1 +1,0 @@
-"""How layouts, flags and tables are written as text."""

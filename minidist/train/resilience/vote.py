@@ -1,0 +1,272 @@
+"""The vote: ranks that must hold the same bits compare digests, and the majority is believed.
+
+Replicas that data parallelism keeps in step are copies of each other, which no memory error changes together. Two that
+differ say that one is wrong; three or more say which.
+
+**What a vote cannot see.** A number that is wrong before it is summed over the replicas is in all of them afterwards:
+they agree. A rank that receives a wrong number from another is the odd one out, not the sender. And what only one
+rank holds has nothing to compare with. The replay (replay.py) finds those. For it a rank notes the gradients too that
+it has computed itself, before they meet another rank's.
+"""
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
+from functools import partial
+
+import numpy as np
+
+from minidist import backend
+from minidist.comm.group import ProcessGroup
+from minidist.nn.layers import Parameter
+from minidist.overrides import overridable
+from minidist.parallel.tools.messages import texts_of_all
+from minidist.parallel.tools.regions import Region, Run, place_in_full
+from minidist.train.share import Share
+
+# Kinds of parts. Those of the optimizer have the names of the fingerprint: "" for weights, "exp_avg.", "exp_avg_sq.".
+GRADIENT, WEIGHTS, MODEL, EXTRA, LOSS = "gradient.", "", "model.", "extra.", "loss."
+IN_A_STEP = ((GRADIENT,), ("exp_avg.", "exp_avg_sq."), (WEIGHTS,), (MODEL, EXTRA, LOSS))  # in the order it makes them
+TITLES = {GRADIENT: "gradient of ", "exp_avg.": "exp_avg of ", "exp_avg_sq.": "exp_avg_sq of ", MODEL: "gathered "}
+
+
+@dataclass(frozen=True)
+class Key:
+    """Which part. Two ranks with the same key must hold the same bits, unless it is a gradient, which no sum has met.
+
+    Attributes:
+        kind: of the array: of a gradient, the weights that the optimizer updates, one of its states of them, the
+            weights that the model computes with where these are others (16 bits wide, or gathered), ...
+        name: of the parameter.
+        runs: where the part is in the full array: see parallel/tools/regions.py.
+        shape: of the full array.
+    """
+
+    kind: str
+    name: str
+    runs: tuple[Run, ...] = ()
+    shape: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{TITLES.get(self.kind, '')}{self.name}"
+
+    @classmethod
+    def of(cls, kind: str, name: str, runs: list, shape: list) -> "Key":
+        """The key that JSON made lists of."""
+        return cls(kind, name, tuple(map(tuple, runs)), tuple(shape))
+
+    def index(self, place: int) -> tuple[int, ...]:
+        """Where in the full array the element at ``place`` of this part is."""
+        return tuple(map(int, np.unravel_index(place_in_full(self.runs, place), self.shape)))
+
+
+class Parts:
+    """All parts that one rank holds of a run's state.
+
+    Attributes:
+        get: for each key a function that returns the array as it is now.
+    """
+
+    def __init__(self, share: Share) -> None:
+        model, optimizer = share.model, share.optimizer
+        self.get: dict[Key, Callable] = {}
+        for kind, arrays in optimizer.kinds.items():
+            self._add(kind, model.regions(), {name: partial(arrays.get, name) for name in arrays}, model.shapes)
+        trained = {parameter.name: partial(getattr, parameter, "data") for parameter in model.trained}
+        self._add(WEIGHTS, model.regions(), trained, model.shapes)
+        other = set(model.local.parameters()) - set(model.trained)
+        computing = {parameter.name: partial(getattr, parameter, "data") for parameter in other}
+        self._add(MODEL, model.model_regions(), dict(sorted(computing.items())), model.shapes)
+        extra = share.gpt.extra_state()
+        regions = {name: Region.full(array.shape) for name, array in extra.items()}
+        getters = {name: lambda name=name: share.gpt.extra_state()[name] for name in extra}
+        self._add(EXTRA, regions, getters, {name: array.shape for name, array in extra.items()})
+
+    def _add(self, kind: str, regions: dict[str, Region], getters: dict[str, Callable], shapes: dict) -> None:
+        for name, get in getters.items():
+            if name in regions:  # weights that the model gathers when it needs them are nowhere between steps
+                self.get[Key(kind, name, regions[name].runs, tuple(shapes[name]))] = get
+
+    def on_host(self, key: Key) -> np.ndarray:
+        """The part, flat, in host memory. It may be the array itself."""
+        return np.ascontiguousarray(backend.to_host(self.get[key]())).reshape(-1)
+
+
+def digest(array: np.ndarray) -> str:
+    """64 bits of the SHA-256 of an array's bytes: two arrays with other bits share them once in 2^64 times."""
+    return hashlib.sha256(array).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Element:
+    """Where two copies of a part differ most.
+
+    Attributes:
+        size: of the difference, relative to the root mean square of the part.
+        name: of the array.
+        index: in the full array.
+        values: there, in both copies.
+    """
+
+    size: float
+    name: str
+    index: tuple[int, ...]
+    values: tuple[float, float]
+
+    def __str__(self) -> str:
+        return f"{self.name}[{', '.join(map(str, self.index))}]"
+
+
+def largest_difference(key: Key, one: np.ndarray, other: np.ndarray) -> Element | None:
+    """Where two copies (n,) of a part differ most; None if nowhere."""
+    places = np.flatnonzero(one.view(f"u{one.itemsize}") != other.view(f"u{other.itemsize}"))
+    if not places.size:
+        return None
+    with np.errstate(all="ignore"):  # what is corrupted may be anything, infinity too
+        differences = np.abs(one[places].astype(np.float64) - other[places])
+        differences = np.where(np.isnan(differences), np.inf, differences)
+        typical = np.sqrt(np.mean(np.square(other, dtype=np.float64)))
+        place = int(places[differences.argmax()])
+        size = float(differences.max() / typical) if 0 < typical < np.inf else float("inf")
+    return Element(size, str(key), key.index(place), (float(one[place]), float(other[place])))
+
+
+Noted = list[list[str]]  # for each step, and before the first, the digest of every key
+
+
+class OwnGradients:
+    """Hashes each gradient whenever backward has completed it, ahead of whoever sends it."""
+
+    def __init__(self, parameters: Sequence[Parameter]) -> None:
+        self.names = [parameter.name for parameter in parameters]
+        self.clear()
+        for parameter in parameters:
+            parameter.hooks.insert(0, self.add)
+
+    def clear(self) -> None:
+        self.hashes = {name: hashlib.sha256() for name in self.names}
+
+    def add(self, parameter: Parameter) -> None:
+        self.hashes[parameter.name].update(np.ascontiguousarray(backend.to_host(parameter.grad)))
+
+    def take(self) -> list[str]:
+        """The digests of a step, which ends."""
+        found = [sha.hexdigest()[:16] for sha in self.hashes.values()]
+        self.clear()
+        return found
+
+
+class Notes:
+    """The notes of one rank on one computation of some steps.
+
+    Args:
+        share: whose numbers.
+        gradients: whether to note the rank's own gradients too.
+
+    Attributes:
+        keys: what is noted, in this order.
+        noted: the digests, first of the state before the first of these steps.
+    """
+
+    def __init__(self, share: Share, gradients: bool) -> None:
+        self.parts = Parts(share)
+        self.own = OwnGradients(share.model.local.parameters() if gradients else ())
+        self.keys = [*(Key(GRADIENT, name) for name in self.own.names), *self.parts.get, Key(LOSS, "the loss")]
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget all steps so far: the next one is the first."""
+        self.noted: Noted = []
+        self.after_step(0.0)
+
+    def after_step(self, loss: float) -> None:
+        state = [digest(self.parts.on_host(key)) for key in self.parts.get]
+        self.noted.append([*self.own.take(), *state, digest(np.float64([loss]))])
+
+    def of_all(self, world: ProcessGroup) -> list[Noted]:
+        """The digests of all ranks."""
+        lines = "\n".join(" ".join(digests) for digests in self.noted)
+        return [[line.split(" ") for line in text.split("\n")] for text in texts_of_all(lines, world)]
+
+    def keys_of_all(self, world: ProcessGroup) -> list[list[Key]]:
+        """The keys of all ranks."""
+        mine = json.dumps([astuple(key) for key in self.keys])
+        return [[Key.of(*key) for key in json.loads(text)] for text in texts_of_all(mine, world)]
+
+
+NAMING = 3  # voters, of whom one can be outvoted
+
+
+@overridable
+def odd_ones_out(digests: list[str]) -> list[int] | None:
+    """Who disagrees with the majority.
+
+    Args:
+        digests: of each voter.
+
+    Returns:
+        The places in the list of those that have another digest than more than half of all voters; [] if all agree.
+        None if no digest has more than half: then nobody can be named.
+    """
+    ((digest, count),) = Counter(digests).most_common(1)
+    if 2 * count <= len(digests):
+        return None
+    return [place for place, other in enumerate(digests) if other != digest]
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """Ranks that hold the same part, in other bits.
+
+    Attributes:
+        voters: all ranks that hold it.
+        odd: those among them that are wrong; None if that cannot be told.
+    """
+
+    key: Key
+    voters: list[int]
+    odd: list[int] | None
+
+
+def voters(keys: list[list[Key]]) -> dict[Key, list[tuple[int, int]]]:
+    """Return who holds each part that ranks must agree on: pairs of a rank and the place in its list of keys."""
+    found: dict[Key, list[tuple[int, int]]] = {}
+    for rank, mine in enumerate(keys):
+        for place, key in enumerate(mine):
+            if key.kind != GRADIENT:  # of other samples on each rank
+                found.setdefault(key, []).append((rank, place))
+    return found
+
+
+def vote(keys: list[list[Key]], noted: list[Noted]) -> tuple[int, list[Disagreement]]:
+    """Compare what ranks noted.
+
+    Args:
+        keys: of each rank, what it noted.
+        noted: of each rank, the digests.
+
+    Returns:
+        The first place in the notes at which ranks disagree, and about what. (-1, []) if they agree throughout.
+    """
+    holders = voters(keys)
+    for time in range(len(noted[0])):
+        found = []
+        for key, places in holders.items():
+            ranks = [rank for rank, _ in places]
+            odd = odd_ones_out([noted[rank][time][place] for rank, place in places])
+            if odd is None or odd:
+                found.append(Disagreement(key, ranks, None if odd is None else [ranks[place] for place in odd]))
+        if found:
+            return time, found
+    return -1, []
+
+
+def outvoted(found: list[Disagreement]) -> int | None:
+    """The one rank that all these disagreements are about; None if there is no such rank."""
+    named = {rank for disagreement in found for rank in disagreement.odd or ()}
+    if len(named) != 1:
+        return None
+    (rank,) = named
+    return rank if all(rank in disagreement.voters for disagreement in found) else None
