@@ -15,8 +15,9 @@ from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train.config import OPTIMIZERS, TrainConfig
-from minidist.train.layout import GRAD_SYNCS, SYNCS, Layout
+from minidist.train.layout import Layout
 from minidist.train.notation import number, whole_number
+from minidist.train.rules import GRAD_SYNCS, SYNCS
 
 HELP = {
     # of Layout

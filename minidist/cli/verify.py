@@ -24,10 +24,10 @@ from minidist.course.learner.implementations import (
     training_on,
 )
 from minidist.plan.memory_check import check_memory
-from minidist.train.checks.loosened import loosened_by
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import Run
+from minidist.train.rules import loosened_by
 from minidist.verify.comparison import ONE_PROCESS, Difference, agrees, check_exact, first_difference, verify
 from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS
 

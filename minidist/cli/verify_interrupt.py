@@ -6,9 +6,9 @@ from rich.console import Console
 from rich.text import Text
 
 from minidist.cli.output import json_output, write_outputs
-from minidist.train.checks.loosened import loosened_by
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.rules import loosened_by
 from minidist.verify.interruption import covering_interruptions, run_interrupted
 
 

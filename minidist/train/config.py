@@ -15,11 +15,10 @@ from math import frexp, isfinite
 from minidist.nn.gpt import GPTConfig
 from minidist.nn.moe.config import MoEConfig
 from minidist.nn.precision.policy import POLICIES
-from minidist.parallel.data import share_of
 from minidist.parallel.pipeline import spread
-from minidist.train.checks.loosened import check_loosened_run
 from minidist.train.layout import Layout
 from minidist.train.notation import LARGEST, whole_number
+from minidist.train.rules import check, of_loosened_run, of_run
 
 OPTIMIZERS = ("adamw", "lamb", "sgd")
 MOE = tuple(field.name for field in fields(MoEConfig))  # the settings of experts
@@ -109,7 +108,7 @@ class TrainConfig:
     context: int = 64  # tokens
     global_batch: int = 48  # samples in a step, over all ranks
     micro_batch: int = 2  # samples per forward and backward pass: the grain that no layout cuts
-    rampup_batch_size: str = ""  # START,INCREMENT,SAMPLES, where it is smaller at first: see ramp.py
+    rampup_batch_size: str = ""  # START,INCREMENT,SAMPLES, where it is smaller at first: see Ramp
     steps: int = 100
     optimizer: str = "adamw"  # or lamb: see nn/optim/lamb.py; or sgd, without momentum
     lr: float = 3e-3
@@ -243,105 +242,14 @@ class TrainConfig:
         return sum(map(self.batch_at, steps)) * self.context
 
     def check(self, layout: Layout) -> None:
-        """Raises ValueError where this run cannot be split that way. Called before any rank starts."""
-        check_loosened_run(self, layout)
-        if self.ramp:
-            for size in self.ramp.sizes:
-                try:
-                    replace(self, global_batch=size, rampup_batch_size="").check(layout)
-                except ValueError as error:
-                    raise ValueError(
-                        f"rampup_batch_size {self.rampup_batch_size} has steps of {size}: {error}"
-                    ) from None
+        """Raises ValueError where this run cannot be split that way (rules.py). Called before any rank starts."""
+        check(of_loosened_run(self, layout))
+        if not self.ramp:
+            check(of_run(self, layout))
             return
-        if layout.dp > self.micro_batches:
-            raise ValueError(
-                f"dp={layout.dp} needs at least {layout.dp} micro-batches, but global_batch {self.global_batch} / "
-                f"micro_batch {self.micro_batch} makes {self.micro_batches}; enlarge the one or reduce the other"
-            )
-        if self.heads % layout.tp:
-            raise ValueError(
-                f"tp={layout.tp} does not divide the {self.heads} attention heads, which are what it splits: choose tp "
-                f"from {', '.join(str(n) for n in range(1, self.heads + 1) if self.heads % n == 0)}, or other heads"
-            )
-        chunk = self.context // self.sequence_chunks
-        if layout.sp and chunk % layout.tp:
-            what, each = ("sequence", "a context") if self.sequence_chunks == 1 else ("sequence chunks", "chunks")
-            raise ValueError(
-                f"sp=1 splits the {what} over the tp={layout.tp} ranks, which do not divide {each} of "
-                f"{chunk} tokens: choose a multiple of {layout.tp}"
-            )
-        if layout.ep > 1:
-            self._check_experts(layout)
-        if layout.cp > 1:
-            self._check_context(layout)
-        if layout.pp > 1:
-            self._check_pipeline(layout)
-
-    def _check_experts(self, layout: Layout) -> None:
-        if not self.experts:
-            raise ValueError(
-                f"ep={layout.ep} shares experts among ranks, and this model has none: set experts to a multiple of "
-                f"{layout.ep}"
-            )
-        if self.experts % layout.ep:
-            fitting = [n for n in range(1, layout.dp + 1) if layout.dp % n == 0 and self.experts % n == 0]
-            raise ValueError(
-                f"ep={layout.ep} does not divide the {self.experts} experts: choose ep from "
-                f"{', '.join(map(str, fitting))}, or a multiple of {layout.ep} experts"
-            )
-        if layout.pp > 1 and self.micro_batches % layout.dp:
-            raise ValueError(
-                f"with ep={layout.ep} ranks meet in every micro-batch, so in a pipeline all of them need as many: "
-                f"dp={layout.dp} does not divide the {self.micro_batches} of global_batch {self.global_batch} / "
-                f"micro_batch {self.micro_batch}; change one of them"
-            )
-
-    def _check_context(self, layout: Layout) -> None:
-        parts = layout.least_chunks
-        if self.sequence_chunks % parts:
-            fitting = [n for n in range(parts, self.context + 1, parts) if self.context % n == 0][:4]
-            numbers = f"sequence_chunks to {' or '.join(map(str, fitting))}" if fitting else "another cp or context"
-            why = f"{parts // layout.cp} part{'s' * (parts > layout.cp)} of the sequence on each rank"
-            raise ValueError(
-                f"cp={layout.cp} by {layout.cp_kind} needs {why}, and sequence_chunks {self.sequence_chunks} is not a "
-                f"multiple of {parts}: with a context of {self.context} tokens, set {numbers}"
-            )
-        heads = self.heads // layout.tp
-        if layout.cp_kind == "ulysses" and heads % layout.cp:
-            fitting = [n for n in range(2, heads + 1) if heads % n == 0]
-            raise ValueError(
-                f"cp={layout.cp} by ulysses splits the {heads} attention heads of a rank"
-                + (f" ({self.heads} over tp={layout.tp})" if layout.tp > 1 else "")
-                + ", which it must divide: "
-                + (f"choose cp from {', '.join(map(str, fitting))}, or " if fitting else "choose ")
-                + "another cp_kind, which splits no heads"
-            )
-
-    def _check_pipeline(self, layout: Layout) -> None:
-        count, chosen = layout.stage_count, layout.layers_of_stages
-        if chosen and sum(chosen) != self.layers:
-            raise ValueError(f"stages={layout.stages} makes {sum(chosen)} layers, but the model has {self.layers}")
-        if self.layers < count:
-            kind = f"{count} stages" if layout.virtual == 1 else f"{layout.pp} x {layout.virtual} = {count} stages"
-            raise ValueError(
-                f"{layout} makes {kind}, more than the {self.layers} layers: each stage needs one at least"
-            )
-        least = len(share_of(layout.dp - 1, layout.dp, self.micro_batches))
-        most = len(share_of(0, layout.dp, self.micro_batches))
-        if least != most and (layout.zero == 3 or (layout.zero == 2 and layout.grad_sync == "micro_batch")):
-            raise ValueError(
-                f"zero={layout.zero} with pp={layout.pp} communicates in every micro-batch, so all ranks need as many: "
-                f"dp={layout.dp} does not divide the {self.micro_batches} of global_batch {self.global_batch} / "
-                f"micro_batch {self.micro_batch}; change one of them"
-            )
-        if layout.schedule == "interleaved" and (least % layout.pp or most % layout.pp):
-            raise ValueError(
-                f"the interleaved schedule takes micro-batches in rounds of pp={layout.pp}, but global_batch "
-                f"{self.global_batch} / micro_batch {self.micro_batch} / dp={layout.dp} makes {least}"
-                + (f" or {most}" if most > least else "")
-                + " on a rank: change one of them"
-            )
+        for size in self.ramp.sizes:
+            for words in of_run(replace(self, global_batch=size, rampup_batch_size=""), layout):
+                raise ValueError(f"rampup_batch_size {self.rampup_batch_size} has steps of {size}: {words}")
 
     def stages(self, layout: Layout) -> list[int]:
         """How many layers each stage of the pipeline has."""

@@ -3,19 +3,9 @@
 from dataclasses import dataclass
 from math import inf
 
-from minidist.comm.collectives import ALL_GATHER, ALL_REDUCE
-from minidist.comm.transports.shared_memory.segment import MAX_RANKS
-from minidist.nn.recompute import MODES
-from minidist.parallel.context import KINDS, parts_of
-from minidist.parallel.data import SYNCS as TIGHT_SYNCS
-from minidist.parallel.tools.schedules import SCHEDULES
-from minidist.train.checks.loosened import check_loosened
-from minidist.train.checks.nodes import check_nodes
+from minidist.parallel.context import parts_of
 from minidist.train.notation import read_settings, whole_number, write_settings
-
-SYNCS = (*TIGHT_SYNCS, "delayed", "server", "async", "local")  # the last four loosen the step
-GRAD_SYNCS = ("micro_batch", "step")
-ZERO_ALGORITHMS = tuple(ALL_GATHER)  # reduce-scatter has the same
+from minidist.train.rules import SERVED, check, of_layout
 
 
 @dataclass(frozen=True)
@@ -23,10 +13,10 @@ class Layout:
     """Everything that may differ between two runs whose fingerprints must agree.
 
     The last fields loosen the ranks' steps from one another. Only in their trivial settings do such runs agree with one
-    process (checks/loosened.py: ``why_it_differs``).
+    process (rules.py: ``why_it_differs``).
 
     Raises:
-        ValueError: for a value that no run can have, naming it and what it may be.
+        ValueError: for a value that no run can have, naming it and what it may be (rules.py).
     """
 
     dp: int = 1  # data-parallel ranks
@@ -60,104 +50,11 @@ class Layout:
     error_feedback: int = 1  # 0: what compression leaves out is lost
 
     def __post_init__(self) -> None:
-        for key, kind in (("dp", "data"), ("tp", "tensor"), ("cp", "context"), ("pp", "pipeline")):
-            if not 1 <= getattr(self, key) <= MAX_RANKS:
-                raise ValueError(
-                    f"{key}={getattr(self, key)}: the number of {kind}-parallel ranks must be from 1 to {MAX_RANKS}"
-                )
-        _choice("algorithm", self.algorithm, ("auto", *ALL_REDUCE))
-        _choice("sync", self.sync, SYNCS)
-        if not self.bucket_mb > 0:
-            raise ValueError(f"bucket_mb={self.bucket_mb:g}: a bucket must be larger than 0 MiB")
-        if self.sp not in (0, 1):
-            raise ValueError(f"sp={self.sp}: choose 0 or 1")
-        if self.sp and self.tp == 1:
-            raise ValueError(
-                "sp=1 splits the sequence over tensor-parallel ranks, and tp=1 has none: set tp to 2 or more"
-            )
-        _choice("cp_kind", self.cp_kind, KINDS)
-        if self.cp == 1 and self.cp_kind != Layout.cp_kind:
-            raise ValueError(
-                f"cp_kind={self.cp_kind} is for context parallelism, and cp=1 is none: set cp to 2 or more"
-            )
-        _choice("recompute", self.recompute, MODES)
-        check_loosened(self)
-        if self.world_size > MAX_RANKS:
-            raise ValueError(f"{self} makes {self.world_size} ranks, and there may be {MAX_RANKS} at most")
-        self._check_experts()
-        self._check_zero()
-        self._check_pipeline()
-        check_nodes(self)
-
-    def _check_experts(self) -> None:
-        if not 1 <= self.ep <= MAX_RANKS:
-            raise ValueError(f"ep={self.ep}: the number of expert-parallel ranks must be from 1 to {MAX_RANKS}")
-        if self.dp % self.ep:
-            fitting = [n for n in range(1, self.dp + 1) if self.dp % n == 0]
-            raise ValueError(
-                f"ep={self.ep} data-parallel ranks share the experts, and do not divide dp={self.dp}: choose ep from "
-                f"{', '.join(map(str, fitting))}, or dp from {self.ep}, {2 * self.ep}, {3 * self.ep}, ..."
-            )
-        if self.ep > 1 and self.shard:
-            raise ValueError(
-                f"shard={self.shard} is one number of ranks, and with ep={self.ep} experts have fewer replicas than "
-                "the rest of the model: leave shard 0, which shards each parameter over all of its replicas"
-            )
-
-    def _check_zero(self) -> None:
-        if self.zero not in (0, 1, 2, 3):
-            raise ValueError(f"zero={self.zero}: ZeRO has the stages 1, 2 and 3, and 0 is plain data parallelism")
-        for key in ("prefetch", "reshard_after_forward"):
-            if getattr(self, key) not in (0, 1):
-                raise ValueError(f"{key}={getattr(self, key)}: choose 0 or 1")
-        if self.zero and self.replicas == 1:
-            raise ValueError(
-                f"zero={self.zero} shards over data-parallel and context-parallel ranks, and dp=1 has none: "
-                "set dp or cp to 2 or more"
-            )
-        if self.shard and not self.zero:
-            raise ValueError(f"shard={self.shard} is for ZeRO: set zero to 1, 2 or 3 as well")
-        if self.shard < 0 or (self.shard and self.replicas % self.shard):
-            ranks = f"dp={self.dp}" if self.cp == 1 else f"dp x cp = {self.replicas}"
-            raise ValueError(f"shard={self.shard} must divide {ranks}: each group of so many ranks holds one copy")
-        if self.zero != 3 and (self.prefetch or not self.reshard_after_forward):
-            raise ValueError("prefetch and reshard_after_forward are about gathered parameters: they need zero=3")
-        _choice("grad_sync", self.grad_sync, GRAD_SYNCS)
-        if self.zero < 2 and self.grad_sync != Layout.grad_sync:
-            raise ValueError(f"grad_sync={self.grad_sync} is about sharded gradients: it needs zero=2 or zero=3")
-        if self.zero and (self.sync, self.bucket_mb) != (Layout.sync, Layout.bucket_mb):
-            raise ValueError(f"zero={self.zero} sums gradients block by block: leave sync and bucket_mb as they are")
-        if self.zero and self.algorithm not in ("auto", *ZERO_ALGORITHMS):
-            *others, last = ("auto", *ZERO_ALGORITHMS)
-            raise ValueError(
-                f"algorithm={self.algorithm} is an all-reduce, which zero={self.zero} does not make: choose "
-                f"{', '.join(others)} or {last}, of its reduce-scatters and all-gathers"
-            )
-
-    def _check_pipeline(self) -> None:
-        _choice("schedule", self.schedule, tuple(SCHEDULES))
-        if self.virtual < 1:
-            raise ValueError(f"virtual={self.virtual}: a rank has at least one stage")
+        if self.sync in SERVED and not self.servers:
+            object.__setattr__(self, "servers", 1)  # one rank at least has to hold the parameters
         if self.virtual > 1 and self.schedule == Layout.schedule:
             object.__setattr__(self, "schedule", "interleaved")  # the only one that has several stages on a rank
-        if self.virtual > 1 and self.schedule != "interleaved":
-            raise ValueError(f"virtual={self.virtual} needs schedule=interleaved, not {self.schedule}")
-        if self.pp == 1:
-            for key in ("schedule", "virtual", "stages"):
-                if getattr(self, key) != getattr(Layout, key):
-                    raise ValueError(
-                        f"{key}={getattr(self, key)} is for a pipeline, and pp=1 is none: set pp to 2 or more"
-                    )
-            return
-        if self.prefetch and self.virtual > 1:
-            raise ValueError("prefetch=1 cannot know which of several stages a rank runs next: leave it 0 with virtual")
-        if self.stages:
-            counts = self.layers_of_stages
-            if len(counts) != self.stage_count:
-                raise ValueError(
-                    f"stages={self.stages} has {len(counts)} stages, but pp={self.pp} x virtual={self.virtual} makes "
-                    f"{self.stage_count}"
-                )
+        check(of_layout(self))
 
     @property
     def world_size(self) -> int:
@@ -208,8 +105,3 @@ class Layout:
             ValueError: for an unknown key, a key given twice, or a value of the wrong kind.
         """
         return cls(**read_settings(text, cls, "layout"))
-
-
-def _choice(key: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{key}={value}: choose from {', '.join(choices)}")

@@ -5,7 +5,7 @@ splits sequences, pp splits layers, and the data axis, plain or ZeRO, comes last
 With ep there are two data axes, one of them for the experts, inside the axis that shares these out. Local SGD comes
 first: it joins workers, and all other axes are within one.
 Each implements the protocol in parallel/axis.py. The ``ParallelModel`` that comes back asks them in turn, and knows
-none of them. (Which axes can be combined is in layout.py.)
+none of them. (Which axes can be combined is in rules.py.)
 """
 
 from collections.abc import Callable, Sequence
@@ -39,9 +39,9 @@ from minidist.parallel.tools.regions import Region
 from minidist.parallel.tools.schedule_check import check_schedule
 from minidist.parallel.tools.schedules import Action, schedule
 from minidist.parallel.zero import Zero
-from minidist.train.checks.loosened import linear
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.rules import linear
 
 
 def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfig) -> "ParallelModel":

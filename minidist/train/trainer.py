@@ -27,19 +27,19 @@ from minidist.train.checkpoint.manifest import Manifest, manifest_of
 from minidist.train.checkpoint.peers import Peers, forget, recover
 from minidist.train.checkpoint.restore import Files, restore
 from minidist.train.checkpoint.saver import Saver, Snapshots
-from minidist.train.checks.loosened import check_loosened_options
 from minidist.train.config import TrainConfig
 from minidist.train.fingerprint import fingerprint
 from minidist.train.hooks import Counts, Digests, StepHook
 from minidist.train.layout import Layout
 from minidist.train.measuring.evaluate import Evaluation
 from minidist.train.measuring.instruments import Instruments, Live, Reports, traced_from
-from minidist.train.measuring.noise_scale import NoiseScales, check_noise_scale
+from minidist.train.measuring.noise_scale import NoiseScales
 from minidist.train.resilience.checks import ReplicaChecks
 from minidist.train.resilience.faults import Faults
-from minidist.train.resilience.rebalance import Rebalance, check_rebalance
+from minidist.train.resilience.rebalance import Rebalance
 from minidist.train.resilience.replay import TakeStep
 from minidist.train.result import RankResult, Run, RunOptions
+from minidist.train.rules import check_options
 from minidist.train.share import Batch, Share
 from minidist.train.step import train_step
 
@@ -85,14 +85,9 @@ def run_in_folder(
 ) -> Run:  # fmt: skip
     """``run``, in a folder that is this run's own already."""
     config.check(layout)
-    if options.rebalance:
-        check_rebalance(layout, config)
-    if options.noise_scale:
-        check_noise_scale(config, layout)
+    check_options(config, layout, options)
     if cluster.world_size != layout.world_size:
         raise ValueError(f"layout {layout} needs {layout.world_size} ranks, but the cluster has {cluster.world_size}")
-    if options.check_by == "vote" and layout.world_size == 1:
-        raise ValueError("--check-by vote compares ranks, and there is one: choose auto or replay")
     started = time.perf_counter()
 
     def on_report(rank: int, event: tuple) -> None:
@@ -100,7 +95,6 @@ def run_in_folder(
         if on_step is not None and rank == 0 and event[0] == "step":
             on_step(*event[1:3])
 
-    check_loosened_options(layout, options)
     ranks = cluster.run(rank_function or train_rank, config, layout, options, patience=patience, on_report=on_report)
     return Run(layout, config, ranks, time.perf_counter() - started)
 

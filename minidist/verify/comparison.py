@@ -10,10 +10,10 @@ import numpy as np
 from minidist.comm.runtime.launch import Cluster
 from minidist.comm.runtime.new_cluster import new_cluster
 from minidist.comm.runtime.warm import preload
-from minidist.train.checks.loosened import why_it_differs
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RankResult, Run, RunOptions
+from minidist.train.rules import why_it_differs
 from minidist.train.trainer import run
 from minidist.verify.ulps import in_words, ulps_between
 

@@ -16,10 +16,10 @@ from minidist.nn.precision.policy import POLICIES
 from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS
 from minidist.parallel.tools.schedules import SCHEDULES
-from minidist.train.checks.loosened import check_loosened_run
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import Run, RunOptions
+from minidist.train.rules import check, of_loosened_run
 from minidist.train.trainer import run
 from minidist.verify.comparison import agrees
 
@@ -145,7 +145,7 @@ def _fits(config: TrainConfig, layout: Layout) -> bool:
     if layout.ep > 1 and not config.experts:
         return False
     try:
-        check_loosened_run(config, layout)  # all else holds for every precision, with experts or without
+        check(of_loosened_run(config, layout))  # all else holds for every precision, with experts or without
     except ValueError:
         return False
     return True

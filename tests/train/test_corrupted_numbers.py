@@ -11,7 +11,6 @@ from choosing import long
 
 from minidist.comm import RankFailed
 from minidist.nn.optim import optimizers
-from minidist.train.checks.loosened import loosened_by
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.resilience import checks
@@ -20,6 +19,7 @@ from minidist.train.resilience.faults import Fault
 from minidist.train.resilience.replay import wrong_computation
 from minidist.train.resilience.vote import odd_ones_out
 from minidist.train.result import RunOptions
+from minidist.train.rules import loosened_by
 from minidist.train.trainer import run, train_rank
 from minidist.verify.layouts import DEFAULT_LAYOUTS
 

@@ -33,12 +33,12 @@ from minidist.train.checkpoint.manifest import Manifest
 from minidist.train.checkpoint.peers import PeerCopies
 from minidist.train.checkpoint.restore import full_arrays, is_whole
 from minidist.train.checkpoint.saver import Saver, Saving
-from minidist.train.checks.loosened import loosened_by
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.resilience.elastic import Elasticity, run_elastic
 from minidist.train.resilience.faults import Fault
 from minidist.train.result import RunOptions
+from minidist.train.rules import loosened_by
 from minidist.train.trainer import run
 from minidist.verify.matrix import covering, every_combination
 

@@ -3,9 +3,9 @@
 from unittest import mock
 
 from minidist.comm import collectives
-from minidist.train.checks.nodes import gradient_groups
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.rules import gradient_groups
 from minidist.train.trainer import run, train_rank
 
 CONFIG = TrainConfig(

@@ -6,10 +6,10 @@ from itertools import filterfalse
 
 import pytest
 
-from minidist.train.checks.loosened import loosened_by
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.resilience.shrink import best_layout, step_time
+from minidist.train.rules import loosened_by
 from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS
 from minidist.verify.matrix import every_combination
 

@@ -11,8 +11,8 @@ from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.manifest import Manifest
 from minidist.train.checkpoint.restore import full_arrays
 from minidist.train.checkpoint.saver import Saving
-from minidist.train.checks.loosened import loosened_by
 from minidist.train.result import Run, RunOptions
+from minidist.train.rules import loosened_by
 from minidist.train.trainer import run
 from minidist.verify.comparison import bits
 

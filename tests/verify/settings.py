@@ -20,9 +20,9 @@ from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS
 from minidist.parallel.data import SYNCS
 from minidist.parallel.tools.schedules import SCHEDULES
-from minidist.train.checks.loosened import full_rank, why_it_differs
 from minidist.train.config import OPTIMIZERS, TrainConfig
-from minidist.train.layout import GRAD_SYNCS, ZERO_ALGORITHMS, Layout
+from minidist.train.layout import Layout
+from minidist.train.rules import GRAD_SYNCS, ZERO_ALGORITHMS, full_rank, why_it_differs
 from minidist.verify.matrix import pairs_of
 
 MOST_RANKS = 8

@@ -11,10 +11,10 @@ from refusals import check_refusals
 from verify.sameness import difference
 from verify.settings import MOST_RANKS, Case, drawn
 
-from minidist.train.checks.loosened import why_it_differs
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
+from minidist.train.rules import why_it_differs
 from minidist.train.trainer import run
 
 FILE = Path(__file__).with_name("refusals.txt")

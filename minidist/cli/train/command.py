@@ -25,14 +25,12 @@ from minidist.course.learner.implementations import (
     training_on,
 )
 from minidist.plan.memory_check import check_memory
-from minidist.train.checks.loosened import check_loosened_options
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.measuring.noise_scale import check_noise_scale
 from minidist.train.resilience.checks import WAYS
 from minidist.train.resilience.elastic import run_elastic
-from minidist.train.resilience.rebalance import check_rebalance
 from minidist.train.result import Run, RunOptions
+from minidist.train.rules import check_options
 from minidist.train.trainer import run
 
 
@@ -108,10 +106,6 @@ def _train(options) -> int:
     wanted = as_if_of(options, config, layout)
     if wanted is not None:
         layout = wanted.on_nodes(layout if given else replace(layout, node_size=0))  # a checkpoint's nodes are not kept
-    if options.rebalance:
-        check_rebalance(layout, config)
-    if options.noise_scale:
-        check_noise_scale(config, layout)
     if options.sample < 0:
         raise ValueError(f"--sample must not be negative, got {options.sample}")
     check_outputs({flag: getattr(options, flag) for flag in ("json", "trace", "png")}, options.text)
@@ -138,7 +132,7 @@ def _train(options) -> int:
         trace=True,
         measure_peak=True,
     )
-    check_loosened_options(layout, run_options)
+    check_options(config, layout, run_options)
     elasticity, interruptions = elasticity_of(options, run_options), []
     if wanted is not None and elasticity is not None and elasticity.on_failure == "shrink":
         raise ValueError("--as-if needs as many ranks to the end as the cluster has: add --on-failure restart")

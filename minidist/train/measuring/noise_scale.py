@@ -27,9 +27,7 @@ from math import isfinite
 from minidist.backend import xp
 from minidist.nn.data import MicroBatch
 from minidist.nn.layers import Module
-from minidist.train.config import TrainConfig
 from minidist.train.hooks import StepHook
-from minidist.train.layout import Layout
 from minidist.train.parallelize import forward_backward
 from minidist.train.share import Share
 
@@ -79,23 +77,6 @@ class NoiseScale:
     def samples(self) -> float:
         """B_simple; infinite where the gradient drowns in noise."""
         return self.noise / self.gradient_square if self.gradient_square > 0 else float("inf")
-
-
-def check_noise_scale(config: TrainConfig, layout: Layout) -> None:
-    """Raise ValueError for a run in which it cannot be measured."""
-    if layout.world_size > 1:
-        raise ValueError(
-            "--noise-scale measures on one rank, and every layout takes the same steps: leave the layout out"
-        )
-    if config.micro_batches < 2:
-        raise ValueError(
-            f"--noise-scale compares a micro-batch with the batch, and both have {config.global_batch} samples: choose "
-            "a smaller --micro-batch"
-        )
-    if config.experts:
-        raise ValueError("--noise-scale computes gradients twice, and experts would count tokens twice: leave them out")
-    if config.precision == "fp16":
-        raise ValueError("--noise-scale has no loss scale, which fp16 needs: choose another precision")
 
 
 class NoiseScales(StepHook):

@@ -74,22 +74,6 @@ def checked(counts: Sequence[int], before: Sequence[int]) -> list[int]:
     return [int(count) for count in counts]
 
 
-def check_rebalance(layout: Layout, config: TrainConfig) -> None:
-    """Raises ValueError where there is nothing to rebalance, or no way to do it. Called before any rank starts."""
-    if config.rampup_batch_size:
-        raise ValueError(
-            "rebalancing deals out the micro-batches of one size of batch, and rampup_batch_size has several: leave "
-            "one of the two out"
-        )
-    if layout.pp > 1:
-        raise ValueError(
-            f"rebalancing gives ranks other numbers of micro-batches, and with pp={layout.pp} the schedule is made for "
-            "one number: set pp to 1, or leave rebalancing off"
-        )
-    if layout.dp == 1:
-        raise ValueError("rebalancing deals micro-batches out among data-parallel ranks, and dp=1 has one: set dp to 2")
-
-
 class Rebalance(StepHook):
     """Deals micro-batches out anew between steps. Every rank has one.
 
@@ -109,7 +93,7 @@ class Rebalance(StepHook):
         every: int = EVERY,
     ) -> None:  # fmt: skip
         self.world, self.layout, self.model, self.paces, self.every = world, layout, model, paces, every
-        self.shape = layout.dp, layout.cp * layout.tp  # of the mesh; check_rebalance has refused pipelines
+        self.shape = layout.dp, layout.cp * layout.tp  # of the mesh; rules.py refuses pipelines
         self.counts = [len(share_of(rank, layout.dp, config.micro_batches)) for rank in range(layout.dp)]
         self.seconds: deque[float] = deque(maxlen=every)
 

@@ -1,1 +1,0 @@
-"""What is asked of a layout before any rank starts, beside its own fields."""

@@ -1,0 +1,477 @@
+"""Which layouts and runs are legal: one list of rules, each a condition and what is wrong, and what would be right.
+
+``Layout`` reads ``of_layout`` as it is made, ``TrainConfig.check`` reads ``of_run`` for a run in a layout, and
+``check_options`` reads ``of_options`` for what a run is asked for beside. What comes first is told: single values,
+then what they mean together. Some legal runs loosen the step: ``why_it_differs`` says which have other bits than one
+process.
+"""
+
+from collections.abc import Iterable, Iterator
+from math import inf, isfinite
+
+import numpy as np
+
+from minidist.comm.collectives import ALL_GATHER, ALL_REDUCE
+from minidist.comm.nodes.placement import HIERARCHICAL, check_node_size, node_counts
+from minidist.comm.transports.shared_memory.segment import MAX_RANKS
+from minidist.nn.recompute import MODES
+from minidist.parallel.compression.hook import read_method
+from minidist.parallel.context import KINDS
+from minidist.parallel.data import SYNCS as TIGHT_SYNCS
+from minidist.parallel.data import share_of
+from minidist.parallel.expert import expert_groups
+from minidist.parallel.loosened.arrivals import read_arrivals
+from minidist.parallel.tools.schedules import SCHEDULES
+
+SERVED = ("server", "async")  # kinds of sync that have a parameter server
+LOOSE = (*SERVED, "local", "delayed")
+SYNCS = (*TIGHT_SYNCS, "delayed", "server", "async", "local")  # the last four loosen the step
+GRAD_SYNCS = ("micro_batch", "step")
+ZERO_ALGORITHMS = tuple(ALL_GATHER)  # reduce-scatter has the same
+
+
+def check(broken: Iterator[str]) -> None:
+    """Raises ValueError in the words of the first rule that is broken, if any is."""
+    for words in broken:
+        raise ValueError(words)
+
+
+def changed(layout, *keys: str) -> list[str]:
+    """Those of some settings that are not the default, as ``key=value``."""
+    return [f"{key}={getattr(layout, key)}" for key in keys if getattr(layout, key) != getattr(type(layout), key)]
+
+
+def one_of(layout, key: str, choices: Iterable[str]) -> Iterator[str]:
+    if getattr(layout, key) not in choices:
+        yield f"{key}={getattr(layout, key)}: choose from {', '.join(choices)}"
+
+
+def zero_or_one(layout, key: str) -> Iterator[str]:
+    if getattr(layout, key) not in (0, 1):
+        yield f"{key}={getattr(layout, key)}: choose 0 or 1"
+
+
+def ranks_of(layout, key: str, kind: str) -> Iterator[str]:
+    if not 1 <= getattr(layout, key) <= MAX_RANKS:
+        yield f"{key}={getattr(layout, key)}: the number of {kind}-parallel ranks must be from 1 to {MAX_RANKS}"
+
+
+def divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
+
+
+# A layout by itself
+
+
+def of_layout(layout) -> Iterator[str]:
+    """Yield what is wrong with a layout whatever it trains."""
+    for key, kind in (("dp", "data"), ("tp", "tensor"), ("cp", "context"), ("pp", "pipeline")):
+        yield from ranks_of(layout, key, kind)
+    yield from one_of(layout, "algorithm", ("auto", *ALL_REDUCE))
+    yield from one_of(layout, "sync", SYNCS)
+    if not layout.bucket_mb > 0:
+        yield f"bucket_mb={layout.bucket_mb:g}: a bucket must be larger than 0 MiB"
+    yield from zero_or_one(layout, "sp")
+    if layout.sp and layout.tp == 1:
+        yield "sp=1 splits the sequence over tensor-parallel ranks, and tp=1 has none: set tp to 2 or more"
+    yield from one_of(layout, "cp_kind", KINDS)
+    if layout.cp == 1 and changed(layout, "cp_kind"):
+        yield f"cp_kind={layout.cp_kind} is for context parallelism, and cp=1 is none: set cp to 2 or more"
+    yield from one_of(layout, "recompute", MODES)
+    yield from of_looser_steps(layout)
+    if layout.world_size > MAX_RANKS:
+        yield f"{layout} makes {layout.world_size} ranks, and there may be {MAX_RANKS} at most"
+    yield from ranks_of(layout, "ep", "expert")
+    if layout.dp % layout.ep:
+        yield (
+            f"ep={layout.ep} data-parallel ranks share the experts, and do not divide dp={layout.dp}: choose ep from "
+            f"{listed(divisors(layout.dp))}, or dp from {layout.ep}, {2 * layout.ep}, {3 * layout.ep}, ..."
+        )
+    if layout.ep > 1 and layout.shard:
+        yield (
+            f"shard={layout.shard} is one number of ranks, and with ep={layout.ep} experts have fewer replicas than "
+            "the rest of the model: leave shard 0, which shards each parameter over all of its replicas"
+        )
+    yield from of_zero(layout)
+    yield from of_pipeline(layout)
+    yield from of_nodes(layout)
+
+
+def of_looser_steps(layout) -> Iterator[str]:
+    served, local = layout.sync in SERVED, layout.sync == "local"
+    for keys, legal, needed in (
+        (("servers", "staleness", "arrivals"), served, "sync=server or sync=async"),
+        (("local_steps", "outer_lr", "outer_momentum", "fragments"), local, "sync=local"),
+        (("error_feedback",), layout.compress, "compress"),
+        (("bucket_mb",), not served and layout.sync != "delayed", "sync=bucketed or sync=overlapped"),
+    ):
+        for setting in () if legal else changed(layout, *keys):
+            yield f"{setting} is for {needed}: set that as well, or leave {setting.partition('=')[0]} out"
+    if served:
+        yield from of_servers(layout)
+    if local:
+        yield from of_local_steps(layout)
+    if layout.sync == "delayed" and layout.ep > 1:
+        yield f"sync=delayed sums all gradients over one group, and ep={layout.ep} has two: leave ep 1"
+    if layout.compress:
+        yield from of_compression(layout)
+    yield from zero_or_one(layout, "error_feedback")
+
+
+def of_servers(layout) -> Iterator[str]:
+    if layout.servers < 0:
+        yield f"servers={layout.servers}: at least one rank has to hold the parameters: choose 1 or more"
+    if layout.staleness < 0:
+        yield (
+            f"staleness={layout.staleness}: a worker may be 0 or more steps ahead of the slowest; sync=async sets no "
+            "bound"
+        )
+    if layout.sync == "async" and layout.staleness:
+        yield f"staleness={layout.staleness} bounds what sync=async leaves unbounded: choose sync=server"
+    for key in ("tp", "cp", "pp", "ep"):
+        if getattr(layout, key) > 1:
+            yield (
+                f"{key}={getattr(layout, key)} splits the model over ranks, and with sync={layout.sync} each worker "
+                f"computes with all of it: leave {key} 1"
+            )
+    if layout.zero:
+        yield (
+            f"zero={layout.zero} shards the optimizer over data-parallel ranks, and with sync={layout.sync} the "
+            "servers have it: leave zero 0, and choose more servers"
+        )
+    if layout.algorithm != "auto":
+        yield (
+            f"algorithm={layout.algorithm} sums gradients, and with sync={layout.sync} they go to servers in messages "
+            "of their own: leave algorithm auto"
+        )
+    read_arrivals(layout.arrivals, layout.dp)
+
+
+def of_local_steps(layout) -> Iterator[str]:
+    if layout.local_steps < 1:
+        yield f"local_steps={layout.local_steps}: a worker takes at least 1 step alone"
+    if not (isfinite(layout.outer_lr) and layout.outer_lr > 0):
+        yield f"outer_lr={layout.outer_lr:g} must be larger than 0, and finite"
+    if not 0 <= layout.outer_momentum < 1:
+        yield f"outer_momentum={layout.outer_momentum:g} must be from 0 to below 1"
+    if not 1 <= layout.fragments <= layout.local_steps:
+        yield (
+            f"fragments={layout.fragments} take turns within local_steps={layout.local_steps}: choose from 1 to "
+            f"{layout.local_steps}"
+        )
+    for key, why in (
+        ("zero", "shards over data-parallel ranks"), ("ep", "shares experts among data-parallel ranks")
+    ):  # fmt: skip
+        for setting in changed(layout, key):
+            yield (
+                f"{setting} {why}, which then exchange messages in every step; with sync=local they are workers that "
+                f"do not: leave {key} {getattr(type(layout), key)}"
+            )
+
+
+def of_compression(layout) -> Iterator[str]:
+    method = f"compress={layout.compress}"
+    if not read_method(layout.compress).feeds_back and not layout.error_feedback:
+        yield (
+            f"error_feedback=0: {method} rounds by chance and is right in the mean, so that nothing is left to feed "
+            "back: leave error_feedback out"
+        )
+    if layout.sync not in ("bucketed", "overlapped"):
+        yield (
+            f"{method} compresses buckets of gradients, and sync={layout.sync} has none: choose sync=bucketed or "
+            "sync=overlapped"
+        )
+    if layout.zero:
+        yield (
+            f"{method} needs a rank that knows all that it left out of its gradients, and with zero={layout.zero} it "
+            "keeps a shard of them only: leave zero 0"
+        )
+    if layout.ep > 1:
+        yield f"{method} sums all gradients over one group, and ep={layout.ep} has two: leave ep 1"
+
+
+def of_zero(layout) -> Iterator[str]:
+    if layout.zero not in (0, 1, 2, 3):
+        yield f"zero={layout.zero}: ZeRO has the stages 1, 2 and 3, and 0 is plain data parallelism"
+    yield from zero_or_one(layout, "prefetch")
+    yield from zero_or_one(layout, "reshard_after_forward")
+    if layout.zero and layout.replicas == 1:
+        yield (
+            f"zero={layout.zero} shards over data-parallel and context-parallel ranks, and dp=1 has none: set dp or cp "
+            "to 2 or more"
+        )
+    if layout.shard and not layout.zero:
+        yield f"shard={layout.shard} is for ZeRO: set zero to 1, 2 or 3 as well"
+    if layout.shard < 0 or (layout.shard and layout.replicas % layout.shard):
+        ranks = f"dp={layout.dp}" if layout.cp == 1 else f"dp x cp = {layout.replicas}"
+        yield f"shard={layout.shard} must divide {ranks}: each group of so many ranks holds one copy"
+    if layout.zero != 3 and (layout.prefetch or not layout.reshard_after_forward):
+        yield "prefetch and reshard_after_forward are about gathered parameters: they need zero=3"
+    yield from one_of(layout, "grad_sync", GRAD_SYNCS)
+    if layout.zero < 2 and changed(layout, "grad_sync"):
+        yield f"grad_sync={layout.grad_sync} is about sharded gradients: it needs zero=2 or zero=3"
+    if layout.zero and changed(layout, "sync", "bucket_mb"):
+        yield f"zero={layout.zero} sums gradients block by block: leave sync and bucket_mb as they are"
+    *others, last = ("auto", *ZERO_ALGORITHMS)
+    if layout.zero and layout.algorithm not in (*others, last):
+        yield (
+            f"algorithm={layout.algorithm} is an all-reduce, which zero={layout.zero} does not make: choose "
+            f"{', '.join(others)} or {last}, of its reduce-scatters and all-gathers"
+        )
+
+
+def of_pipeline(layout) -> Iterator[str]:
+    yield from one_of(layout, "schedule", SCHEDULES)
+    if layout.virtual < 1:
+        yield f"virtual={layout.virtual}: a rank has at least one stage"
+    if layout.virtual > 1 and layout.schedule != "interleaved":
+        yield f"virtual={layout.virtual} needs schedule=interleaved, not {layout.schedule}"
+    for setting in changed(layout, "schedule", "virtual", "stages") if layout.pp == 1 else ():
+        yield f"{setting} is for a pipeline, and pp=1 is none: set pp to 2 or more"
+    if layout.prefetch and layout.virtual > 1:
+        yield "prefetch=1 cannot know which of several stages a rank runs next: leave it 0 with virtual"
+    if layout.stages and len(layout.layers_of_stages) != layout.stage_count:
+        yield (
+            f"stages={layout.stages} has {len(layout.layers_of_stages)} stages, but pp={layout.pp} x "
+            f"virtual={layout.virtual} makes {layout.stage_count}"
+        )
+
+
+def of_nodes(layout) -> Iterator[str]:
+    if layout.node_size < 0:
+        yield f"node_size={layout.node_size}: how many ranks share a node; 0 for all of them"
+    if layout.node_size:
+        check_node_size(layout.node_size, layout.world_size)
+    if layout.algorithm == HIERARCHICAL and (uneven := uneven_group(layout, layout.node_size)):
+        fitting = [n for n in divisors(layout.world_size) if not uneven_group(layout, n)]
+        yield (
+            f"algorithm={HIERARCHICAL} needs as many ranks of a group on every node, but with node_size="
+            f"{layout.node_size} the ranks {listed(uneven)}, which sum gradients, are "
+            f"{listed(counts_on_nodes(uneven, layout.node_size))} on theirs: choose node_size from {listed(fitting)}, "
+            "or another algorithm, such as auto"
+        )
+
+
+def uneven_group(layout, node_size: int) -> list[int]:
+    """The first group that sums gradients and does not have as many ranks on every node; [] if all have."""
+    groups = gradient_groups(layout) if node_size else []
+    return next((group for group in groups if len(set(counts_on_nodes(group, node_size))) > 1), [])
+
+
+def counts_on_nodes(group: list[int], node_size: int) -> list[int]:
+    return node_counts(tuple(rank // node_size for rank in group))
+
+
+def gradient_groups(layout) -> list[list[int]]:
+    """The groups of world ranks whose collectives take the layout's algorithm; replicas of shards take "auto"."""
+    mesh = np.arange(layout.world_size).reshape(layout.pp, layout.dp, layout.cp, layout.tp)
+    replicas = mesh.transpose(0, 3, 1, 2).reshape(-1, layout.shard or layout.replicas).tolist()
+    return replicas + (expert_groups(mesh, layout.ep)[1] if layout.ep > 1 else [])
+
+
+# A run in a layout
+
+
+def of_loosened_run(config, layout) -> Iterator[str]:
+    """Yield why a run cannot be loosened as its layout says. All other rules hold in every precision."""
+    loosened = loosened_by(layout)
+    if loosened and config.precision == "fp16":
+        yield (
+            f"{loosened} with precision fp16: all ranks skip a step together when the sum of its gradients overflows, "
+            f"and with {loosened} not all of them have this sum: choose bf16 or fp32"
+        )
+    if layout.compress:
+        read_method(layout.compress).check(full_rank(config))
+    if layout.sync in LOOSE and config.rampup_batch_size:
+        yield f"{loosened} takes batches of one size in all steps: leave rampup_batch_size out"
+    if layout.sync in LOOSE and config.experts:
+        yield f"{loosened} does not balance the load of experts: train a dense model"
+    if layout.sync == "local" and layout.fragments > config.layers:
+        yield (
+            f"fragments={layout.fragments} share the blocks, and the model has layers={config.layers}: choose at most "
+            f"{config.layers}"
+        )
+
+
+def of_run(config, layout) -> Iterator[str]:
+    """Yield why a run with one size of batch cannot be split as a layout says."""
+    batch = f"global_batch {config.global_batch} / micro_batch {config.micro_batch}"
+    does_not_divide = f"dp={layout.dp} does not divide the {config.micro_batches} of {batch}; change one of them"
+    if layout.dp > config.micro_batches:
+        yield (
+            f"dp={layout.dp} needs at least {layout.dp} micro-batches, but {batch} makes {config.micro_batches}; "
+            "enlarge the one or reduce the other"
+        )
+    if config.heads % layout.tp:
+        yield (
+            f"tp={layout.tp} does not divide the {config.heads} attention heads, which are what it splits: choose tp "
+            f"from {listed(divisors(config.heads))}, or other heads"
+        )
+    chunk = config.context // config.sequence_chunks
+    if layout.sp and chunk % layout.tp:
+        what, each = ("sequence", "a context") if config.sequence_chunks == 1 else ("sequence chunks", "chunks")
+        yield (
+            f"sp=1 splits the {what} over the tp={layout.tp} ranks, which do not divide {each} of {chunk} tokens: "
+            f"choose a multiple of {layout.tp}"
+        )
+    if layout.ep > 1 and not config.experts:
+        yield (
+            f"ep={layout.ep} shares experts among ranks, and this model has none: set experts to a multiple of "
+            f"{layout.ep}"
+        )
+    if config.experts and config.experts % layout.ep:
+        fitting = [n for n in divisors(layout.dp) if config.experts % n == 0]
+        yield (
+            f"ep={layout.ep} does not divide the {config.experts} experts: choose ep from {listed(fitting)}, or a "
+            f"multiple of {layout.ep} experts"
+        )
+    if layout.ep > 1 and layout.pp > 1 and config.micro_batches % layout.dp:
+        yield (
+            f"with ep={layout.ep} ranks meet in every micro-batch, so in a pipeline all of them need as many: "
+            + does_not_divide
+        )
+    if layout.cp > 1:
+        yield from of_run_with_context(config, layout)
+    if layout.pp > 1:
+        yield from of_run_with_stages(config, layout, batch, does_not_divide)
+
+
+def of_run_with_context(config, layout) -> Iterator[str]:
+    parts, heads = layout.least_chunks, config.heads // layout.tp
+    if config.sequence_chunks % parts:
+        fitting = [n for n in range(parts, config.context + 1, parts) if config.context % n == 0][:4]
+        numbers = f"sequence_chunks to {' or '.join(map(str, fitting))}" if fitting else "another cp or context"
+        why = f"{parts // layout.cp} part{'s' * (parts > layout.cp)} of the sequence on each rank"
+        yield (
+            f"cp={layout.cp} by {layout.cp_kind} needs {why}, and sequence_chunks {config.sequence_chunks} is not a "
+            f"multiple of {parts}: with a context of {config.context} tokens, set {numbers}"
+        )
+    if layout.cp_kind == "ulysses" and heads % layout.cp:
+        over = f" ({config.heads} over tp={layout.tp})" if layout.tp > 1 else ""
+        other = f"cp from {listed(divisors(heads)[1:])}, or " if heads > 1 else ""
+        yield (
+            f"cp={layout.cp} by ulysses splits the {heads} attention heads of a rank{over}, which it must divide: "
+            f"choose {other}another cp_kind, which splits no heads"
+        )
+
+
+def of_run_with_stages(config, layout, batch: str, does_not_divide: str) -> Iterator[str]:
+    count, chosen = layout.stage_count, layout.layers_of_stages
+    if chosen and sum(chosen) != config.layers:
+        yield f"stages={layout.stages} makes {sum(chosen)} layers, but the model has {config.layers}"
+    if config.layers < count:
+        stages = f"{count} stages" if layout.virtual == 1 else f"{layout.pp} x {layout.virtual} = {count} stages"
+        yield f"{layout} makes {stages}, more than the {config.layers} layers: each stage needs one at least"
+    least, most = (len(share_of(rank, layout.dp, config.micro_batches)) for rank in (layout.dp - 1, 0))
+    if least != most and (layout.zero == 3 or (layout.zero == 2 and layout.grad_sync == "micro_batch")):
+        yield (
+            f"zero={layout.zero} with pp={layout.pp} communicates in every micro-batch, so all ranks need as many: "
+            + does_not_divide
+        )
+    if layout.schedule == "interleaved" and (least % layout.pp or most % layout.pp):
+        makes = f"{least} or {most}" if most > least else f"{least}"
+        yield (
+            f"the interleaved schedule takes micro-batches in rounds of pp={layout.pp}, but {batch} / dp={layout.dp} "
+            f"makes {makes} on a rank: change one of them"
+        )
+
+
+# What a run is asked for beside
+
+
+def check_options(config, layout, options) -> None:
+    """Raises ValueError for RunOptions that this run in this layout cannot have. Called before any rank starts."""
+    check(of_options(config, layout, options))
+
+
+def of_options(config, layout, options) -> Iterator[str]:
+    loosened = loosened_by(layout)
+    if options.rebalance and config.rampup_batch_size:
+        yield (
+            "rebalancing deals out the micro-batches of one size of batch, and rampup_batch_size has several: leave "
+            "one of the two out"
+        )
+    if options.rebalance and layout.pp > 1:
+        yield (
+            f"rebalancing gives ranks other numbers of micro-batches, and with pp={layout.pp} the schedule is made for "
+            "one number: set pp to 1, or leave rebalancing off"
+        )
+    if options.rebalance and layout.dp == 1:
+        yield "rebalancing deals micro-batches out among data-parallel ranks, and dp=1 has one: set dp to 2"
+    if options.noise_scale:
+        yield from of_noise_scale(config, layout)
+    if options.check_by == "vote" and layout.world_size == 1:
+        yield "--check-by vote compares ranks, and there is one: choose auto or replay"
+    in_memory = options.peer_copies is not None or options.recover is not None
+    for what, asked, why in (
+        ("checkpoints", options.saving or options.resume, "no checkpoint holds"),
+        ("copies in the memory of peers", in_memory, "no copy holds"),
+        ("--check-replicas", options.check_replicas, "no other rank can confirm"),
+    ):
+        if loosened and asked:
+            yield f"{what} with {loosened}: each rank has some state of its own, which {why}: leave one of them out"
+    if loosened and options.rebalance:
+        yield (
+            f"--rebalance with {loosened}: who computes which micro-batch would change the weights, and not only the "
+            "speed: leave one of them out"
+        )
+
+
+def of_noise_scale(config, layout) -> Iterator[str]:
+    if layout.world_size > 1:
+        yield "--noise-scale measures on one rank, and every layout takes the same steps: leave the layout out"
+    if config.micro_batches < 2:
+        yield (
+            f"--noise-scale compares a micro-batch with the batch, and both have {config.global_batch} samples: choose "
+            "a smaller --micro-batch"
+        )
+    if config.experts:
+        yield "--noise-scale computes gradients twice, and experts would count tokens twice: leave them out"
+    if config.precision == "fp16":
+        yield "--noise-scale has no loss scale, which fp16 needs: choose another precision"
+
+
+# Which legal runs have other bits
+
+
+def loosened_by(layout) -> str:
+    """The setting that loosens a layout's steps, such as ``sync=local``, in a trivial way or not; "" if none does."""
+    if layout.sync in LOOSE:
+        return f"sync={layout.sync}"
+    return f"compress={layout.compress}" if layout.compress else ""
+
+
+def full_rank(config) -> int:
+    """The least rank with which PowerSGD leaves every gradient as it is: of no parameter are the factors smaller.
+
+    A dense model's matrices have ``width`` rows or columns. Those of all experts together may have more of both.
+    """
+    hidden = max(config.expert_hidden or 4 * config.width, config.shared_expert)
+    return max(config.width, hidden // config.heads) if config.experts else config.width
+
+
+def linear(config) -> bool:
+    """Whether a step changes the weights by -lr times the gradient and nothing else: SGD, no clipping, no decay."""
+    return config.optimizer == "sgd" and config.clip == inf and not config.weight_decay
+
+
+def why_it_differs(config, layout) -> str:
+    """Why a run is not meant to have the bits of one process; "" if it is."""
+    if layout.sync == "delayed":
+        return "sync=delayed applies each gradient one step late"
+    if layout.slack:
+        bound = "of any age" if layout.slack == inf else f"with workers up to staleness={layout.staleness} steps apart"
+        trivial = "sync=server with staleness=0 has the bits of one process"
+        return f"sync={layout.sync} applies gradients of old weights, {bound}; {trivial}"
+    if layout.sync == "local":
+        trivial = (layout.local_steps, layout.outer_lr, layout.outer_momentum) == (1, 1, 0)
+        if not (trivial and linear(config)):
+            return (
+                "sync=local averages what workers learned apart; local_steps=1,outer_lr=1,outer_momentum=0 with "
+                "optimizer sgd, clip inf and weight_decay 0 has the bits of one process"
+            )
+    return read_method(layout.compress).why_it_differs(full_rank(config)) if layout.compress else ""
