@@ -9,7 +9,6 @@ adds in an order of its own and has fused kernels; and comm/nccl uses its stream
 import os
 import platform
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -169,16 +168,11 @@ def on_host(array) -> bool:
     return isinstance(array, np.ndarray)
 
 
-def cache_blocks(size: int, elements: int) -> list[slice]:
-    """Slices that cover ``size`` elements: of ``elements`` each, few enough for a CPU's cache; all in one on a GPU."""
-    step = elements if xp.name == "numpy" else max(1, size)
-    return [slice(start, start + step) for start in range(0, size, step)]
-
-
-def product_blocks(count: int, elements: int, limit: int) -> Iterator[slice]:
-    """Slices of ``count`` products of so many elements each: on a CPU of ``limit`` in all; all in one on a GPU."""
-    step = max(1, limit // max(1, elements)) if xp.name == "numpy" else max(1, count)
-    return (slice(start, min(start + step, count)) for start in range(0, count, step))
+def cache_blocks(size: int, each: int) -> list[slice]:
+    """Return slices that cover ``size`` things: of ``each`` at most, to fit a CPU's cache; all in one on a GPU."""
+    if size <= each or xp.name != "numpy":
+        return [slice(0, size)]
+    return [slice(start, min(start + each, size)) for start in range(0, size, each)]
 
 
 def to_host(array) -> np.ndarray:

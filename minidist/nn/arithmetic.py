@@ -14,10 +14,10 @@ def unbroadcast(gradient, shape: tuple[int, ...]):
 
     The float64 sum is not rounded here. A parameter adds it as it is; for an activation ``backward()`` rounds it.
     """
+    if gradient.shape == shape:
+        return gradient
     added = tuple(range(gradient.ndim - len(shape)))
     stretched = tuple(axis for axis in range(-len(shape), 0) if shape[axis] == 1 and gradient.shape[axis] != 1)
-    if not added and not stretched:
-        return gradient
     return gradient.sum(axis=added + tuple(gradient.ndim + axis for axis in stretched), dtype=xp.float64).reshape(shape)
 
 
@@ -29,10 +29,9 @@ class Add(Function):
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        return tuple(
-            unbroadcast(gradient, shape) if needed else None
-            for shape, needed in zip(ctx.shapes, ctx.needs_input_grad, strict=True)
-        )
+        grad_a = unbroadcast(gradient, ctx.shapes[0]) if ctx.needs_input_grad[0] else None
+        grad_b = unbroadcast(gradient, ctx.shapes[1]) if ctx.needs_input_grad[1] else None
+        return grad_a, grad_b
 
 
 class Negative(Function):

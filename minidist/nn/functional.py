@@ -7,6 +7,8 @@ operations, conjugate to each other, lead into this axis and out of it again: ``
 ``reduce_from_heads``.
 
 **Sums.** Sums over heads or tokens are taken in float64 and rounded once, so their order leaves no trace.
+
+The functions to call are the ``apply`` of these classes, under torch's names: ``linear = Linear.apply``.
 """
 
 from math import pi, sqrt
@@ -15,7 +17,7 @@ import numpy as np
 
 from minidist.backend import cache_blocks, from_host, xp
 from minidist.nn.kernels import add_at, dot_each, fused, rounded
-from minidist.nn.tensor import Context, Function, Tensor
+from minidist.nn.tensor import Context, Function
 
 CHUNK = 1 << 15  # elements, few enough to stay in the cache for a dozen passes
 
@@ -51,7 +53,11 @@ def sum_over_tokens(values):
 
 
 class CopyToHeads(Function):
-    """Megatron-LM's f: every head gets the same activations, and the heads' gradients add up."""
+    """Gives every head the same activations, (..., C) -> (H, ..., C). The heads' gradients add up.
+
+    This is f of Megatron-LM (Shoeybi et al., 2019, section 3), the identity in forward and an all-reduce in backward
+    (``copy_to_tensor_model_parallel_region``); here one process has all heads.
+    """
 
     kernel = False
 
@@ -65,13 +71,21 @@ class CopyToHeads(Function):
         return sum_over_heads(gradient), None  # (..., C) float64: rounded once, where it arrives
 
 
+copy_to_heads = CopyToHeads.apply
+
+
 class ReduceFromHeads(Function):
-    """Megatron-LM's g: the heads' outputs add up, and every head gets the same gradient."""
+    """Sums the heads' outputs: (H, ..., C) -> (..., C), in float64, rounded once. Every head gets the same gradient.
+
+    This is g of Megatron-LM, the conjugate of ``copy_to_heads`` (``reduce_from_tensor_model_parallel_region``).
+    ``dtype`` is the result's; None for that of ``y``. With only some of the heads, float64 leaves the partial sum
+    unrounded, so that the others' can be added.
+    """
 
     kernel = False
 
     @staticmethod
-    def forward(ctx: Context, y, dtype):
+    def forward(ctx: Context, y, dtype=None):
         ctx.heads, ctx.grad_dtype = len(y), y.dtype  # an unrounded sum need not have a float64 gradient
         return rounded(sum_over_heads(y), dtype or y.dtype)  # (..., C)
 
@@ -80,8 +94,25 @@ class ReduceFromHeads(Function):
         return xp.broadcast_to(gradient, (ctx.heads, *gradient.shape)), None  # (H, ..., C), a view
 
 
+reduce_from_heads = ReduceFromHeads.apply
+
+
 class Linear(Function):
-    """A product for each head, over all tokens of the micro-batch at once."""
+    """``x @ weight + bias`` for each head, over all tokens of the micro-batch at once.
+
+    Args:
+        x: (H, ..., in)
+        weight: (H, in, out), in the order of the product; PyTorch stores (out, in).
+        bias: (H, out), or None.
+        transposed: the weight is (H, out, in), as a tied embedding is.
+        partial: the heads' outputs are terms of a sum, so none is rounded to 16 bits before the sum is.
+
+    Returns:
+        (H, ..., out)
+
+    Raises:
+        ValueError: if the numbers of heads or the widths do not match.
+    """
 
     gradient_flops, factors = (1, 1), 2
 
@@ -90,7 +121,7 @@ class Linear(Function):
         return 2 * output.size * x.shape[-1]
 
     @staticmethod
-    def forward(ctx: Context, x, weight, bias, transposed, partial):
+    def forward(ctx: Context, x, weight, bias=None, transposed=False, partial=False):
         heads, inputs = weight.shape[0], weight.shape[2 if transposed else 1]
         if x.shape[0] != heads or x.shape[-1] != inputs:
             raise ValueError(
@@ -117,14 +148,19 @@ class Linear(Function):
         if ctx.needs_input_grad[1]:
             grad_weight = ctx.policy.matmul(rows.swapaxes(1, 2), grad_rows)  # (H, in, out)
             grad_weight = grad_weight.swapaxes(1, 2) if ctx.transposed else grad_weight
-        if ctx.needs_input_grad[2]:
+        if any(ctx.needs_input_grad[2:]):  # there is a bias
             ones = ctx.policy.factor(xp.ones(rows.shape[1], gradient.dtype))
             grad_bias = ctx.policy.matmul(ones, grad_rows)  # (H, out): a sum within the grain
         return grad_x, grad_weight, grad_bias, None, None
 
 
+linear = Linear.apply
+
+
 class Gelu(Function):
-    """y = x (1 + tanh(u)) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3), and its slope dy/dx = g + 2 y (1 - g) du/dx.
+    """The GELU in its tanh form, as in GPT-2 (Hendrycks & Gimpel, 2016), of any shape.
+
+    y = x (1 + tanh(u)) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3), and its slope dy/dx = g + 2 y (1 - g) du/dx.
 
     Here g = (1 + tanh(u)) / 2. The slope is all that backward needs, and forward has computed most of it already.
     """
@@ -141,6 +177,8 @@ class Gelu(Function):
         (slope,) = ctx.saved_arrays
         return gradient * slope
 
+
+gelu = Gelu.apply
 
 LINEAR, CUBIC = sqrt(2 / pi), 0.044715 * sqrt(2 / pi)  # u = LINEAR x + CUBIC x^3
 
@@ -178,9 +216,17 @@ def _gelu(x, with_slope, linear, cubic, linear2, cubic6):
 
 
 class LayerNorm(Function):
+    """Each token's values shifted to mean 0 and scaled to variance 1, then ``* gain + bias`` (Ba et al., 2016).
+
+    Args:
+        x: (..., C); made C-contiguous, because NumPy would sum in another order otherwise.
+        gain, bias: (C,)
+        eps: added to the variance.
+    """
+
     @staticmethod
-    def forward(ctx: Context, x, gain, bias, eps):
-        x = xp.ascontiguousarray(x)  # the bits of a sum over the last axis depend on the memory order
+    def forward(ctx: Context, x, gain, bias, eps=1e-5):
+        x = xp.ascontiguousarray(x)
         width = x.shape[-1]
         centred = _centred(x, x.sum(axis=-1, keepdims=True), width)  # (..., C)
         inverse_std = _inverse_std(dot_each(centred, centred)[..., None], width, eps)  # (..., 1)
@@ -204,6 +250,9 @@ class LayerNorm(Function):
         if ctx.needs_input_grad[2]:
             grad_bias = sum_over_tokens(gradient)
         return grad_x, grad_gain, grad_bias, None
+
+
+layer_norm = LayerNorm.apply
 
 
 @fused("T x, T total, T width", "T centred", "centred = x - total / width;")
@@ -242,7 +291,14 @@ def _grad_of_normalized(grad_normal, total, projection, width, normal, inverse_s
     return grad_x
 
 
+def dropout_mask(generator: np.random.Generator, shape: tuple[int, ...], rate: float):
+    """A bool array, True where dropout keeps the value: each with probability 1 - rate."""
+    return from_host(generator.random(shape, np.float32) >= rate)
+
+
 class Dropout(Function):
+    """``x`` where ``keep`` is True, scaled by 1 / (1 - rate); 0 elsewhere (Srivastava et al., 2014)."""
+
     @staticmethod
     def forward(ctx: Context, x, keep, rate):
         ctx.save_for_backward(keep)
@@ -255,9 +311,23 @@ class Dropout(Function):
         return gradient * keep * ctx.scale, None, None
 
 
+dropout = Dropout.apply
+
+
 class Embedding(Function):
+    """The weight's row for each token.
+
+    Args:
+        weight: (H, V/H, C), the vocabulary in H consecutive parts.
+        tokens: integers below V, of any shape (...).
+        first: the token of the first row; 0 in a process with all heads.
+
+    Returns:
+        (..., C), zeros for tokens whose row is in another process.
+    """
+
     @staticmethod
-    def forward(ctx: Context, weight, tokens, first):
+    def forward(ctx: Context, weight, tokens, first=0):
         rows = weight.reshape(-1, weight.shape[-1])  # (V, C): each head has consecutive rows of the vocabulary
         ctx.save_for_backward(tokens)
         ctx.weight_shape, ctx.first = weight.shape, first
@@ -274,6 +344,9 @@ class Embedding(Function):
         return grad_weight, None, None
 
 
+embedding = Embedding.apply
+
+
 def _rows_here(tokens, first: int, count: int):
     """Each token's row among the ``count`` from ``first`` on, (...), and whether it has one there; if not, row 0."""
     row = tokens.astype(xp.int64) - first
@@ -282,8 +355,14 @@ def _rows_here(tokens, first: int, count: int):
 
 
 class AddPositions(Function):
+    """Adds to each token (B, T, C) the row of ``weight`` (context, C) for its position, the first one's ``first``.
+
+    Raises:
+        ValueError: if a position is beyond the context.
+    """
+
     @staticmethod
-    def forward(ctx: Context, x, weight, first):
+    def forward(ctx: Context, x, weight, first=0):
         last = first + x.shape[-2]
         if last > len(weight):
             raise ValueError(f"{last} tokens do not fit a context of {len(weight)}: pass fewer, or a longer context")
@@ -298,96 +377,4 @@ class AddPositions(Function):
         return gradient, grad_weight, None
 
 
-def copy_to_heads(x: Tensor, heads: int) -> Tensor:
-    """Give every head the same activations: (..., C) -> (H, ..., C).
-
-    Backward sums the heads' gradients. This is f of Megatron-LM (Shoeybi et al., 2019, section 3), the identity in
-    forward and an all-reduce in backward (``copy_to_tensor_model_parallel_region``); here one process has all heads.
-    """
-    return CopyToHeads.apply(x, heads)
-
-
-def reduce_from_heads(y: Tensor, dtype=None) -> Tensor:
-    """Sum the heads' outputs: (H, ..., C) -> (..., C), in float64, rounded once.
-
-    Backward gives every head the same gradient. This is g of Megatron-LM, the conjugate of ``copy_to_heads``
-    (``reduce_from_tensor_model_parallel_region``).
-
-    Args:
-        dtype: the result's; None for that of ``y``. With only some of the heads, float64 leaves the partial sum
-            unrounded, so that the others' can be added.
-    """
-    return ReduceFromHeads.apply(y, dtype)
-
-
-def linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, transposed: bool = False, partial: bool = False
-) -> Tensor:
-    """``x @ weight + bias`` for each head.
-
-    Args:
-        x: (H, ..., in)
-        weight: (H, in, out), in the order of the product; PyTorch stores (out, in).
-        bias: (H, out), or None.
-        transposed: the weight is (H, out, in), as a tied embedding is.
-        partial: the heads' outputs are terms of a sum, so none is rounded to 16 bits before the sum is.
-
-    Returns:
-        (H, ..., out)
-
-    Raises:
-        ValueError: if the numbers of heads or the widths do not match.
-    """
-    return Linear.apply(x, weight, bias, transposed, partial)
-
-
-def gelu(x: Tensor) -> Tensor:
-    """The GELU in its tanh form, as in GPT-2 (Hendrycks & Gimpel, 2016): (H, ...) -> (H, ...)."""
-    return Gelu.apply(x)
-
-
-def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
-    """Each token's values shifted to mean 0 and scaled to variance 1, then ``* gain + bias`` (Ba et al., 2016).
-
-    Args:
-        x: (..., C); made C-contiguous, because NumPy would sum in another order otherwise.
-        gain, bias: (C,)
-        eps: added to the variance.
-    """
-    return LayerNorm.apply(x, gain, bias, eps)
-
-
-def dropout_mask(generator: np.random.Generator, shape: tuple[int, ...], rate: float):
-    """A bool array, True where dropout keeps the value: each with probability 1 - rate."""
-    return from_host(generator.random(shape, np.float32) >= rate)
-
-
-def dropout(x: Tensor, keep, rate: float) -> Tensor:
-    """``x`` where ``keep`` is True, scaled by 1 / (1 - rate); 0 elsewhere (Srivastava et al., 2014)."""
-    return Dropout.apply(x, keep, rate)
-
-
-def embedding(weight: Tensor, tokens, first: int = 0) -> Tensor:
-    """The weight's row for each token.
-
-    Args:
-        weight: (H, V/H, C), the vocabulary in H consecutive parts.
-        tokens: integers below V, of any shape (...).
-        first: the token of the first row; 0 in a process with all heads.
-
-    Returns:
-        (..., C), zeros for tokens whose row is in another process.
-    """
-    return Embedding.apply(weight, tokens, first)
-
-
-def add_positions(x: Tensor, weight: Tensor, first: int = 0) -> Tensor:
-    """Add to each token (B, T, C) the row of ``weight`` (context, C) for its position.
-
-    Args:
-        first: the position of the first token.
-
-    Raises:
-        ValueError: if a position is beyond the context.
-    """
-    return AddPositions.apply(x, weight, first)
+add_positions = AddPositions.apply

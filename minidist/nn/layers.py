@@ -1,6 +1,7 @@
 """Modules, parameters, and the layers of a transformer."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from operator import attrgetter
 
 from minidist.backend import from_host, read_only, xp
@@ -24,11 +25,10 @@ class Parameter(Tensor):
         sharded: whether some of its heads are in other processes (Megatron-LM: ``tensor_model_parallel``).
         expert_axis: along which each expert of a mixture has a part of its own; None for a parameter of all tokens.
         format: the format in which it is stored; None for its array's dtype.
-        stored: the array in memory: ``data`` itself, or the bits of a smaller format. Then ``data`` is decoded at each
-            use and read-only, because an in-place update would be lost.
+        stored: the array in memory: ``data`` itself, or the bits of a smaller format.
     """
 
-    format: Format | None = None
+    _format: Format | None = None
     expert_axis: int | None = None
 
     def __init__(self, shape: tuple[int, ...], mean: float = 0.0, std: float = 0.0, decay: bool = False) -> None:
@@ -37,22 +37,15 @@ class Parameter(Tensor):
         self.mean, self.std, self.decay = mean, std, decay
         self.sharded = False
 
-    @property
-    def data(self):
-        if self.format is None:
-            return self.stored
-        return read_only(self.format.decode(self.stored))
+    def _store(self, values) -> None:
+        self.stored = values
 
-    @data.setter
-    def data(self, values) -> None:
-        self.stored = values if self.format is None else self.format.encode(values)
+    def _store_in(self, format: Format | None) -> None:
+        self._format = format
+        self.__class__ = Parameter if format is None else StoredParameter
 
-    shape, size = property(attrgetter("stored.shape")), property(attrgetter("stored.size"))
-
-    @property
-    def dtype(self):
-        """The dtype of ``data``."""
-        return self.stored.dtype if self.format is None else xp.dtype(xp.float32)
+    data, format = property(attrgetter("stored"), _store), property(attrgetter("_format"), _store_in)
+    shape, size, dtype = (property(attrgetter(f"stored.{name}")) for name in ("shape", "size", "dtype"))
 
     def init(self, name: str, seed: int, dtype) -> None:
         """Take a name, and the initial values of that name and seed, always for the full parameter."""
@@ -64,6 +57,25 @@ class Parameter(Tensor):
             self.data = from_host(values.astype(dtype))
 
 
+class StoredParameter(Parameter):
+    """A parameter whose ``format`` is set: ``data`` is decoded at each use.
+
+    It is read-only, because an in-place update would be lost.
+    """
+
+    @property
+    def data(self):
+        return read_only(self.format.decode(self.stored))
+
+    @data.setter
+    def data(self, values) -> None:
+        self.stored = self.format.encode(values)
+
+    @property
+    def dtype(self):
+        return xp.dtype(xp.float32)
+
+
 class Module:
     """Anything with parameters. Attributes that are parameters, modules, or lists of them belong to it.
 
@@ -71,14 +83,7 @@ class Module:
     stage 3 uses both.
     """
 
-    forward_pre_hook: Callable[[], None] | None = None
-    forward_hook: Callable[[Tensor], Tensor] | None = None
-
-    def __call__(self, *arguments, **options) -> Tensor:
-        if self.forward_pre_hook is not None:
-            self.forward_pre_hook()
-        output = self.forward(*arguments, **options)
-        return output if self.forward_hook is None else self.forward_hook(output)
+    __call__ = property(attrgetter("forward"))  # ``module(x)`` is ``module.forward(x)``: one call, and not two
 
     def register_forward_pre_hook(self, hook: Callable[[], None]) -> None:
         """Call ``hook`` before forward, too, after whatever is called there already."""
@@ -126,6 +131,34 @@ class Module:
         """Drop every gradient."""
         for parameter in self.parameters():
             parameter.grad = None
+
+
+class WithHooks:
+    """What a module becomes when it gets a hook."""
+
+    def __call__(self, *arguments, **options) -> Tensor:
+        if self.forward_pre_hook is not None:
+            self.forward_pre_hook()
+        output = self.forward(*arguments, **options)
+        return output if self.forward_hook is None else self.forward_hook(output)
+
+
+@cache
+def with_hooks(kind: type[Module]) -> type[Module]:
+    return kind if issubclass(kind, WithHooks) else type(kind.__name__, (WithHooks, kind), {})
+
+
+def hook(name: str) -> property:
+    """Return a module's hook as an attribute, None for none."""
+
+    def install(module: Module, function: Callable | None) -> None:
+        module.__class__ = with_hooks(type(module))
+        vars(module)[name] = function
+
+    return property(lambda module: vars(module).get(name), install)
+
+
+Module.forward_pre_hook, Module.forward_hook = hook("forward_pre_hook"), hook("forward_hook")
 
 
 class ColumnLinear(Module):

@@ -11,6 +11,7 @@ measurements know each operation as a ``Mode`` that stands around it.
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from operator import attrgetter
 
 from minidist import ledger
@@ -110,6 +111,7 @@ class Tensor:
             raise TypeError(f"only floating-point tensors can require a gradient, not {data.dtype}")
 
     shape, dtype, ndim, size = (property(attrgetter(f"data.{name}")) for name in ("shape", "dtype", "ndim", "size"))
+    array = factor = property(attrgetter("data"))  # a leaf that was saved for backward is read when it is needed
 
     def item(self) -> float:
         """Return the value of a tensor that has one element."""
@@ -142,40 +144,31 @@ class Tensor:
             ValueError: if ``gradient`` is missing or has another shape.
         """
         if self.grad_fn is None:
-            self.accumulate(seed(self, gradient))
-            return self.run_hooks()
+            return self.accumulate(seed(self, gradient), complete=True)
         walk = Walk(self, gradient)
         while walk.ready:
-            node, gradient = walk.next()
-            walk.visit(node, gradient)
-            node.free()
+            walk.visit(*walk.ready.pop())
 
-    def accumulate(self, gradient) -> None:
-        """Add one contribution to this leaf's gradient, rounded to the leaf's own dtype first.
+    def accumulate(self, gradient, complete: bool) -> None:
+        """Add one contribution to this leaf's gradient, in the leaf's dtype; run the hooks after the last one.
 
         A sum of float32 terms that do not differ wildly in size is exact in float64, in any order.
         """
-        dtype = self.dtype
-        gradient = gradient if gradient.dtype == dtype else rounded(gradient, dtype)
+        if gradient.dtype != self.dtype:
+            gradient = rounded(gradient, self.dtype)
         if self.grad is None:
             self.grad = xp.array(gradient, dtype=self.grad_dtype, order="C")  # a copy: others may hold this array too
-            return ledger.hold("gradients", self.grad)
-        if self.grad.dtype != self.grad_dtype or self.grad.shape != self.shape:
+            ledger.hold("gradients", self.grad)
+        elif self.grad.dtype != self.grad_dtype or self.grad.shape != self.shape:
             raise RuntimeError(
                 f"cannot add to this leaf's grad: it is {self.grad.dtype}{self.grad.shape}, and the sum is kept as "
                 f"{xp.dtype(self.grad_dtype)}{self.shape}. After an optimizer step, call zero_grad() before backward()"
             )
-        xp.add(self.grad, gradient, out=self.grad)
-
-    def run_hooks(self) -> None:
-        for hook in tuple(self.hooks):  # one of them may remove itself
-            hook(self)
-
-    def array(self):
-        """Return the array that the tensor holds now: a leaf that was saved for backward is read when it is needed."""
-        return self.data
-
-    factor = array
+        else:
+            xp.add(self.grad, gradient, out=self.grad)
+        if complete:
+            for hook in tuple(self.hooks):  # one of them may remove itself
+                hook(self)
 
 
 def own(name: str) -> property:
@@ -199,8 +192,8 @@ class Context:
             whose backward adds it to the gradients of other processes asks for float64, to round the sum once.
         rounds: whether the output, and the gradient that comes back to it, are rounded to a format of few bits where
             one is in force. A function whose output is a term of a sum yet to be taken says no.
-        saved: what waits for backward: arrays, or objects whose ``array()`` and ``factor()`` return one, as a leaf's
-            do; or a function that returns all of it. A mode may replace it.
+        saved: what waits for backward: arrays, or objects whose ``array`` and ``factor`` are one, as a leaf's are; or
+            a function that returns all of it. A mode may replace it.
         exact: how many of these, the last ones, no mode may round.
         sources: for each argument, the node or leaf that its gradient goes to; None if none is needed.
         shape, dtype: of the output.
@@ -230,22 +223,16 @@ class Context:
         if True in self.needs_input_grad:
             self.saved, self.exact = (*arrays, *exact), len(exact)
 
-    def load(self, how: str) -> tuple:
+    def load(self, form: str = "array") -> tuple:
+        """Return the arrays given to ``save_for_backward``, then the exact ones.
+
+        Args:
+            form: "factor" for them as ``policy.matmul`` takes them: on a GPU those of 16 bits stay packed.
+        """
         saved = self.saved() if callable(self.saved) else self.saved
-        return tuple([getattr(one, how)() if hasattr(one, how) else one for one in saved])
+        return tuple([getattr(one, form, one) for one in saved])
 
-    @property
-    def saved_arrays(self) -> tuple:
-        """Return the arrays given to ``save_for_backward``, then the exact ones."""
-        return self.load("array")
-
-    @property
-    def saved_factors(self) -> tuple:
-        """Return the same, as ``policy.matmul`` takes them: on a GPU those of 16 bits stay packed."""
-        return self.load("factor")
-
-    def free(self) -> None:
-        self.saved, self._sources, self.freed = (), (), True
+    saved_arrays, saved_factors = property(load), property(partial(load, form="factor"))
 
 
 class Function:
@@ -263,7 +250,7 @@ class Function:
     flops, gradient_flops, recomputed_flops, factors, kernel = None, (), 0, 0, True
 
     @staticmethod
-    def forward(ctx: Context, *arguments):
+    def forward(ctx: Context, *arguments, **settings):
         """Return the output array. Tensor arguments arrive as their arrays, all others as they are."""
         raise NotImplementedError
 
@@ -277,13 +264,13 @@ class Function:
         raise NotImplementedError
 
     @classmethod
-    def apply(cls, *arguments) -> Tensor:
+    def apply(cls, *arguments, **settings) -> Tensor:
         """Run ``forward``, and leave a node if a gradient may flow back through the call."""
         ctx, inputs = Context(cls, arguments), arguments
         for mode in ctx.modes:
             inputs = mode.before(ctx, inputs)
         arrays = [one.data if isinstance(one, Tensor) else one for one in inputs]
-        output = xp.asarray(cls.forward(ctx, *arrays))
+        output = xp.asarray(cls.forward(ctx, *arrays, **settings))
         tensor = Tensor(output, grad_fn=ctx if True in ctx.needs_input_grad else None)
         ctx._shape, ctx._dtype, ctx.grad_dtype = output.shape, output.dtype, ctx.grad_dtype or output.dtype
         if ctx.saved:  # of a leaf the leaf: ZeRO's stage 3 frees and gathers what it holds in between
@@ -300,12 +287,14 @@ class Walk:
 
     Attributes:
         awaited: by node or leaf, how many contributions to its gradient are still to come.
-        ready: the nodes that all contributions have reached.
+        gradients: by node, the sum of those that have come.
+        ready: pairs of a node that all contributions have reached, and its gradient.
     """
 
     def __init__(self, output: Tensor, gradient) -> None:
-        root, self.awaited = output.grad_fn, {}
-        self.gradients, self.ready = {root: rounded(seed(output, gradient), root.grad_dtype)}, [root]
+        root = output.grad_fn
+        self.awaited, self.gradients = {}, {}
+        self.ready = [(root, rounded(seed(output, gradient), root.grad_dtype))]
         unvisited = [root]
         while unvisited:
             node = unvisited.pop()
@@ -320,25 +309,21 @@ class Walk:
                         unvisited.append(source)
                     self.awaited[source] = self.awaited.get(source, 0) + 1
 
-    def next(self) -> tuple[Context, object]:
-        """Return a node that is ready, and the gradient of its output."""
-        node = self.ready.pop()
-        return node, self.gradients.pop(node)
-
-    def visit(self, node: Context, gradient) -> None:
-        """Run the node's backward, and hand each argument's gradient to where the argument came from."""
+    def visit(self, node: Context, gradient, last: bool = True) -> None:
+        """Run the node's backward, hand each argument's gradient to where it came from, and ``last`` free the node."""
         for mode in node.modes:
             gradient = mode.before_backward(node, gradient)
         found = node.function.backward(node, gradient)
         found = found if isinstance(found, tuple) else (found,)
         for mode in reversed(node.modes):
             mode.after_backward(node, gradient, found)
-        if len(found) != len(node.sources):
+        count = len(node.sources)
+        if len(found) < count or any(one is not None for one in found[count:]):
             raise RuntimeError(
-                f"{node.name}.backward returned {len(found)} gradients for {len(node.sources)} arguments of "
+                f"{node.name}.backward returned {len(found)} gradients for {count} arguments of "
                 "forward: return one for each, None where there is none"
             )
-        for place, (source, contribution) in enumerate(zip(node.sources, found, strict=True)):
+        for place, (source, contribution) in enumerate(zip(node.sources, found, strict=False)):
             if not node.needs_input_grad[place]:
                 continue
             if contribution is None:
@@ -348,18 +333,20 @@ class Walk:
                     f"{node.name}.backward returned a gradient of shape {contribution.shape} "
                     f"for an argument of shape {source.shape}"
                 )
-            self.awaited[source] -= 1
+            self.awaited[source] = awaited = self.awaited[source] - 1
             if isinstance(source, Tensor):
-                source.accumulate(contribution)
-                if not self.awaited[source]:
-                    source.run_hooks()
+                source.accumulate(contribution, complete=not awaited)
                 continue
             if contribution.dtype != source.grad_dtype:
                 contribution = rounded(contribution, source.grad_dtype)
-            earlier = self.gradients.get(source)
-            self.gradients[source] = contribution if earlier is None else earlier + contribution
-            if not self.awaited[source]:
-                self.ready.append(source)
+            if source in self.gradients:
+                contribution = self.gradients.pop(source) + contribution
+            if awaited:
+                self.gradients[source] = contribution
+            else:
+                self.ready.append((source, contribution))
+        if last:
+            node.saved, node._sources, node.freed = (), (), True
 
 
 def seed(tensor: Tensor, gradient):

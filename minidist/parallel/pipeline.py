@@ -242,22 +242,19 @@ def backward_inputs(output: Tensor, gradient, inputs: Sequence[Tensor]) -> Calla
     walk = Walk(output, gradient)
     later = []  # nodes with leaves that are not among the inputs, and the gradients of their outputs
     while walk.ready:
-        node, incoming = walk.next()
+        node, incoming = walk.ready.pop()
         waits = [isinstance(source, Tensor) and source not in inputs for source in node.sources]
         now = tuple(needed and not wait for needed, wait in zip(node.needs_input_grad, waits, strict=True))
         if any(now):
             node.needs_input_grad = now
-            walk.visit(node, incoming)
+            walk.visit(node, incoming, last=not any(waits))
         if any(waits):
             node.needs_input_grad = tuple(waits)
             later.append((node, incoming))
-        else:
-            node.free()
 
     def second_half() -> None:
         for node, incoming in later:
             walk.visit(node, incoming)
-            node.free()
         later.clear()
 
     return second_half

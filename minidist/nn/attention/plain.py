@@ -3,11 +3,19 @@
 from minidist.backend import cache_blocks, xp
 from minidist.nn.kernels import column_sums, dot_each
 from minidist.nn.precision.policy import unpacked
-from minidist.nn.tensor import Context, Function, Tensor
+from minidist.nn.tensor import Context, Function
 
 
 class CausalAttention(Function):
     """softmax(q k^T / sqrt(D)) v for each head, where a token attends to itself and the tokens before it.
+
+    Args:
+        qkv: (H, B, T, 3 D), each head's queries, keys and values side by side.
+        keep: (H, B, T, T) bool, keys by queries: the attention weights that dropout keeps; None keeps all.
+        rate: the dropout probability; kept weights are scaled by 1 / (1 - rate).
+
+    Returns:
+        (H, B, T, D)
 
     Scores are stored as keys by queries, the transpose of the usual order: softmax then runs over the first of the two
     axes, where NumPy's reductions and broadcasts are faster. As in FlashAttention the output is divided, not the
@@ -23,7 +31,7 @@ class CausalAttention(Function):
         return 2 * 2 * output.size * qkv.shape[-2]
 
     @staticmethod
-    def forward(ctx: Context, qkv, keep, rate):
+    def forward(ctx: Context, qkv, keep=None, rate=0.0):
         heads, batch, length, _ = qkv.shape
         as_factor, matmul = ctx.policy.rounded_factor, ctx.policy.matmul
         q, k, v = xp.split(qkv, 3, axis=-1)  # (H, B, T, D) each, views
@@ -69,20 +77,9 @@ class CausalAttention(Function):
         return grad_qkv, None, None
 
 
+causal_attention = CausalAttention.apply
+
+
 def dropped(values, keep, rate: float, cast=lambda result: result):
     """``values`` after dropout by a mask of their shape, and ``cast``; unchanged where the mask is None."""
     return values if keep is None else cast(unpacked(values) * keep * (1 / (1 - rate)))
-
-
-def causal_attention(qkv: Tensor, keep=None, rate: float = 0.0) -> Tensor:
-    """Attention of each head over the token itself and the tokens before it.
-
-    Args:
-        qkv: (H, B, T, 3 D), each head's queries, keys and values side by side.
-        keep: (H, B, T, T) bool, keys by queries: the attention weights that dropout keeps; None keeps all.
-        rate: the dropout probability; kept weights are scaled by 1 / (1 - rate).
-
-    Returns:
-        (H, B, T, D)
-    """
-    return CausalAttention.apply(qkv, keep, rate)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import log
 from types import ModuleType
 
-from minidist.backend import product_blocks, xp
+from minidist.backend import cache_blocks, xp
 from minidist.nn.attention import online32, online_softmax
 from minidist.nn.attention.online_softmax import HIDDEN, LOG2E
 from minidist.nn.attention.plain import dropped
@@ -154,7 +154,7 @@ def masks(keep: Keep | None, heads: slice, i: int, j: int):
 def head_blocks(heads: int, batch: int, parts: list[slice]) -> list[slice]:
     """The heads whose tiles are computed together. A NumPy product of several matrices takes each by itself."""
     largest = max(part.stop - part.start for part in parts)
-    return list(product_blocks(heads, batch * largest**2, CACHE))
+    return cache_blocks(heads, max(1, CACHE // max(1, batch * largest**2)))
 
 
 def scaled_queries(q, policy: Policy):

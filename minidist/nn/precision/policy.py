@@ -213,15 +213,17 @@ class Packed:
     shape = property(lambda self: self.codes.shape)
     dtype = property(lambda self: xp.dtype(xp.float32))
 
+    @property
     def array(self):
         """The float32 array."""
         if repeats(self.codes):
             return xp.broadcast_to(self.format.decode(self.codes[0]), self.codes.shape)
         return self.format.decode(self.codes)
 
+    @property
     def factor(self):
         """The array, as ``Policy.matmul`` takes it."""
-        return self if products.multiplies_codes() else self.array()
+        return self if products.multiplies_codes() else self.array
 
     def reshape(self, *shape: int) -> "Packed":
         return Packed(self.codes.reshape(*shape), self.format)
@@ -243,16 +245,13 @@ class Leaf:
     tensor: Tensor
     policy: SixteenBits
 
-    def array(self):
-        return self.policy.cast(self.tensor)
-
-    def factor(self):
-        return self.policy.as_factor(self.tensor)
+    array = property(lambda self: self.policy.cast(self.tensor))
+    factor = property(lambda self: self.policy.as_factor(self.tensor))
 
 
 def unpacked(values):
     """The float32 array, packed or not."""
-    return values.array() if isinstance(values, Packed) else values
+    return values.array if isinstance(values, Packed) else values
 
 
 def repeats(values) -> bool:
