@@ -1,4 +1,4 @@
-"""A picture of where the time of a step goes (minidist/analysis/time/breakdown.py)."""
+"""A picture of where the time of a step goes (minidist/analysis/breakdown.py)."""
 
 from collections.abc import Mapping, Sequence
 

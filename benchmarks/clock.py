@@ -20,8 +20,8 @@ from rich.table import Table
 
 import minidist as md
 from minidist import trace
-from minidist.analysis.clock.replay import replay
-from minidist.analysis.clock.report import report
+from minidist.analysis.replay import replay
+from minidist.analysis.report import report
 from minidist.comm.point_to_point import sendrecv
 from minidist.plan.cluster.topologies import single_switch
 from minidist.plan.cluster.topology import Link

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 import minidist as md
-from minidist.analysis.expert_load import ExpertLoad
+from minidist.analysis.traffic import ExpertLoad
 from minidist.plan.expert_traffic import Links, smallest_k
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout

@@ -1,6 +1,6 @@
 """What looser steps cost and save: loss after equal steps, equal bytes and equal time, for each method and seed.
 
-    python benchmarks/loosening.py [--json minidist/analysis/loosened/experiment.json] [--png loosening.png]
+    python benchmarks/loosening.py [--json minidist/analysis/loosened.json] [--png loosening.png]
 
 About ten minutes on two cores. Four workers train a small model with each method, with three seeds: the same
 steps and samples for all. Bytes are counted by the runs. Time is that of a cluster's clock, on four sites with slow
@@ -15,8 +15,8 @@ import minidist.backend  # noqa: F401, isort: skip (first: it pins the BLAS to o
 from rich.console import Console
 from rich.progress import track
 
-from minidist.analysis.clock.as_if import as_if
-from minidist.analysis.loosened.experiment import Experiment, Method, Run
+from minidist.analysis.loosened import Experiment, Method, Run
+from minidist.analysis.replay import as_if
 from minidist.comm.runtime.warm import WarmClusters, preload
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.show.figures.loosened import draw, table

@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 import minidist as md
-from minidist.analysis.time.breakdown import COMPUTE
-from minidist.analysis.time.utilization import KINDS, Utilization
+from minidist.analysis.breakdown import COMPUTE
+from minidist.analysis.utilization import KINDS, Utilization
 from minidist.cli.train.utilization import HEADINGS, utilization_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 import minidist as md
-from minidist.analysis.time.bubbles import slots_of
+from minidist.analysis.steps import slots_of
 from minidist.parallel.tools.schedule_check import bubble, timeline
 from minidist.parallel.tools.schedules import schedule
 from minidist.show.figures import pipelines

@@ -3,7 +3,7 @@
     python benchmarks/tensor_parallel.py --png where.png
 
 The layouts take turns with one process, round by round; a ratio is the median over rounds. "waiting" is what a rank
-spends in a collective before the last rank has entered it (minidist/analysis/time/breakdown.py). The row "apart" is the
+spends in a collective before the last rank has entered it (minidist/analysis/breakdown.py). The row "apart" is the
 machine's upper limit: as many single processes at the same time, each with the full work, which share only caches and
 memory. If splitting the work among them cost nothing, a step would take 1/N of that.
 """
@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 import minidist as md
-from minidist.analysis.time import breakdown
+from minidist.analysis import breakdown
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions

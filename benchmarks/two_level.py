@@ -15,7 +15,7 @@ from rich.table import Table
 
 import minidist as md
 from minidist import trace
-from minidist.analysis.clock.as_if import as_if
+from minidist.analysis.replay import as_if
 from minidist.comm.nodes.cost import cheapest, seconds
 from minidist.comm.nodes.placement import place_on_nodes
 from minidist.plan.cluster.hardware import ClusterSpec

@@ -46,7 +46,7 @@ class PointToPoint:
     """A call in program order: a posted send, or a send or receive that ``wait`` or ``is_completed`` says is done.
 
     Messages have times, which change from run to run. These calls do not, nor do the entries below. analysis/replay.py
-    derives from them how many steps an algorithm takes, and analysis/clock/ how long a run takes on a given cluster.
+    derives from them how many steps an algorithm takes, and how long a run takes on a given cluster.
     """
 
     call: str  # "post" or "wait"

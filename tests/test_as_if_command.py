@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from minidist.analysis.clock.as_if import as_if
-from minidist.analysis.clock.report import report
+from minidist.analysis.replay import as_if
+from minidist.analysis.report import report
 from minidist.cli import main as cli
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout

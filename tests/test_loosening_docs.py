@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from minidist.analysis.loosened.experiment import Experiment
+from minidist.analysis.loosened import Experiment
 from minidist.show.figures.loosened import headings, row
 
 PAGE = Path(__file__).parent.parent / "docs" / "loosening.md"

@@ -12,7 +12,7 @@ from minidist import show
 from minidist.cli import main as cli
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.train.layout import Layout
-from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS
+from minidist.verify.comparison import DEFAULT_LAYOUTS, MORE_LAYOUTS
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

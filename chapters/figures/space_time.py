@@ -1,6 +1,6 @@
 """Messages as arrows between the lifelines of ranks: a space-time diagram (Lamport, 1978).
 
-The arrows are flights: of a real run (analysis/flights.py), or of a run replayed on another network
+The arrows are flights: of a real run (analysis/traffic.py), or of a run replayed on another network
 (analysis/replay.py).
 """
 

@@ -1,20 +1,75 @@
-"""A run replayed on a network of a given speed: when each of its messages would leave and arrive.
+"""The simulator: a run does again what it did, in its order, at the speed of other hardware.
 
-Real ranks recorded which messages they posted and waited for, in program order. Here, the same calls are made again
-against a clock, on the network of the alpha-beta model (Hockney, 1994): every rank has one outgoing and one incoming
-port, both can be busy at the same time, and a message occupies its two ports for ``seconds(nbytes)``. If every message
-takes one second, regardless of its size, the clock counts the steps of the algorithm.
+Real ranks recorded, in program order, the kernels that they ran, the messages that they posted and waited for, and the
+asynchronous collectives that they submitted (trace.py). Here the same programs run against a clock. A kernel takes the
+time that an accelerator would take for it, and a message what a model of a network says (networks.py). What comes out
+is a log like the one that went in, with the times of that cluster: whatever reads or draws one does so with the other.
 
-Messages leave a rank in the order in which they were posted, and arrive in the order in which they could leave.
-Computing takes no time, a receiver always has room, and messages of different pairs never share a link. The result is
-a lower bound, like the formulas of textbooks.
+    as_if      on a cluster's accelerators and links
+    flights    messages alone, in the textbook's model; if each takes one second, the clock counts an algorithm's steps
+
+A rank has several streams, as on a GPU: the main one, and one for each group that communicates asynchronously. Each
+does one thing after another. They compete for links, not for the accelerator: that collectives take some of its
+multiprocessors and of its memory's bandwidth is not modelled. Nor is the reduction of what has arrived, which NCCL does
+at the speed of the link, nor the time in which a CPU launches kernels: it runs ahead of the GPU.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import itemgetter
 
-from minidist.trace import PointToPoint
+from minidist.analysis.networks import Flow, LinkUse, Ports, SharedLinks
+from minidist.plan.cluster.hardware import Accelerator, ClusterSpec
+from minidist.plan.cluster.roofline import kernel_seconds
+from minidist.plan.cluster.topologies import topology_of
+from minidist.plan.cluster.topology import Edge, Topology
+from minidist.trace import Begin, Event, Kernel, Message, PointToPoint, Task
+
+FLOPS_EFFICIENCY = 0.7
+MEMORY_EFFICIENCY = 0.8
+PROGRAM = Begin | Event | Kernel | PointToPoint | Task
+
+
+@dataclass
+class Replayed:
+    """A run on a cluster's clock. Seconds count from the moment when all ranks begin.
+
+    Attributes:
+        topology: the cluster's; None of ``Ports``.
+        logs: for each rank its events, messages and kernels, as ``trace.stop()`` returns them, in ns of this clock.
+        flows: all messages, in the order in which they were sent completely.
+        links: what each link carried that carried anything.
+        kernels: for each rank when it computed, (start, end) in seconds.
+        steps: by the name of each step, from when the first rank began it to when the last one ended it.
+        seconds: until the last rank is done.
+    """
+
+    topology: Topology | None
+    logs: list[list]
+    flows: list[Flow]
+    links: dict[Edge, LinkUse]
+    kernels: list[list[tuple[float, float]]]
+    steps: dict[str, tuple[float, float]]
+    seconds: float
+
+
+@dataclass(eq=False)
+class Stream:
+    """One stream of one rank: what it still has to do, and its clock."""
+
+    rank: int
+    number: int
+    program: deque = field(default_factory=deque)
+    clock: float = 0.0
+    spans: list[tuple[Begin, float]] = field(default_factory=list)  # those that are open
+
+    def until(self, time: float, what: str, log: list) -> None:
+        """Wait until a time, and note it if that takes any."""
+        if time > self.clock:
+            if self.number == 0:
+                log.append((time, Event(what, "wait", _ns(self.clock), _ns(time))))
+            self.clock = time
 
 
 @dataclass(frozen=True)
@@ -28,51 +83,198 @@ class Flight:
     end: float
 
 
-def replay(logs: Sequence[list], seconds: Callable[[int], float] = lambda nbytes: 1.0) -> list[Flight]:
-    """The messages of a run, in the order in which they leave.
+def replay(
+    logs: Sequence[list], network: Topology | Ports, seconds: Callable[[Kernel], float] = lambda kernel: 0.0
+) -> Replayed:
+    """Replay a run.
 
     Args:
-        logs: for each rank of the world, what ``trace.stop()`` returned. Only messages of the main thread can be
-            replayed: those of asynchronous collectives have no place in program order.
-        seconds: the time that a message of so many bytes takes, such as alpha + beta * nbytes.
+        logs: for each rank what ``trace.stop()`` returned, of the whole run or of its last steps.
+        network: a topology of as many ranks, or ports.
+        seconds: how long a kernel takes.
 
     Raises:
-        ValueError: if a rank waited for a message that is in no log.
+        ValueError: if the topology is of another number of ranks or lacks a link; if a rank waits for a message that is
+            in no log.
     """
-    programs = [deque(entry for entry in log if isinstance(entry, PointToPoint)) for log in logs]
-    clock = [0.0] * len(programs)  # when each rank makes its next call
-    port_out, port_in = clock.copy(), clock.copy()  # when each port is free again
-    posted: list[deque] = [deque() for _ in programs]  # each rank's messages that have not left yet: (when, message)
-    flown: dict[tuple, Flight] = {}  # (source, destination, number) -> its flight
-    while True:
-        for rank, program in enumerate(programs):  # every rank continues until it waits for a message in flight
-            while program and (program[0].call == "post" or _name(program[0]) in flown):
-                call = program.popleft()
-                if call.call == "post":
-                    posted[rank].append((clock[rank], call))
-                else:
-                    clock[rank] = max(clock[rank], flown[_name(call)].end)
-        # of the messages that could leave next, take the earliest: no rank will post an earlier one
-        ready = [
-            (max(when, port_out[rank], port_in[message.destination]), when, rank)
-            for rank, (when, message) in ((rank, queue[0]) for rank, queue in enumerate(posted) if queue)
-        ]
-        if not ready:
-            break
-        start, _, rank = min(ready)
-        message = posted[rank].popleft()[1]
-        end = start + seconds(message.nbytes)
-        port_out[rank] = port_in[message.destination] = end
-        flown[_name(message)] = Flight(rank, message.destination, message.nbytes, start, end)
-    if any(programs):
-        raise ValueError("a rank waited for a message that is in no log: pass the logs of all ranks, of one run")
-    return list(flown.values())
+    if isinstance(network, Topology) and len(logs) != network.size:
+        raise ValueError(f"the run has {len(logs)} ranks, and the topology {network.size}")
+    return Replay(logs, network, seconds).run()
 
 
-def _name(call: PointToPoint) -> tuple[int, int, int]:
-    return call.source, call.destination, call.number
+def flights(logs: Sequence[list], seconds: Callable[[int], float] = lambda nbytes: 1.0) -> list[Flight]:
+    """Return the messages of a run as the textbook's model has them, in the order in which they leave.
+
+    Computing takes no time there.
+
+    Args:
+        logs: as for ``replay``.
+        seconds: the time that a message of so many bytes takes, such as alpha + beta * nbytes.
+    """
+    replayed = replay(logs, Ports(lambda source, destination, nbytes: seconds(nbytes)))
+    return [Flight(f.source, f.destination, f.nbytes, f.start, f.arrived) for f in replayed.flows]
 
 
 def steps(logs: Sequence[list]) -> int:
-    """The number of steps of a run: a message takes one, and a rank can send one and receive one at a time."""
-    return int(max((flight.end for flight in replay(logs)), default=0))
+    """Return the number of steps of a run: a message takes one, and a rank can send one and receive one at a time."""
+    return int(max((flight.end for flight in flights(logs)), default=0))
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long kernels take: the longer of their arithmetic and their memory accesses, at a share of the peak rates.
+
+    Args:
+        flops_efficiency, memory_efficiency: those shares. The defaults are assumptions, for large kernels that are
+            written well (FlashAttention-3 reaches up to 75 % of an H100's FLOP/s; Shah et al., 2024).
+    """
+
+    accelerator: Accelerator
+    flops_efficiency: float = FLOPS_EFFICIENCY
+    memory_efficiency: float = MEMORY_EFFICIENCY
+
+    def seconds(self, kernel: Kernel) -> float:
+        return kernel_seconds(
+            self.accelerator, kernel.flops, kernel.nbytes, kernel.precision, self.flops_efficiency,
+            self.memory_efficiency,
+        )  # fmt: skip
+
+
+def as_if(
+    logs: Sequence[list],
+    cluster: str | ClusterSpec,
+    flops_efficiency: float = FLOPS_EFFICIENCY,
+    memory_efficiency: float = MEMORY_EFFICIENCY,
+) -> Replayed:
+    """Replay a recorded run on a cluster's clock.
+
+    Rank 0 is the first accelerator of the first node, and so on.
+
+    Args:
+        logs: for each rank what ``trace.stop()`` returned, or ``RankResult.log`` (``RunOptions(trace=True)``).
+        cluster: such as ``h100:2x8``: see ``ClusterSpec.parse``.
+        flops_efficiency, memory_efficiency: the shares of the accelerator's peak rates that kernels reach.
+
+    Raises:
+        ValueError: if the cluster is unknown, has another number of accelerators than there are ranks, or the
+            accelerator cannot compute in the run's precision.
+    """
+    spec = ClusterSpec.parse(cluster) if isinstance(cluster, str) else cluster
+    spec.check(len(logs))
+    pace = Pace(spec.accelerator, flops_efficiency, memory_efficiency)
+    return replay(logs, topology_of(spec), pace.seconds)
+
+
+class Replay:
+    """The state of a replay."""
+
+    def __init__(self, logs: Sequence[list], network: Topology | Ports, seconds: Callable[[Kernel], float]) -> None:
+        self.seconds = seconds
+        self.network = network if isinstance(network, Ports) else SharedLinks(network)
+        self.streams = [stream for rank, log in enumerate(logs) for stream in streams_of(rank, log)]
+        self.logs: list[list[tuple[float, object]]] = [[] for _ in logs]  # with the time at which each entry ends
+        self.kernels: list[list[tuple[float, float]]] = [[] for _ in logs]
+        self.steps: dict[str, tuple[float, float]] = {}
+        self.flows: list[Flow] = []
+        self.known: dict[tuple, float] = {}  # what streams may wait for -> when it was
+        self.waiting: dict[tuple, list[Stream]] = {}
+        # what was submitted before the log began is not waited for
+        self.submitted = {("submit", s.rank, e.runs_on, e.number) for s in self.streams for e in s.program
+                          if isinstance(e, Task) and e.call == "submit"}  # fmt: skip
+
+    def run(self) -> Replayed:
+        for stream in self.streams:
+            self.go_on(stream)
+        while ended := self.network.advance():
+            for flow in ended:
+                self.flows.append(flow)
+                name = flow.source, flow.destination, flow.number
+                sent = Message("send", *name, flow.nbytes, _ns(flow.start))
+                received = Message("receive", *name, flow.nbytes, _ns(flow.arrived))
+                self.logs[flow.source].append((flow.start, sent))
+                self.logs[flow.destination].append((flow.arrived, received))
+                self.tell(("send", *name), flow.sent)
+                self.tell(("receive", *name), flow.arrived)
+        stuck = next((stream for stream in self.streams if stream.program), None)
+        if stuck is not None:
+            raise ValueError(
+                f"rank {stuck.rank} waits for something that is in no log ({stuck.program[0]}): pass the logs of all "
+                "ranks, of one run"
+            )
+        seconds = max((stream.clock for stream in self.streams), default=0.0)
+        logs = [[entry for _, entry in sorted(log, key=itemgetter(0))] for log in self.logs]
+        network = self.network
+        return Replayed(network.topology, logs, self.flows, network.uses, self.kernels, self.steps, seconds)
+
+    def tell(self, what: tuple, time: float) -> None:
+        """Something has happened: streams that wait for it go on."""
+        self.known[what] = time
+        for stream in self.waiting.pop(what, ()):
+            self.go_on(stream)
+
+    def go_on(self, stream: Stream) -> None:
+        """Run a stream until it waits for something that has not happened yet."""
+        log = self.logs[stream.rank]
+        while stream.program:
+            entry = stream.program[0]
+            awaited = self.awaited(stream, entry)
+            if awaited is not None:
+                if awaited not in self.known:
+                    self.waiting.setdefault(awaited, []).append(stream)
+                    return
+                stream.until(self.known[awaited], _wait_name(entry, stream.rank), log)
+            stream.program.popleft()
+            if isinstance(entry, Kernel):
+                begin, stream.clock = stream.clock, stream.clock + self.seconds(entry)
+                self.kernels[stream.rank].append((begin, stream.clock))
+                log.append((stream.clock, entry))
+            elif isinstance(entry, Begin):
+                stream.spans.append((entry, stream.clock))
+            elif isinstance(entry, Event):
+                self.close(stream, entry)
+            elif isinstance(entry, PointToPoint) and entry.call == "post":
+                self.network.post(stream.clock, entry.source, entry.destination, entry.number, entry.nbytes)
+            elif isinstance(entry, Task) and entry.call in ("submit", "end"):
+                self.tell((entry.call, stream.rank, entry.runs_on, entry.number), stream.clock)
+
+    def close(self, stream: Stream, event: Event) -> None:
+        """End a span. Waits of the real run, begun in the log or not, mean nothing here unless they take time here."""
+        if not stream.spans or (stream.spans[-1][0].name, stream.spans[-1][0].track) != (event.name, event.track):
+            return
+        _, begin = stream.spans.pop()
+        if event.track == "wait" and begin == stream.clock:
+            return
+        ended = Event(event.name, event.track, _ns(begin), _ns(stream.clock), event.details, stream.number)
+        self.logs[stream.rank].append((stream.clock, ended))
+        if event.track == "step":
+            first, last = self.steps.get(event.name, (begin, stream.clock))
+            self.steps[event.name] = min(first, begin), max(last, stream.clock)
+
+    def awaited(self, stream: Stream, entry: PROGRAM) -> tuple | None:
+        """What must have happened before an entry; None for nothing."""
+        if isinstance(entry, PointToPoint) and entry.call == "wait":
+            return entry.kind, entry.source, entry.destination, entry.number
+        if isinstance(entry, Task) and entry.call in ("begin", "wait"):
+            task = stream.rank, entry.runs_on, entry.number
+            if ("submit", *task) in self.submitted:
+                return ("submit" if entry.call == "begin" else "end"), *task
+        return None
+
+
+def streams_of(rank: int, log: list) -> list[Stream]:
+    """A rank's streams, with their programs."""
+    streams = {0: Stream(rank, 0)}
+    for entry in log:
+        if isinstance(entry, PROGRAM):
+            streams.setdefault(entry.stream, Stream(rank, entry.stream)).program.append(entry)
+    return list(streams.values())
+
+
+def _wait_name(entry: PointToPoint | Task, rank: int) -> str:
+    if isinstance(entry, Task):
+        return "wait for a collective"
+    return f"wait for rank {entry.destination if rank == entry.source else entry.source}"
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)

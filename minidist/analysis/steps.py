@@ -1,7 +1,11 @@
-"""One training step, cut out of the traces of all ranks."""
+"""One training step, cut out of the traces of all ranks: its phases, a pipeline's slots, what hides communication."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+from minidist.analysis.report import both, clipped, length
+from minidist.parallel.tools.schedule_check import Slot
+from minidist.parallel.tools.schedules import Action
 from minidist.trace import Event
 
 KINDS = ("forward", "backward", "optimizer", "communication", "wait")
@@ -46,3 +50,65 @@ def traced_step(logs: Sequence[list]) -> list[list[Event]]:
 def step_length(step: Sequence[Sequence[Event]]) -> int:
     """How long a traced step took, in ns, until its last rank finished it."""
     return max(event.end for log in step for event in log if event.track == "step")
+
+
+def slots_of(logs: Sequence[list]) -> list[list[Slot]]:
+    """Return a real pipeline's actions and their times, in the form in which schedules are planned.
+
+    They are those of the last step, in seconds from the first action on.
+
+    Args:
+        logs: one for each rank of one pipeline.
+    """
+    found = [
+        [Slot(Action.parse(e.details["action"]), e.start / 1e9, e.end / 1e9) for e in events if "action" in e.details]
+        for events in last_step(logs)
+    ]
+    zero = min(slot.start for rank in found for slot in rank)
+    return [[Slot(slot.action, slot.start - zero, slot.end - zero) for slot in rank] for rank in found]
+
+
+def hidden_share(log: Sequence[Event]) -> float:
+    """The share of one rank's communication time that overlaps its forward and backward: 0 to 1.
+
+    0 if there was no communication.
+    """
+    communication = [event for event in log if kind_of(event) == "communication"]
+    compute = [event for event in log if kind_of(event) in ("forward", "backward")]
+    return covered_share(communication, compute)
+
+
+def covered_share(events: Sequence[Event], cover: Sequence[Event]) -> float:
+    """The share of the time of some events during which one of the others ran: 0 to 1, and 0 if there are none."""
+    times, covers = _union(events), _union(cover)
+    total = length(times)
+    return length(both(times, covers)) / total if total else 0.0
+
+
+def _union(events: Sequence[Event]) -> list[tuple[int, int]]:
+    """The times at which any of the events ran, as intervals that do not overlap."""
+    return clipped([(event.start, event.end) for event in events], float("-inf"), float("inf"))
+
+
+@dataclass(frozen=True)
+class Departure:
+    """One bucket: the parameters in it, when it is full and when it is sent, in the unit of the times."""
+
+    parameters: tuple[int, ...]
+    full: float
+    sent: float
+
+
+def departures(completed: Sequence[float], buckets: Sequence[Sequence[int]]) -> list[Departure]:
+    """When buckets are sent if each one goes as soon as it is full and all before it have gone.
+
+    Args:
+        completed: for each parameter, when its gradient was complete.
+        buckets: for each bucket, in the order of sending, the numbers of its parameters.
+    """
+    found: list[Departure] = []
+    for bucket in buckets:
+        full = max(completed[number] for number in bucket)
+        sent = max(full, found[-1].sent) if found else full
+        found.append(Departure(tuple(bucket), full, sent))
+    return found

@@ -28,8 +28,16 @@ from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import Run
 from minidist.train.rules import loosened_by
-from minidist.verify.comparison import ONE_PROCESS, Difference, agrees, check_exact, first_difference, verify
-from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS
+from minidist.verify.comparison import (
+    DEFAULT_LAYOUTS,
+    MORE_LAYOUTS,
+    ONE_PROCESS,
+    Difference,
+    agrees,
+    check_exact,
+    first_difference,
+    verify,
+)
 
 STEPS = 20  # by default; fewer than train's, because every layout runs them
 FEW_STEPS = 5  # of the usual layouts that need sequence chunks or experts: they have references of their own

@@ -1,7 +1,6 @@
 """How far apart floating-point numbers are, counted in ulps.
 
-An ulp (unit in the last place) is the step from one floating-point number to the next. This file is in verify/, and not
-in analysis/, because the comparison of runs counts ulps, and analysis/ may import verify/ but not the reverse.
+An ulp (unit in the last place) is the step from one floating-point number to the next.
 """
 
 from math import log10

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from choosing import long
 
-from minidist.analysis.time import breakdown
-from minidist.analysis.time.utilization import KINDS, NO_CORE, Utilization, palm_flops_per_token, shares, shares_of_time
+from minidist.analysis import breakdown
+from minidist.analysis.utilization import KINDS, NO_CORE, Utilization, palm_flops_per_token, shares, shares_of_time
 from minidist.trace import Event, Kernel, Message
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout

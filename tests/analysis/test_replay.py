@@ -7,7 +7,7 @@ import pytest
 
 import minidist as md
 from minidist import trace
-from minidist.analysis.replay import replay, steps
+from minidist.analysis.replay import flights, steps
 
 ELEMENTS = 840  # divided by every number of ranks from 2 to 8
 
@@ -36,9 +36,9 @@ def test_steps_and_the_time_of_a_ring(ranks, size):
     logs = {call: ranks(size).run(recorded, call) for call in STEPS}
     wrong = [(steps(logs[call]), of_ranks(size)) for call, of_ranks in STEPS.items()]
     assert [(found, expected) for found, expected in wrong if expected not in (found, None)] == []
-    flights, nbytes = replay(next(iter(logs.values())), lambda nbytes: 3.0 + 0.25 * nbytes), ELEMENTS * 4 // size
-    assert max(flight.end for flight in flights) == 2 * (size - 1) * (3.0 + 0.25 * nbytes)
-    assert len(flights) == size * 2 * (size - 1) and {flight.nbytes for flight in flights} == {nbytes}
+    found, nbytes = flights(next(iter(logs.values())), lambda nbytes: 3.0 + 0.25 * nbytes), ELEMENTS * 4 // size
+    assert max(flight.end for flight in found) == 2 * (size - 1) * (3.0 + 0.25 * nbytes)
+    assert len(found) == size * 2 * (size - 1) and {flight.nbytes for flight in found} == {nbytes}
 
 
 def test_a_rank_receives_one_message_at_a_time_and_one_that_is_known_to_be_there_has_been_waited_for(ranks):
@@ -60,7 +60,7 @@ def test_a_rank_receives_one_message_at_a_time_and_one_that_is_known_to_be_there
         if message:
             message.wait()
 
-    flights = replay(ranks(4).run(recorded, everybody_to_rank_0))
-    assert [(flight.source, flight.start, flight.end) for flight in flights] == [(1, 0, 1), (2, 1, 2), (3, 2, 3)]
+    found = flights(ranks(4).run(recorded, everybody_to_rank_0))
+    assert [(flight.source, flight.start, flight.end) for flight in found] == [(1, 0, 1), (2, 1, 2), (3, 2, 3)]
     assert steps(ranks(4).run(recorded, chain)) == 3
-    assert replay([[], []]) == [] and steps([[], []]) == 0
+    assert flights([[], []]) == [] and steps([[], []]) == 0

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from minidist.analysis.time.stragglers import THRESHOLD, Straggler, StragglerWatch, same_work, slow_ranks
+from minidist.analysis.stragglers import THRESHOLD, Straggler, StragglerWatch, same_work, slow_ranks
 
 
 def times(steps, ranks, seed):

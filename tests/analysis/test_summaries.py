@@ -8,16 +8,26 @@ from samples import MS, SP_MEETS_RECOMPUTE, two_steps
 
 import minidist as md
 from minidist.analysis import steps
-from minidist.analysis.buckets import departures
-from minidist.analysis.collectives import by_axis, by_kind
-from minidist.analysis.expert_load import ExpertLoad
-from minidist.analysis.flights import real_flights, spans
-from minidist.analysis.pairs import bad_and_all, suspicious_pairs
 from minidist.analysis.replay import Flight
-from minidist.analysis.time import overlap
-from minidist.analysis.traffic import along, inside_and_between, renumbered
-from minidist.analysis.wait_for import FINISHED, PATIENT, RUNNING, STUCK, edges, state_of
+from minidist.analysis.steps import departures
+from minidist.analysis.traffic import (
+    FINISHED,
+    PATIENT,
+    RUNNING,
+    STUCK,
+    ExpertLoad,
+    along,
+    by_axis,
+    by_kind,
+    edges,
+    inside_and_between,
+    real_flights,
+    renumbered,
+    spans,
+    state_of,
+)
 from minidist.trace import Event, Message
+from minidist.verify.matrix import bad_and_all, suspicious_pairs
 
 KINDS = ("all_reduce", "communication"), ("backward 0", "compute")
 
@@ -122,8 +132,8 @@ def test_the_share_of_communication_that_is_hidden_under_compute():
         ]
         talking, busy = ({ns for event in events for ns in range(event.start, event.end)} for events in lists)
         share = len(talking & busy) / len(talking) if talking else 0.0
-        assert overlap.covered_share(*lists) == overlap.hidden_share([*lists[0], *lists[1]]) == share
-    assert overlap.hidden_share(steps.last_step([two_steps()])[0]) == 1 / 4  # collectives from 14 to 18, backward to 15
+        assert steps.covered_share(*lists) == steps.hidden_share([*lists[0], *lists[1]]) == share
+    assert steps.hidden_share(steps.last_step([two_steps()])[0]) == 1 / 4  # collectives from 14 to 18, backward to 15
 
 
 def test_the_wait_for_graph_of_a_real_deadlock(ranks):

@@ -1,7 +1,6 @@
 """What each algorithm sends is what its textbook lists, message by message; the time of these is its closed form."""
 
 from collections import Counter
-from dataclasses import replace
 from math import ceil, log2
 
 import numpy as np
@@ -12,10 +11,11 @@ from choosing import long
 
 import minidist as md
 from minidist import trace
+from minidist.analysis.networks import Ports
 from minidist.analysis.replay import replay, steps
 from minidist.comm.algorithms import SEGMENT_BYTES
 from minidist.comm.collectives import COLLECTIVES
-from minidist.comm.nodes.cost import COSTS, cheapest, seconds
+from minidist.comm.nodes.cost import COSTS, Network, cheapest, seconds
 from minidist.comm.nodes.double_tree import MOST_PIECES, children_of, double_tree, piece_count, trees_below
 from minidist.comm.nodes.placement import HIERARCHICAL, Link, Links
 
@@ -44,22 +44,10 @@ def recorded(world, node_size: int, chosen: list) -> list[tuple]:
     return results
 
 
-class Sized(int):
-    """The bytes of a message, which also know its two ranks: the replay asks with them how long it takes."""
-
-
 def replayed(logs: list, nodes: tuple, links: Links) -> float:
     """What a real run takes on these links."""
-
-    def sized(entry):
-        if not isinstance(entry, trace.PointToPoint):
-            return entry
-        size = Sized(entry.nbytes)
-        size.link = links.inside if nodes[entry.source] == nodes[entry.destination] else links.between
-        return replace(entry, nbytes=size)
-
-    flights = replay([[*map(sized, log)] for log in logs], lambda size: size.link.seconds(size))
-    return max((flight.end for flight in flights), default=0.0)
+    flows = replay(logs, Ports(Network(nodes, links).message)).flows
+    return max((flow.arrived for flow in flows), default=0.0)
 
 
 def listed(logs: list, entry_type: type, **fields) -> Counter:

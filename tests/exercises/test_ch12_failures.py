@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load as decode
 
-from minidist.analysis.time.stragglers import Straggler, StragglerWatch
+from minidist.analysis.stragglers import Straggler, StragglerWatch
 from minidist.course.authoring.assertions import FLOAT64, check_numbers, peak_bytes, same
 from minidist.course.sandbox.values import generator
 from minidist.show.demos.failure.crashing_disk import CrashingDisk, PowerFailure
@@ -1201,7 +1201,7 @@ def deals(ranks: int, micro_batches: int):
         yield [stop - start for start, stop in pairwise((0, *cuts, micro_batches))]
 
 
-@answers("minidist.analysis.time.stragglers:slow_ranks", "minidist.train.resilience.rebalance:deal")
+@answers("minidist.analysis.stragglers:slow_ranks", "minidist.train.resilience.rebalance:deal")
 @pytest.mark.task(
     "12.10",
     points=4,

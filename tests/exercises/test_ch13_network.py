@@ -7,7 +7,7 @@ from math import ceil, isinf, log2, prod
 import numpy as np
 import pytest
 
-from minidist.analysis.clock.replay import replay
+from minidist.analysis.replay import replay
 from minidist.course.authoring.assertions import (
     FLOAT64,
     LARGE,
@@ -386,7 +386,7 @@ def all_at_once(world, nodes, elements):
     return trace.stop()
 
 
-@answers("minidist.analysis.clock.fairness:fair_rates")
+@answers("minidist.analysis.networks:fair_rates")
 @pytest.mark.task(
     "13.4",
     points=4,
@@ -997,7 +997,7 @@ class TestSyncShard:
 # 13.10
 
 
-@answers("minidist.analysis.time.utilization")
+@answers("minidist.analysis.utilization")
 @pytest.mark.task(
     "13.10",
     points=3,

@@ -294,7 +294,7 @@ def again_by_hand(model: Model, causal: bool, recompute: str) -> Fraction:
     return {"none": Fraction(0), "mlp": gate_and_up, "full": parts["layers"] + parts["pairs"]}[recompute]
 
 
-@answers("minidist.plan.models.shape", "minidist.plan.planned_run", "minidist.analysis.time.utilization")
+@answers("minidist.plan.models.shape", "minidist.plan.planned_run", "minidist.analysis.utilization")
 @pytest.mark.task(
     "14.3",
     points=3,

@@ -12,11 +12,11 @@ import pytest
 from drawn import widths, words
 from samples import SP_MEETS_RECOMPUTE
 
-from minidist.analysis.pairs import bad_and_all
 from minidist.nn.precision.formats import BFLOAT16, E4M3, E5M2, FLOAT16
 from minidist.nn.tensor import Tensor
 from minidist.parallel.zero import shard_slice
 from minidist.plan.memory import Memory
+from minidist.verify.matrix import bad_and_all
 
 
 def test_a_figure_says_what_it_is_given():

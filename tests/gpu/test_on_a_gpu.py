@@ -25,8 +25,7 @@ from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run
-from minidist.verify.comparison import agrees, bits, first_difference
-from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS
+from minidist.verify.comparison import DEFAULT_LAYOUTS, MORE_LAYOUTS, agrees, bits, first_difference
 
 try:
     backend.find("cupy")

@@ -13,8 +13,8 @@ from math import ceil
 import pytest
 
 from minidist import ledger
-from minidist.analysis.clock.as_if import as_if
-from minidist.analysis.clock.report import report
+from minidist.analysis.replay import as_if
+from minidist.analysis.report import report
 from minidist.comm import collectives
 from minidist.nn.tensor import Tensor
 from minidist.parallel import pipeline

@@ -21,7 +21,7 @@ from minidist.train.resilience.vote import odd_ones_out
 from minidist.train.result import RunOptions
 from minidist.train.rules import loosened_by
 from minidist.train.trainer import run, train_rank
-from minidist.verify.layouts import DEFAULT_LAYOUTS
+from minidist.verify.comparison import DEFAULT_LAYOUTS
 
 CONFIG = TrainConfig(
     layers=2, heads=2, width=16, context=16, global_batch=8, micro_batch=2, steps=5, warmup=2, dropout=0.1

@@ -10,7 +10,7 @@ from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.resilience.shrink import best_layout, step_time
 from minidist.train.rules import loosened_by
-from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS
+from minidist.verify.comparison import DEFAULT_LAYOUTS, MORE_LAYOUTS
 from minidist.verify.matrix import every_combination
 
 DENSE = TrainConfig(layers=3, heads=4, context=16, sequence_chunks=4, global_batch=14, micro_batch=2)

@@ -12,7 +12,6 @@ from parallel.faults import one_overflow
 from verify.sameness import difference
 from verify.settings import with_every_pair, with_every_value
 
-from minidist.analysis.pairs import triangle
 from minidist.cli import main as cli
 from minidist.comm import RankFailed
 from minidist.nn.precision.policy import POLICIES
@@ -23,7 +22,7 @@ from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.trainer import run, train_rank
 from minidist.verify.comparison import agrees
-from minidist.verify.matrix import KEYS, Combination, Outcome, covering, every_combination, pairs_of, run_all
+from minidist.verify.matrix import KEYS, Combination, Outcome, covering, every_combination, pairs_of, run_all, triangle
 
 SMALL = TrainConfig(
     layers=4, heads=2, width=8, context=12, global_batch=4, micro_batch=1, steps=2, warmup=1, lr=1e-2, clip=0.5,

@@ -18,8 +18,7 @@ from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.parallelize import ParallelModel
 from minidist.train.trainer import train_rank
-from minidist.verify.comparison import agrees, bits, first_difference, verify
-from minidist.verify.layouts import DEFAULT_LAYOUTS, MORE_LAYOUTS
+from minidist.verify.comparison import DEFAULT_LAYOUTS, MORE_LAYOUTS, agrees, bits, first_difference, verify
 from minidist.verify.ulps import in_words, ulps_between
 
 SMALL = TrainConfig(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from minidist.analysis.buckets import departures
+from minidist.analysis.steps import departures
 from minidist.show.palette import RANKS
 
 COLOURS = tuple(RANKS[number] for number in (0, 5, 2, 3, 4, 1, 6))

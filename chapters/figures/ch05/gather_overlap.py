@@ -6,8 +6,7 @@ shown operation by operation, so that waiting is a gap.
 
 from collections.abc import Mapping, Sequence
 
-from minidist.analysis.steps import last_step
-from minidist.analysis.time.overlap import covered_share
+from minidist.analysis.steps import covered_share, last_step
 from minidist.show.figures import timeline
 from minidist.show.palette import COLLECTIVES
 from minidist.trace import Event

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from minidist.analysis.collectives import by_kind
+from minidist.analysis.traffic import by_kind
 from minidist.show.palette import AXES, COLLECTIVES
 
 NAMES = {"all_reduce": "all-reduce", "reduce_scatter_tensor": "reduce-scatter", "all_gather_into_tensor": "all-gather"}

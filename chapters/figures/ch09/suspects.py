@@ -1,12 +1,11 @@
-"""Every pair of settings with the share of its runs that had wrong bits: a picture of ``analysis.pairs``."""
+"""Every pair of settings with the share of its runs that had wrong bits: a picture of ``verify.matrix``."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from minidist.analysis.pairs import DIFFERENT, IMPOSSIBLE, SAME, bad_and_all, values_of
 from minidist.show.figures.grid import COLOURS
-from minidist.verify.matrix import Outcome
+from minidist.verify.matrix import DIFFERENT, IMPOSSIBLE, SAME, Outcome, bad_and_all, values_of
 
 
 def draw(outcomes: Sequence[Outcome], title: str = ""):

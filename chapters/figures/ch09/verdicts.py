@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from minidist.analysis.pairs import DIFFERENT, SAME
 from minidist.show.figures.grid import COLOURS
 from minidist.show.palette import MEANINGS, ink_on
+from minidist.verify.matrix import DIFFERENT, SAME
 
 STOPS = "stops"
 VERDICTS = {

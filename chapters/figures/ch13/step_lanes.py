@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from minidist.analysis.clock.replay import Replayed
-from minidist.analysis.clock.report import bounds, clipped
+from minidist.analysis.replay import Replayed
+from minidist.analysis.report import bounds, clipped
 from minidist.show.palette import MEANINGS, on_paper
 
 COMPUTING, WAITING = MEANINGS["computing"], on_paper("idle")

@@ -6,9 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from rich.console import Console
 from rich.table import Table
 
-from minidist.analysis.clock.as_if import FLOPS_EFFICIENCY, MEMORY_EFFICIENCY, as_if
-from minidist.analysis.clock.replay import Replayed
-from minidist.analysis.clock.report import StepReport, report
+from minidist.analysis.replay import FLOPS_EFFICIENCY, MEMORY_EFFICIENCY, Replayed, as_if
+from minidist.analysis.report import StepReport, report
 from minidist.cli.flags import real
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.cluster.roofline import peak_flops

@@ -232,7 +232,7 @@ def _nothing_overlaps(result: Run) -> str:
 
 def _draw(path: Path, logs: list[list], layout: Layout, wanted: Wanted | None) -> None:
     """Draw what each rank did: the first pipeline as a grid of micro-batches, other layouts as lanes of spans."""
-    from minidist.analysis.time.bubbles import slots_of
+    from minidist.analysis.steps import slots_of
     from minidist.show.figures import pipelines, timeline
 
     if not any(logs):  # the checkpoint was of the last step

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column
 
-from minidist.analysis.time.stragglers import Straggler, StragglerWatch, same_work
+from minidist.analysis.stragglers import Straggler, StragglerWatch, same_work
 from minidist.cli.train.elastic_flags import print_interruption
 from minidist.show.live.state import Live
 from minidist.show.live.terminal import picture

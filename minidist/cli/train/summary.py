@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from minidist.analysis.expert_load import ExpertLoad
-from minidist.analysis.time.utilization import NO_CORE
+from minidist.analysis.traffic import ExpertLoad
+from minidist.analysis.utilization import NO_CORE
 from minidist.cli.train.checkpoint_flags import print_saves
 from minidist.cli.train.staleness import staleness_line
 from minidist.cli.train.utilization import RunUtilization
@@ -15,7 +15,7 @@ from minidist.show.live.terminal import loss_bars
 from minidist.train.result import Run
 
 BARS = 40  # characters of the loss, between its first and its last value
-NOT_COMPUTING = ("communication", "waiting")  # of a rank's time; see analysis/time/breakdown.py
+NOT_COMPUTING = ("communication", "waiting")  # of a rank's time; see analysis/breakdown.py
 
 
 def print_summary(console: Console, result: Run, used: RunUtilization | None) -> None:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from minidist.analysis.time.utilization import KINDS, NO_CORE, Utilization, shares_of_time
+from minidist.analysis.utilization import KINDS, NO_CORE, Utilization, shares_of_time
 from minidist.train.result import Run
 
 HEADINGS = {  # in 80 columns
@@ -22,7 +22,7 @@ class RunUtilization:
     Attributes:
         whole: all ranks together.
         ranks: each rank.
-        time: for each rank the share of each kind of time in the traced steps; see analysis/time/breakdown.py.
+        time: for each rank the share of each kind of time in the traced steps; see analysis/breakdown.py.
     """
 
     whole: Utilization

@@ -2,15 +2,15 @@
 
 The model is that of Hockney (1994), with two speeds: a message of m bytes takes alpha + beta m seconds, alpha and beta
 of the link inside a node or between nodes, and keeps one port of its sender and one of its receiver busy for so long.
-(analysis/replay.py plays real runs on the same model.) An algorithm is a sum over its steps, and a step takes as long
-as its slowest message. (In a run not everybody waits for that one, so some trees are up to a third faster.) The
-formulas for links that are all alike follow from these sums: those of Thakur, Rabenseifner and Gropp, "Optimization of
-Collective Communication Operations in MPICH" (2005), and for pipelined trees those of Sanders, Speck and Träff (2009).
-Combining numbers takes no time here.
+An algorithm is a sum over its steps, and a step takes as long as its slowest message. (In a run not everybody waits for
+that one, so some trees are up to a third faster.) The formulas for links that are all alike follow from these sums:
+those of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH" (2005), and for
+pipelined trees those of Sanders, Speck and Träff (2009). Combining numbers takes no time here.
 
-The cluster's clock (analysis/clock) lets the latencies of messages in a row pass together, and has no cost for sending
-one. So on it algorithms that send to all ranks at once are faster than here, by up to four times where messages are
-small. A real network is between the two: its cards send in a row, but each message costs the sender something.
+analysis/replay.py plays real runs on the same model, and tests hold these sums against it. Its other model of a network
+lets the latencies of messages in a row pass together, and has no cost for sending one. So on a cluster's clock
+algorithms that send to all ranks at once are faster than here, by up to four times where messages are small. A real
+network is between the two: its cards send in a row, but each message costs the sender something.
 
 M is the bytes of the whole buffer, as in algorithms.py. Every rank has links of its own, and they are never shared.
 """

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minidist.analysis.pairs import DIFFERENT, IMPOSSIBLE, SAME, triangle
 from minidist.show.palette import RANKS, on_paper
-from minidist.verify.matrix import Outcome
+from minidist.verify.matrix import DIFFERENT, IMPOSSIBLE, SAME, Outcome, triangle
 
 BLUE, RED, GREEN, _, _, ORANGE = RANKS[:6]
 COLOURS = {SAME: on_paper("result"), DIFFERENT: on_paper("wrong"), IMPOSSIBLE: "#eeeeee"}

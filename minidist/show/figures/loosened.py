@@ -4,7 +4,7 @@ from statistics import fmean
 
 from rich.table import Table
 
-from minidist.analysis.loosened.experiment import Experiment, Method
+from minidist.analysis.loosened import Experiment, Method
 from minidist.show.palette import RANKS
 
 DRAWN = (  # and how each is drawn

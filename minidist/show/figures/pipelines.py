@@ -1,7 +1,7 @@
 """Pipelines in their usual form: ranks down, time across, and in each cell the number of the micro-batch.
 
 The same picture is drawn of a schedule, in slots (``schedule_check.timeline``), and of a real run, in seconds
-(``analysis.time.bubbles.slots_of``).
+(``analysis.steps.slots_of``).
 """
 
 from collections.abc import Mapping, Sequence

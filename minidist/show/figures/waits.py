@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from minidist.analysis.wait_for import FINISHED, PATIENT, RUNNING, STUCK, state_of
+from minidist.analysis.traffic import FINISHED, PATIENT, RUNNING, STUCK, state_of
 from minidist.show.palette import on_paper
 
 OF_STATES = {STUCK: "wrong", PATIENT: "idle", RUNNING: "computing", FINISHED: "result"}  # what they mean

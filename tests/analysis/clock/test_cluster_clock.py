@@ -7,9 +7,9 @@ import pytest
 from choosing import long
 
 from minidist import trace
-from minidist.analysis.clock.fairness import fair_rates
-from minidist.analysis.clock.replay import replay
-from minidist.analysis.clock.report import report
+from minidist.analysis.networks import fair_rates
+from minidist.analysis.replay import replay
+from minidist.analysis.report import report
 from minidist.comm import all_reduce
 from minidist.comm.nodes.cost import cheapest
 from minidist.comm.nodes.placement import place_on_nodes

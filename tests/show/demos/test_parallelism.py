@@ -9,9 +9,7 @@ from every_scene import EveryScene
 from frames import last, numbers
 from recorded import recorded
 
-from minidist.analysis.steps import kind_of, step_length, traced_step
-from minidist.analysis.time.bubbles import slots_of
-from minidist.analysis.time.overlap import hidden_share
+from minidist.analysis.steps import hidden_share, kind_of, slots_of, step_length, traced_step
 from minidist.nn.gpt import GPT
 from minidist.parallel.context import sequence_chunks_of
 from minidist.parallel.pipeline import Pipeline

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minidist.analysis.replay import replay
+from minidist.analysis.replay import flights
 from minidist.course.authoring.observe import observe_collectives
 from minidist.course.challenges.challenge import Challenge
 from minidist.course.challenges.scoring.shared import geometric_mean, new_seed, random_words
@@ -32,13 +32,13 @@ def _seconds(student: Student, ranks: int, elements: int, alpha: float, beta: fl
     for rank, result in enumerate(seen):
         right = isinstance(result.value, np.ndarray) and np.array_equal(result.value, expected)
         assert right, f"rank {rank} of {ranks}, {elements} elements: this is not the sum of all ranks' arrays"
-    flights = replay([result.log for result in seen], lambda nbytes: alpha + beta * nbytes)
-    sent, least = sum(flight.nbytes for flight in flights), 2 * (ranks - 1) * 8 * elements
+    messages = flights([result.log for result in seen], lambda nbytes: alpha + beta * nbytes)
+    sent, least = sum(message.nbytes for message in messages), 2 * (ranks - 1) * 8 * elements
     assert sent >= least, (
         f"{ranks} ranks, {elements} elements: the messages have {sent} bytes together, and no right all-reduce sends "
         f"less than {least} (Patarasuk and Yuan, 2009)"
     )
-    return max((flight.end for flight in flights), default=0.0)
+    return max((message.end for message in messages), default=0.0)
 
 
 def run_all_reduce(world, answers, seeds: list[int], elements: int, alpha: float, beta: float) -> np.ndarray:

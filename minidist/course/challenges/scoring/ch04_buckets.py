@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from minidist.analysis.buckets import departures
+from minidist.analysis.steps import departures
 from minidist.course.challenges.challenge import Challenge
 from minidist.course.challenges.scoring.shared import geometric_mean, whole_numbers
 from minidist.course.sandbox.student import Student

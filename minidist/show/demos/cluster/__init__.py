@@ -1,7 +1,7 @@
 """Clusters: the same step on one node, on two, behind a congested uplink, and with tensor parallelism across nodes.
 
-Real ranks take one training step and record what they compute and send. The cluster's clock (analysis/clock/) replays
-it on H100s with other links in between. In the broken run, each tensor-parallel group lies across the nodes.
+Real ranks take one training step and record what they compute and send. The simulator (analysis/replay.py) replays it
+on H100s with other links in between. In the broken run, each tensor-parallel group lies across the nodes.
 """
 
 from minidist.plan.cluster.topologies import topology_of

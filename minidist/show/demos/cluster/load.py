@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
-from minidist.analysis.clock.fairness import fair_rates
-from minidist.analysis.clock.network import Flow
+from minidist.analysis.networks import Flow, fair_rates
 from minidist.plan.cluster.topology import Edge, Topology
 
 FULL = 1 - 1e-9  # of the bandwidth: a few roundings below all of it

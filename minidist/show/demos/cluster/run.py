@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
-from minidist.analysis.clock.as_if import Pace
-from minidist.analysis.clock.network import Flow
-from minidist.analysis.clock.replay import Replayed, replay
-from minidist.analysis.clock.report import StepReport, bounds, clipped, length, report
+from minidist.analysis.networks import Flow
+from minidist.analysis.replay import Pace, Replayed, replay
+from minidist.analysis.report import StepReport, bounds, clipped, length, report
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.cluster.topologies import topology_of
 from minidist.plan.cluster.topology import Topology

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from minidist import trace
-from minidist.analysis.replay import Flight, replay
+from minidist.analysis.replay import Flight, flights
 from minidist.comm.group import ProcessGroup
 from minidist.show.demos.collectives.kinds import Kind
 from minidist.show.demos.shared.runs import WarmRanks
@@ -95,9 +95,9 @@ def _steps(logs: list[list], marks: list[list], numbers: list[list], integers: l
     """
     ranks = len(logs)
     cells, sums = ([[_cells(array, ranks) for array in arrays] for arrays in kind] for kind in (marks, integers))
-    flights = replay(logs)
-    received = _received(logs, flights)
-    last = int(max((flight.end for flight in flights), default=0))
+    messages = flights(logs)
+    received = _received(logs, messages)
+    last = int(max((flight.end for flight in messages), default=0))
     found: list[Step] = []
     for step in range(last + 1):
         seen = [
@@ -117,7 +117,7 @@ def _steps(logs: list[list], marks: list[list], numbers: list[list], integers: l
                 np.stack([arrays[place] for arrays, place in zip(numbers, seen, strict=True)]),
                 np.stack([arrays[place] for arrays, place in zip(sums, seen, strict=True)]),
                 sorted(messages, key=lambda message: message.source),
-                [sum(f.nbytes for f in flights if f.source == rank and f.end <= step) for rank in range(ranks)],
+                [sum(f.nbytes for f in messages if f.source == rank and f.end <= step) for rank in range(ranks)],
             )
         )
     return found

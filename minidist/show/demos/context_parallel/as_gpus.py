@@ -6,7 +6,7 @@ The run is recorded as the others are, and replayed for every position of the di
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from minidist.analysis.clock.replay import Replayed
+from minidist.analysis.replay import Replayed
 from minidist.show.demos.context_parallel import lecture
 from minidist.show.demos.context_parallel.forward import DEALT
 from minidist.show.demos.context_parallel.run import CHUNKS, FORWARD, Pass, config_of, passes_of

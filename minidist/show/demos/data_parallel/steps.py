@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from minidist.analysis.steps import kind_of, step_length, traced_step
-from minidist.analysis.time.overlap import hidden_share
+from minidist.analysis.steps import hidden_share, kind_of, step_length, traced_step
 from minidist.comm.nodes.placement import Link
 from minidist.show.demos.shared import lanes
 from minidist.show.demos.shared.gpus import on_links

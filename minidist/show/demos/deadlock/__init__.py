@@ -10,7 +10,7 @@ These calls determine which rank waits for which. In the end, the parent finds t
 rank says it is blocked on, and reports who waits for whom, in which call and line. The two must agree.
 """
 
-from minidist.analysis.wait_for import edges
+from minidist.analysis.traffic import edges
 from minidist.comm.runtime.launch import Cluster
 from minidist.show.demos.deadlock import lecture, scene
 from minidist.show.demos.deadlock.bug import BUG, deadlock, send_first

@@ -7,7 +7,7 @@ waiting ranks is a closed ring.
 from collections.abc import Iterator, Mapping, Sequence, Set
 from math import atan2, cos, pi, sin
 
-from minidist.analysis.wait_for import FINISHED, PATIENT, RUNNING, STUCK, state_of
+from minidist.analysis.traffic import FINISHED, PATIENT, RUNNING, STUCK, state_of
 from minidist.show.demos.deadlock.run import Moment
 from minidist.show.figures.waits import OF_STATES
 from minidist.show.palette import MEANINGS

@@ -1,6 +1,6 @@
 """What the animation of a deadlock says: a frame for each event, and the cycle that the parent finds."""
 
-from minidist.analysis.wait_for import STUCK, edges, state_of
+from minidist.analysis.traffic import STUCK, edges, state_of
 from minidist.comm.failures import Deadlock
 from minidist.show.demos.deadlock import picture
 from minidist.show.demos.deadlock.programs import lines_of

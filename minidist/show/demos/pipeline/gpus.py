@@ -6,9 +6,8 @@ Idle time has two reasons then, and two colours: there is nothing to do yet, or 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from minidist.analysis.clock.replay import Replayed
-from minidist.analysis.steps import last_step
-from minidist.analysis.time.bubbles import slots_of
+from minidist.analysis.replay import Replayed
+from minidist.analysis.steps import last_step, slots_of
 from minidist.parallel.tools.schedule_check import Slot, bubble
 from minidist.show.demos.pipeline.compared import KEY, MS
 from minidist.show.demos.pipeline.kinds import SWAPPABLE, end_of

@@ -11,8 +11,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import product
 
-from minidist.analysis.clock.as_if import Pace
-from minidist.analysis.clock.replay import Replayed, replay
+from minidist.analysis.replay import Pace, Replayed, replay
 from minidist.comm.nodes.placement import Link
 from minidist.plan.cluster.hardware import Accelerator
 from minidist.plan.cluster.topologies import single_switch

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from minidist.analysis.clock.replay import Replayed
+from minidist.analysis.replay import Replayed
 from minidist.analysis.steps import kind_of, step_length, traced_step
 from minidist.show.demos.shared import gpus, lanes
 from minidist.show.demos.shared.lanes import MS, Bar, Lanes

@@ -11,7 +11,7 @@ The FLOPs here are counted as the run takes them (flops.py). PaLM's closed form 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minidist.analysis.time import breakdown
+from minidist.analysis import breakdown
 
 NO_CORE = "waiting for a core"
 KINDS = ("products", "elementwise", "optimizer", "communication", "waiting", NO_CORE, "rest")

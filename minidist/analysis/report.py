@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minidist.analysis.clock.network import Flow
-from minidist.analysis.clock.replay import Replayed
+from minidist.analysis.networks import Flow
+from minidist.analysis.replay import Replayed
 from minidist.plan.cluster.topology import Edge, Topology
 
 Interval = tuple[float, float]

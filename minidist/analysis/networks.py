@@ -1,17 +1,23 @@
-"""Messages on the links of a topology, as flows: each moves at the rate that its links leave it.
+"""Two models of a network, on which recorded programs are replayed (replay.py).
 
-Two ranks have one connection in each direction, which carries one message at a time, in the order in which they were
-posted. Messages of different connections share the links that they have in common (fairness.py). A message's last byte
-leaves when all its bytes have passed at these rates, and arrives after the latency of its way: messages in a row pay
-it once (the LogGP model; Alexandrov et al., 1995).
+``Ports`` is the textbook's, the alpha-beta model (Hockney, 1994): every rank has one outgoing and one incoming port,
+both can be busy at the same time, and a message occupies its two ports for as long as it takes. Messages leave a rank
+in the order in which they were posted, and those of different pairs never share a link. So the result is a lower bound,
+like the formulas of textbooks; comm/nodes/cost.py has those of all collectives.
+
+``SharedLinks`` is a topology whose messages are flows: each moves at the rate that its links leave it. Two ranks have
+one connection in each direction, which carries one message at a time, in the order in which they were posted. A
+message's last byte leaves when all its bytes have passed, and arrives after the latency of its way: messages in a row
+pay it once (the LogGP model; Alexandrov et al., 1995).
 """
 
 import heapq
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from minidist.analysis.clock.fairness import fair_rates
+from minidist.overrides import overridable
 from minidist.plan.cluster.topology import Edge, Topology
 
 NONE = float("inf")
@@ -45,7 +51,71 @@ class LinkUse:
     intervals: list[tuple[float, float]] = field(default_factory=list)  # in which some message was on it
 
 
-class Network:
+class Ports:
+    """Ranks with one outgoing and one incoming port each.
+
+    Args:
+        seconds: (source, destination, nbytes) -> the time that the message occupies its ports.
+    """
+
+    def __init__(self, seconds: Callable[[int, int, int], float]) -> None:
+        self.seconds = seconds
+        self.topology, self.uses = None, {}  # no link is shared
+        self._posted: dict[int, deque[Flow]] = {}  # each rank's messages that have not left yet
+        self._out: dict[int, float] = {}  # when each rank's ports are free again
+        self._in: dict[int, float] = {}
+
+    def post(self, time: float, source: int, destination: int, number: int, nbytes: int) -> None:
+        self._posted.setdefault(source, deque()).append(Flow(source, destination, number, nbytes, time))
+
+    def advance(self) -> list[Flow]:
+        """Let the earliest message leave, and return it; [] if there is none. No rank may post an earlier one later."""
+        ready = [
+            (max(flow.posted, self._out.get(flow.source, 0.0), self._in.get(flow.destination, 0.0)), flow)
+            for flow in (queue[0] for queue in self._posted.values() if queue)
+        ]
+        if not ready:
+            return []
+        start, flow = min(ready, key=lambda one: (one[0], one[1].posted, one[1].source))
+        self._posted[flow.source].popleft()
+        flow.start = start
+        flow.sent = flow.arrived = start + self.seconds(flow.source, flow.destination, flow.nbytes)
+        self._out[flow.source] = self._in[flow.destination] = flow.arrived
+        return [flow]
+
+
+@overridable
+def fair_rates(routes: Sequence[Sequence[Edge]], bandwidths: Mapping[Edge, float]) -> list[float]:
+    """Return the rate of each message, bytes/s, if all share links by max-min fairness.
+
+    Messages that share a bottleneck link get equal shares of it, and no message could have more without taking it from
+    one that has no more. That is what TCP aims at, and what simulators of flows assume (Bertsekas and Gallager, "Data
+    Networks", 1992, section 6.5.2: progressive filling; SimGrid).
+
+    Args:
+        routes: for each message the links that it crosses, at least one.
+        bandwidths: of every one of those links, bytes/s.
+    """
+    rates = [0.0] * len(routes)
+    left = {edge: bandwidths[edge] for route in routes for edge in route}
+    sharing: dict[Edge, set[int]] = {edge: set() for edge in left}
+    for message, route in enumerate(routes):
+        for edge in route:
+            sharing[edge].add(message)
+    while sharing:
+        fullest = min(sharing, key=lambda edge: left[edge] / len(sharing[edge]))
+        share = left[fullest] / len(sharing[fullest])
+        for message in tuple(sharing[fullest]):
+            rates[message] = share
+            for edge in routes[message]:
+                left[edge] -= share
+                sharing[edge].discard(message)
+                if not sharing[edge]:
+                    del sharing[edge]
+    return rates
+
+
+class SharedLinks:
     """The state of all links at one time, which ``advance`` moves on from one event to the next."""
 
     def __init__(self, topology: Topology) -> None:
@@ -57,12 +127,10 @@ class Network:
         self._events: list[tuple[float, int, int, Flow]] = []  # time, a number to tell ties, version, message
         self._ties = count()
 
-    def post(self, time: float, source: int, destination: int, number: int, nbytes: int) -> Flow:
+    def post(self, time: float, source: int, destination: int, number: int, nbytes: int) -> None:
         """Post a message, at a time that is not before that of the last event."""
-        flow = Flow(source, destination, number, nbytes, time)
-        flow.route = self.topology.route(source, destination)
-        self._expect(flow, time)
-        return flow
+        route = self.topology.route(source, destination)
+        self._expect(Flow(source, destination, number, nbytes, time, route), time)
 
     def advance(self) -> list[Flow]:
         """Go on to the next time at which messages are sent completely, and return them; [] if there are none left."""

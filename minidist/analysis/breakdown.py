@@ -16,7 +16,7 @@ rank has to wait for one counts: its exposed communication.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minidist.analysis.clock.report import clipped, length
+from minidist.analysis.report import clipped, length
 from minidist.trace import Event, Kernel, Message
 
 COMPUTE = ("products", "elementwise", "optimizer", "rest")

@@ -1,1 +1,0 @@
-"""What looser steps cost and save, measured."""
