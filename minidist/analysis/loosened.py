@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
-MEASURED = Path(__file__).with_name("experiment.json")
+MEASURED = Path(__file__).with_name("loosened.json")
 WINDOW = 10  # steps over which losses are averaged: a step's own loss depends on its samples
 
 

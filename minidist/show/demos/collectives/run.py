@@ -95,9 +95,9 @@ def _steps(logs: list[list], marks: list[list], numbers: list[list], integers: l
     """
     ranks = len(logs)
     cells, sums = ([[_cells(array, ranks) for array in arrays] for arrays in kind] for kind in (marks, integers))
-    messages = flights(logs)
-    received = _received(logs, messages)
-    last = int(max((flight.end for flight in messages), default=0))
+    flown = flights(logs)
+    received = _received(logs, flown)
+    last = int(max((flight.end for flight in flown), default=0))
     found: list[Step] = []
     for step in range(last + 1):
         seen = [
@@ -117,7 +117,7 @@ def _steps(logs: list[list], marks: list[list], numbers: list[list], integers: l
                 np.stack([arrays[place] for arrays, place in zip(numbers, seen, strict=True)]),
                 np.stack([arrays[place] for arrays, place in zip(sums, seen, strict=True)]),
                 sorted(messages, key=lambda message: message.source),
-                [sum(f.nbytes for f in messages if f.source == rank and f.end <= step) for rank in range(ranks)],
+                [sum(f.nbytes for f in flown if f.source == rank and f.end <= step) for rank in range(ranks)],
             )
         )
     return found
