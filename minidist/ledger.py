@@ -49,27 +49,9 @@ class Memory:
         return self.peaks | {"peak": self.peak}
 
 
-class _Ledger:
-    def __init__(self, watch: Callable[[Memory], None] | None) -> None:
-        self.memory = Memory(watch=watch)
-        self.entries: dict[int, weakref.ref] = {}  # id of an array -> a reference with a callback for when it is freed
-        self.lock = threading.RLock()  # reentrant: an array may be freed at any point
-
-    def hold(self, kind: str, array) -> None:
-        key, nbytes = id(array), array.nbytes
-
-        def release(_) -> None:
-            with self.lock:
-                del self.entries[key]
-                self.memory.change(kind, -nbytes)
-
-        with self.lock:
-            if key not in self.entries:
-                self.entries[key] = weakref.ref(array, release)
-                self.memory.change(kind, nbytes)
-
-
-_ledger: _Ledger | None = None
+_memory: Memory | None = None  # of the open ledger
+_entries: dict[int, weakref.ref] = {}  # id of an array in it -> a reference with a callback for when it is freed
+_lock = threading.RLock()  # reentrant: an array may be freed at any point
 
 
 def start(watch: Callable[[Memory], None] | None = None) -> Memory:
@@ -77,15 +59,15 @@ def start(watch: Callable[[Memory], None] | None = None) -> Memory:
 
     ``watch(memory)`` is called after each change. It must not enter arrays itself.
     """
-    global _ledger
-    _ledger = _Ledger(watch)
-    return _ledger.memory
+    global _memory, _entries
+    _memory, _entries = Memory(watch=watch), {}
+    return _memory
 
 
 def stop() -> None:
     """Close the ledger."""
-    global _ledger
-    _ledger = None
+    global _memory
+    _memory = None
 
 
 def hold(kind: str, array) -> None:
@@ -95,8 +77,21 @@ def hold(kind: str, array) -> None:
         kind: one of KINDS.
         array: counted until it is freed; a view counts as its base array.
     """
-    if _ledger is not None:
-        _ledger.hold(kind, owner(array))
+    memory, entries = _memory, _entries
+    if memory is None:
+        return
+    array = owner(array)
+    key, nbytes = id(array), array.nbytes
+
+    def release(_) -> None:
+        with _lock:
+            del entries[key]
+            memory.change(kind, -nbytes)
+
+    with _lock:
+        if key not in entries:
+            entries[key] = weakref.ref(array, release)
+            memory.change(kind, nbytes)
 
 
 def owner(array):

@@ -7,9 +7,8 @@ from dataclasses import fields, replace
 from minidist import backend
 from minidist.comm.collectives import ALL_REDUCE
 from minidist.nn.attention.tiled import SOFTMAXES
+from minidist.nn.config import ATTENTION, GATES, SCOPES
 from minidist.nn.data import load_corpus
-from minidist.nn.gpt import ATTENTION
-from minidist.nn.moe.config import GATES, SCOPES
 from minidist.nn.precision.policy import POLICIES
 from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS

@@ -31,9 +31,10 @@ class Chunks:
 
     def places(self, length: int) -> list[slice]:
         """The tokens of each chunk that is here, among a full sequence of ``length`` tokens."""
-        parts = self.of(length)
-        each = length // parts
-        return [slice(c * each, (c + 1) * each) for c in (self.here if parts > 1 else [0])]
+        each = length // self.count
+        if self.of(length) == 1:
+            return [slice(0, length)]
+        return [slice(c * each, (c + 1) * each) for c in self.here]
 
     def split(self, x: Tensor) -> list[Tensor]:
         """The activations of each chunk that is here: (..., n t, C) to n times (..., t, C)."""

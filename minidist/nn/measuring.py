@@ -12,10 +12,12 @@ Gradients are added to those of earlier micro-batches within the products that m
 ``gradient_accumulation_fusion`` does.
 """
 
+from operator import mul
+
 from minidist import flops, ledger, trace
 from minidist.backend import xp
 from minidist.nn.precision.policy import Packed, Policy, repeats
-from minidist.nn.tensor import Mode, Tensor
+from minidist.nn.tensor import Mode
 
 
 class Measuring(Mode):
@@ -34,9 +36,10 @@ class Measuring(Mode):
             record_forward(ctx, output, arrays)
             trace.end(ctx.name, ctx.began)
         if not callable(ctx.saved):
-            for one in ctx.saved:
-                if not isinstance(one, Tensor):  # a leaf is in memory anyway
-                    enter(one)
+            for one in ctx.saved:  # (a leaf is in memory anyway)
+                array = one.codes if isinstance(one, Packed) else one
+                if isinstance(array, xp.ndarray):
+                    ledger.hold("activations", array)
 
     def before_backward(self, ctx, gradient):
         if trace.log is not None:
@@ -46,8 +49,8 @@ class Measuring(Mode):
     def after_backward(self, ctx, gradient, found):
         number = 0
         if ctx.function.flops is not None:
-            costs = zip(ctx.function.gradient_flops, ctx.needs_input_grad, strict=False)
-            number = int(ctx.flops * sum([cost for cost, needed in costs if needed]))
+            costs = map(mul, ctx.function.gradient_flops, ctx.needs_input_grad)
+            number = int(ctx.flops * sum(costs))
             again = min(number, int(ctx.flops * ctx.function.recomputed_flops))
             flops.add(number - again, "backward")
             if again:
@@ -55,13 +58,6 @@ class Measuring(Mode):
         if trace.log is not None:
             record_backward(ctx, gradient, found, number)
             trace.end(f"{ctx.name}.backward", ctx.began)
-
-
-def enter(one) -> None:
-    """Enter what waits for backward into the memory ledger, if it is an array, packed or not."""
-    array = one.codes if isinstance(one, Packed) else one
-    if isinstance(array, xp.ndarray):
-        ledger.hold("activations", array)
 
 
 def record_forward(ctx, output, arguments: list) -> None:

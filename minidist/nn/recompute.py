@@ -24,10 +24,9 @@ Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016); PyTorch's `
 from collections.abc import Callable
 from functools import partial
 
-from minidist import flops, trace
+from minidist import flops, ledger, trace
 from minidist.nn.gpt import GPT
-from minidist.nn.measuring import enter
-from minidist.nn.precision.policy import Policy, autocast, current, unpacked
+from minidist.nn.precision.policy import Packed, Policy, autocast, current, unpacked
 from minidist.nn.tensor import Context, Mode, Tensor, grad_mode, within
 from minidist.overrides import overridable
 
@@ -113,7 +112,7 @@ class Input:
         self.requires_grad, self.made_under, self.unrounded = tensor.requires_grad, tensor.made_under, tensor.unrounded
         stays = tensor.made_under is policy and tensor.unrounded
         self.kept = policy.packed(tensor) if policy.packs(tensor.data) and not stays else tensor.data
-        enter(self.kept)
+        ledger.hold("activations", self.kept.codes if isinstance(self.kept, Packed) else self.kept)
 
     def tensor(self) -> Tensor:
         again = Tensor(unpacked(self.kept), self.requires_grad)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from math import frexp, isfinite
 
+from minidist.nn.config import MoEConfig
 from minidist.nn.gpt import GPTConfig
-from minidist.nn.moe.config import MoEConfig
 from minidist.nn.precision.policy import POLICIES
 from minidist.parallel.pipeline import spread
 from minidist.train.layout import Layout
@@ -120,7 +120,7 @@ class TrainConfig:
     attention_tile: int = 128  # tokens in a tile of tiled attention
     softmax: str = "exact"  # how tiles are merged
     sequence_chunks: int = 1  # parts of the context, each computed by itself: the grain that context parallelism needs
-    experts: int = 0  # in each mixture; 0 for a dense model. What follows is about mixtures: see nn/moe/config.py
+    experts: int = 0  # in each mixture; 0 for a dense model. What follows is about mixtures: see nn/config.py
     top_k: int = 2
     expert_hidden: int = 0
     shared_expert: int = 0

@@ -21,9 +21,9 @@ from minidist.course.authoring.assertions import (
     trained,
 )
 from minidist.course.sandbox.values import generator, many_digits, working_dtype
+from minidist.nn.config import MoEConfig
 from minidist.nn.gpt import Block, GPTConfig
 from minidist.nn.moe.balance import Balance
-from minidist.nn.moe.config import MoEConfig
 from minidist.nn.tensor import Tensor
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout

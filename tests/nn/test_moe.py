@@ -4,8 +4,8 @@ from itertools import product
 
 import numpy as np
 
+from minidist.nn.config import MoEConfig
 from minidist.nn.moe.balance import moved_bias
-from minidist.nn.moe.config import MoEConfig
 from minidist.nn.moe.experts import GroupedLinear
 from minidist.nn.moe.permutation import Route, sort_by_expert
 from minidist.nn.moe.router import top_k_experts, within_nodes

@@ -9,8 +9,8 @@ import pytest
 from choosing import long
 
 from minidist.cli import main as cli
+from minidist.nn.config import MoEConfig
 from minidist.nn.gpt import GPT, GPTConfig
-from minidist.nn.moe.config import MoEConfig
 from minidist.plan import available_memory, memory_check
 from minidist.plan.memory_check import check_memory, memory_needed, parameter_count
 from minidist.plan.models.shape import ModelShape

@@ -124,7 +124,7 @@ def noting_rank(world, config, layout, options):
     def noting(function):
         def call(*arguments):
             nonlocal most
-            most |= Counter(ledger._ledger.memory.held)  # of each kind, the larger one
+            most |= Counter(ledger._memory.held)  # of each kind, the larger one
             return function(*arguments)
 
         return call

@@ -14,7 +14,7 @@ from math import inf
 from pathlib import Path
 
 from minidist.comm.collectives import ALL_REDUCE
-from minidist.nn.moe.config import GATES, SCOPES
+from minidist.nn.config import GATES, SCOPES
 from minidist.nn.precision.policy import POLICIES
 from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS

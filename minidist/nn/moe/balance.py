@@ -29,8 +29,8 @@ Megatron-LM sums the counts of all ranks over the micro-batches so far; how many
 import numpy as np
 
 from minidist.backend import from_host, to_host, xp
+from minidist.nn.config import MoEConfig
 from minidist.nn.kernels import counts_of
-from minidist.nn.moe.config import MoEConfig
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
 

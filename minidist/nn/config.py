@@ -1,9 +1,12 @@
-"""The settings of a mixture of experts."""
+"""The settings of a model: its sizes, and those of its mixtures of experts."""
 
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, isfinite
 
+from minidist.nn.attention.tiled import SOFTMAXES
+
+ATTENTION = ("plain", "tiled")
 GATES = ("softmax", "sigmoid")
 SCOPES = ("micro_batch", "global_batch")
 LEAST_0 = (("expert_hidden", 0), ("shared_expert", 0), ("route_nodes", 0))  # whole numbers that may be 0
@@ -78,3 +81,77 @@ class MoEConfig:
         if self.capacity is None:
             return None
         return min(tokens, ceil(Fraction(str(self.capacity)) * self.top_k * tokens / self.experts))  # as it is written
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """The sizes of a model.
+
+    Raises:
+        ValueError: for a size below 1, or a width that the heads do not divide.
+    """
+
+    vocab: int = 256
+    context: int = 64  # the most tokens that it sees at once
+    layers: int = 2
+    heads: int = 4
+    width: int = 64
+    dropout: float = 0.0
+    attention: str = "plain"  # or tiled: see nn/attention/
+    attention_tile: int = 128  # queries, and keys, in a tile
+    softmax: str = "exact"  # of tiled attention: see nn/attention/
+    sequence_chunks: int = 1  # parts of the context, each computed by itself: see nn/chunks.py
+    moe: MoEConfig | None = None  # the experts in place of MLPs; None for a dense model
+
+    def __post_init__(self) -> None:
+        for name in ("vocab", "context", "layers", "heads", "width", "attention_tile", "sequence_chunks"):
+            size = getattr(self, name)
+            if not isinstance(size, int) or size < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, not {size!r}")
+            if size >= 2**63:
+                raise ValueError(f"{name} must be below 2^63")
+        if self.width % self.heads:
+            raise ValueError(
+                f"width {self.width} is not divisible by {self.heads} heads: each head has width / heads values. "
+                f"Nearest widths that fit: {self._nearest_widths()}"
+            )
+        if self.attention not in ATTENTION:
+            raise ValueError(f"attention must be one of {', '.join(ATTENTION)}, not {self.attention!r}")
+        if self.context % self.sequence_chunks:
+            fitting = [n for n in range(1, min(self.context, 64) + 1) if self.context % n == 0]
+            raise ValueError(
+                f"sequence_chunks {self.sequence_chunks} does not divide a context of {self.context} tokens: choose "
+                f"from {', '.join(map(str, fitting))}, or another context"
+            )
+        if self.softmax not in SOFTMAXES:
+            raise ValueError(f"softmax must be one of {', '.join(SOFTMAXES)}, not {self.softmax!r}")
+        if self.softmax != "exact" and self.attention == "plain" and self.sequence_chunks == 1:
+            raise ValueError(
+                f"softmax {self.softmax} is a way to merge tiles, and plain attention has none: choose attention tiled"
+            )
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout must be at least 0 and below 1, not {self.dropout}")
+        if self.moe is not None:
+            self._check_experts(self.moe)
+
+    def _check_experts(self, moe: MoEConfig) -> None:
+        for name in ("expert_hidden", "shared_expert"):
+            if getattr(moe, name) % self.heads:
+                raise ValueError(
+                    f"{name} {getattr(moe, name)} must be a multiple of the {self.heads} heads, which share the "
+                    "hidden units of an expert evenly"
+                )
+        if self.layers < moe.moe_every:
+            raise ValueError(
+                f"moe_every {moe.moe_every} leaves no layer with experts in a model of {self.layers} layers: choose "
+                f"from 1 to {self.layers}"
+            )
+
+    @property
+    def sparse_layers(self) -> list[int]:
+        """The layers that have experts: every n-th, the last of n."""
+        return [] if self.moe is None else list(range(self.moe.moe_every - 1, self.layers, self.moe.moe_every))
+
+    def _nearest_widths(self) -> str:
+        below = self.width // self.heads * self.heads
+        return " or ".join(str(width) for width in (below, below + self.heads) if width)
