@@ -6,7 +6,7 @@
 Beside the ranks run ``--loops`` programs that compute all the time, two for each core unless told otherwise. With
 ``--apart`` each has a session of its own, as a browser has: Linux may then schedule it as another group
 (/proc/sys/kernel/sched_autogroup_enabled). "always yields" is what the same ranks do without what
-minidist/comm/transports/core.py learns: give up the core at every wait, also where that takes a whole time slice. All
+minidist/comm/transports/cores.py learns: give up the core at every wait, also where that takes a whole time slice. All
 take turns, round by round; a ratio is the median over rounds. "cores" is the CPU time of all ranks, divided by the time
 that passed.
 """
@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 import minidist as md
-from minidist.comm.transports.core import Core
+from minidist.comm.transports.cores import Core
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from minidist.comm.group import ProcessGroup
-from minidist.comm.runtime.warm import WarmClusters, preload
+from minidist.comm.runtime.clusters import WarmClusters, preload
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.resilience.checks import CorruptedNumbers, Finding

@@ -21,7 +21,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from minidist.comm.runtime.warm import WarmClusters, preload
+from minidist.comm.runtime.clusters import WarmClusters, preload
 from minidist.train.checkpoint.peers import PeerCopies
 from minidist.train.checkpoint.saver import MODES, Saving
 from minidist.train.config import TrainConfig

@@ -17,7 +17,7 @@ from rich.progress import track
 
 from minidist.analysis.loosened import Experiment, Method, Run
 from minidist.analysis.replay import as_if
-from minidist.comm.runtime.warm import WarmClusters, preload
+from minidist.comm.runtime.clusters import WarmClusters, preload
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.show.figures.loosened import draw, table
 from minidist.train.config import TrainConfig

@@ -4,7 +4,7 @@
     python benchmarks/two_level.py --cluster h100,oversubscription=4 --ranks 16 64
 
 Real ranks run every algorithm once, and the clock replays their messages on the cluster, microseconds in the table.
-"auto" is the algorithm that the cost model (comm/nodes/cost.py) takes, from the same links.
+"auto" is the algorithm that the cost model (comm/cost.py) takes, from the same links.
 """
 
 import argparse
@@ -16,8 +16,8 @@ from rich.table import Table
 import minidist as md
 from minidist import trace
 from minidist.analysis.replay import as_if
-from minidist.comm.nodes.cost import cheapest, seconds
-from minidist.comm.nodes.placement import place_on_nodes
+from minidist.comm.cost import cheapest, seconds
+from minidist.comm.placement import place_on_nodes
 from minidist.plan.cluster.hardware import ClusterSpec
 
 ALGORITHMS = ("tree", "ring", "halving_doubling", "double_tree", "hierarchical")

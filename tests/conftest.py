@@ -15,8 +15,8 @@ from clusters import PatientCluster
 from readable import check_readable
 from records import Records
 
-from minidist.comm.runtime.patience import cores
-from minidist.comm.runtime.warm import WarmClusters, preload
+from minidist.comm.runtime.clusters import WarmClusters, preload
+from minidist.comm.transports.cores import cores
 from minidist.course.authoring.plugin import RANK_MODULES
 
 FIRST = (  # the longest, so that none of them begins when the other cores have nothing left to do

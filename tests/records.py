@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests"
 FILE = Path(__file__).with_name("verdicts.json")
 IMPORTED_FROM = (ROOT, ROOT / "tests", ROOT / "chapters")  # in which folders a module is looked for
-RANKS = ROOT / "minidist/comm/runtime/warm.py"  # of all tests; what else conftest.py imports, the tests import too
+RANKS = ROOT / "minidist/comm/runtime/clusters.py"  # of all tests; what else conftest.py imports, the tests import too
 READS = {  # the beginning of a test's id -> what it reads, beside what it imports
     "tests/exercises/": ("solutions/*.py", "minidist/course/authoring/*.py", "minidist/course/sandbox/*.py"),
     "tests/course/": ("solutions/**/*.py", "exercises/*.py", "tests/exercises/**/*"),

@@ -49,7 +49,7 @@ NOTEBOOK = '{"cells": [{"cell_type": "code", "source": ["%time\\n", "import figu
 OF_Z, OF_ZERO = "tests/x/y/test_z.py", "tests/test_chapters.py::test_it_runs[05_zero]"
 TREE = {  # file -> its text, and the groups of tests that depend on it
     "minidist/__init__.py": ("", [OF_Z]),
-    "minidist/comm/runtime/warm.py": ("", [OF_Z, OF_ZERO]),  # the ranks
+    "minidist/comm/runtime/clusters.py": ("", [OF_Z, OF_ZERO]),  # the ranks
     "minidist/a.py": ("def f():\n    import minidist.b", [OF_Z]),
     "minidist/b.py": ("START = 'minidist.c.d'", [OF_Z]),  # imported in a function
     "minidist/c/__init__.py": ("", [OF_Z]),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from choosing import long
 
-from minidist.comm.runtime.patience import cores
+from minidist.comm.transports.cores import cores
 from minidist.course.answers import ROOT
 
 FILE = "tests/parallel/test_formulas.py"

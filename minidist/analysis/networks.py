@@ -3,7 +3,7 @@
 ``Ports`` is the textbook's, the alpha-beta model (Hockney, 1994): every rank has one outgoing and one incoming port,
 both can be busy at the same time, and a message occupies its two ports for as long as it takes. Messages leave a rank
 in the order in which they were posted, and those of different pairs never share a link. So the result is a lower bound,
-like the formulas of textbooks; comm/nodes/cost.py has those of all collectives.
+like the formulas of textbooks; comm/cost.py has those of all collectives.
 
 ``SharedLinks`` is a topology whose messages are flows: each moves at the rate that its links leave it. Two ranks have
 one connection in each direction, which carries one message at a time, in the order in which they were posted. A

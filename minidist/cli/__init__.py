@@ -20,7 +20,7 @@ def program() -> int:
         print("minidist: interrupted; all ranks have ended", file=sys.stderr, flush=True)
         mpi = sys.modules.get("mpi4py.MPI")
         if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1:
-            from minidist.comm.runtime.mpi.job import abort
+            from minidist.comm.runtime.job import abort
 
             abort(INTERRUPTED)  # others may wait for this process, and MPI_Finalize would for them
         return INTERRUPTED

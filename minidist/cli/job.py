@@ -39,10 +39,10 @@ def run_in_job(options: Namespace, found: Launched) -> int:
 
 def join(found: Launched):
     """The job, and what serves it and leads it; process 0 tells where all ranks are."""
-    from minidist.comm.runtime.mpi.job import Job
+    from minidist.comm.runtime.job import Job
 
     job = Job(found)
-    from minidist.comm.runtime.mpi.job_cluster import leading, serve  # they need MPI, which a job looks for first
+    from minidist.comm.runtime.job_cluster import leading, serve  # they need MPI, which a job looks for first
 
     for line in job.comm.gather(job.where()) or ():
         print(line, file=sys.stderr)

@@ -1,6 +1,6 @@
 """The algorithms of every collective, side by side: those for which all links are alike.
 
-nodes/ has those for several nodes and those on two trees, and tables.py has all by name.
+two_level.py has those for several nodes, double_tree.py those on two trees, and collectives.py all by name.
 
 Each is the textbook's program for one rank. It uses only sends and receives to other ranks of the group, so it runs on
 any transport and any group. Arrays are flat and C-contiguous, N is the number of ranks, M the bytes of the whole

@@ -7,8 +7,8 @@ Each checks its arguments, picks an algorithm, and runs it: the table below says
 - ``async_op=True``: return a Work at once and continue in the background; the arrays belong to the collective until
   ``wait`` returns.
 - ``algorithm``: a name in the table, or "auto". In a group on one node, "auto" chooses by the size of the buffer, from
-  times measured here; in a group on several nodes it takes what is cheapest by nodes/cost.py. Arrays on GPUs go by NCCL
-  if every rank has a GPU of its own (nccl/routes.py), and else through host memory.
+  times measured here; in a group on several nodes it takes what is cheapest by cost.py. Arrays on GPUs go by NCCL
+  if every rank has a GPU of its own (nccl/__init__.py), and else through host memory.
 
 Arrays are C-contiguous, of any numeric or bool dtype and any size, zero included. Every call returns None, or a Work
 with ``async_op``.
@@ -28,12 +28,10 @@ from operator import index
 import numpy as np
 
 from minidist import backend
-from minidist.comm import algorithms
+from minidist.comm import algorithms, double_tree, nccl, two_level
+from minidist.comm.cost import cheapest
 from minidist.comm.group import ProcessGroup, check_group
-from minidist.comm.nccl import routes
-from minidist.comm.nodes import double_tree, two_level
-from minidist.comm.nodes.cost import cheapest
-from minidist.comm.nodes.placement import HIERARCHICAL, node_grid
+from minidist.comm.placement import HIERARCHICAL, node_grid
 from minidist.comm.point_to_point import check_array, dtype_name, overlap
 
 
@@ -252,7 +250,7 @@ def check(name: str, group, algorithm: str, root: int = 0, op=None, **arrays) ->
             f"{name}: {row.root}={root} is not a rank of this group of {group.size} "
             f"(0 to {group.size - 1}, counted within the group)"
         )
-    by_nccl = group.transport.gpus is not None and routes.carries(name, group, algorithm, list(arrays.values()), op)
+    by_nccl = group.transport.gpus is not None and nccl.carries(name, group, algorithm, list(arrays.values()), op)
     call = Call(name, group, algorithm, root, by_nccl)
     if row.root:
         call.details.append(f"{row.root}={root}")
@@ -350,7 +348,7 @@ def run(call: Call, async_op: bool, *arguments, program: Callable | None = None)
     """
     group, name = call.group, call.name
     if call.by_nccl:
-        algorithm, method = "nccl", getattr(routes.communicator_of(group), name)
+        algorithm, method = "nccl", getattr(nccl.communicator_of(group), name)
     else:
         algorithm = choose(call) if call.algorithm == "auto" else call.algorithm
         if algorithm == HIERARCHICAL:
@@ -369,7 +367,7 @@ def run(call: Call, async_op: bool, *arguments, program: Callable | None = None)
     description = _describe(name, *call.details, algorithm)
     kind = name, call.dtype, call.size
     if call.by_nccl:
-        return routes.run(group, description, call.nbytes, kind, call.held, async_op, body)
+        return nccl.run(group, description, call.nbytes, kind, call.held, async_op, body)
     return group.run_collective(description, call.nbytes, async_op, body, kind)
 
 

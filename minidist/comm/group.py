@@ -56,14 +56,14 @@ class ProcessGroup:
         self._created: dict[tuple[int, ...], int] = {}
         self._collectives = 0
         self._background: Background | None = None
-        self.communicator = None  # of NCCL, where it carries collectives of this group: see nccl/routes.py
+        self.communicator = None  # of NCCL, where it carries collectives of this group: see nccl/__init__.py
 
     def __repr__(self) -> str:
         return f"ProcessGroup(rank={self.rank}, size={self.size}, ranks={list(self.ranks)})"
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """The node of each rank of the group, in the group's order: see nodes/placement.py."""
+        """The node of each rank of the group, in the group's order: see placement.py."""
         return tuple(self.transport.nodes[rank] for rank in self.ranks)
 
     @property

@@ -34,7 +34,7 @@ class Work(ABC):
     def wait(self) -> bool:
         """Block until the arrays of the call may be used again, and return True. Raises what the call raised.
 
-        With NCCL the GPU waits and not the host: what is computed there later finds the result (nccl/routes.py).
+        With NCCL the GPU waits and not the host: what is computed there later finds the result (nccl/__init__.py).
         """
 
 

@@ -8,9 +8,8 @@ from contextlib import contextmanager, suppress
 from minidist import comm
 from minidist.comm.failures import Aborted
 from minidist.comm.runtime.deadlock import awaited_ranks
-from minidist.comm.transports.shared_memory.queues import SharedMemoryTransport
-from minidist.comm.transports.shared_memory.segment import Segment
-from minidist.comm.transports.status import FINISHED, Status
+from minidist.comm.transports.shared_memory import Segment, SharedMemoryTransport
+from minidist.comm.transports.transport import FINISHED, Status
 from minidist.pytorch.watchdog import Watchdog
 
 LEAVE_SECONDS = 5.0  # for the background thread to notice that the group has ended

@@ -8,8 +8,8 @@ from datetime import timedelta
 
 import torch.distributed as dist
 
-from minidist.comm.runtime.processes.sweep import sweep
-from minidist.comm.transports.shared_memory.segment import MAX_RANKS, Segment, queue_capacity
+from minidist.comm.runtime.sweep import sweep
+from minidist.comm.transports.shared_memory import MAX_RANKS, Segment, queue_capacity
 
 
 def meet(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Segment:

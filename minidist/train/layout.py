@@ -38,7 +38,7 @@ class Layout:
     virtual: int = 1  # stages per rank; more than one makes the schedule interleaved
     stages: str = ""  # layers of each stage, as in 2+3+3; "" spreads them evenly
     recompute: str = "none"  # which activations backward computes again: see nn/recompute.py
-    node_size: int = 0  # ranks that share a node, and its fast links; 0 for all: see comm/nodes/placement.py
+    node_size: int = 0  # ranks that share a node, and its fast links; 0 for all: see comm/placement.py
     servers: int = 0  # ranks beside dp that hold the parameters, with sync=server or async: see parallel/loosened/
     staleness: int = 0  # steps by which a worker may be ahead of the slowest, with sync=server
     arrivals: str = "live"  # who comes next, with sync=server or async: see parallel/loosened/arrivals.py

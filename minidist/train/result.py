@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from minidist import trace
-from minidist.comm.nodes.placement import Links
+from minidist.comm.placement import Links
 from minidist.parallel.loosened.server import Push
 from minidist.train.checkpoint.peers import PeerCopies
 from minidist.train.checkpoint.saver import Saving

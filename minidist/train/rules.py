@@ -12,8 +12,8 @@ from math import inf, isfinite
 import numpy as np
 
 from minidist.comm.collectives import ALL_GATHER, ALL_REDUCE
-from minidist.comm.nodes.placement import HIERARCHICAL, check_node_size, node_counts
-from minidist.comm.transports.shared_memory.segment import MAX_RANKS
+from minidist.comm.placement import HIERARCHICAL, check_node_size, node_counts
+from minidist.comm.transports.shared_memory import MAX_RANKS
 from minidist.nn.recompute import MODES
 from minidist.parallel.compression.hook import read_method
 from minidist.parallel.context import KINDS

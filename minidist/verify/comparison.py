@@ -7,9 +7,8 @@ from math import prod
 
 import numpy as np
 
+from minidist.comm.runtime.clusters import new_cluster, preload
 from minidist.comm.runtime.launch import Cluster
-from minidist.comm.runtime.new_cluster import new_cluster
-from minidist.comm.runtime.warm import preload
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RankResult, Run, RunOptions

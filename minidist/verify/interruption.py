@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from minidist.comm.runtime.processes.sweep import scratch_folder
-from minidist.comm.runtime.warm import WarmClusters, preload
+from minidist.comm.runtime.clusters import WarmClusters, preload
+from minidist.comm.runtime.sweep import scratch_folder
 from minidist.train.checkpoint.commit import name_of
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 
-from minidist.comm.runtime.warm import WarmClusters, preload
+from minidist.comm.runtime.clusters import WarmClusters, preload
 from minidist.nn.precision.policy import POLICIES
 from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS

@@ -7,8 +7,8 @@ import numpy as np
 
 import minidist as md
 from minidist.comm.collectives import COLLECTIVES
-from minidist.comm.nodes.placement import HIERARCHICAL, node_counts
-from minidist.comm.runtime.new_cluster import job_size
+from minidist.comm.placement import HIERARCHICAL, node_counts
+from minidist.comm.runtime.clusters import job_size
 
 SIZES = (0, 1, 7, 1001)  # elements; hardly any number of ranks divides them
 LARGE = 98_305  # more than a queue holds, and than three pieces of a pipelined broadcast

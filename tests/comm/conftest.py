@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import pytest
 from clusters import PatientCluster
 
-from minidist.comm.runtime.new_cluster import job_size, new_cluster
-from minidist.comm.runtime.warm import WarmClusters
+from minidist.comm.runtime.clusters import WarmClusters, job_size, new_cluster
 
 PATIENCE = 60  # seconds in which nothing moves, after which a run on the job ends
 

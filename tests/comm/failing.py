@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 import minidist as md
-from minidist.comm.transports.status import BLOCKED
+from minidist.comm.transports.transport import BLOCKED
 
 SIZE = 3
 PATIENCE = 2.0  # seconds in which nothing moves

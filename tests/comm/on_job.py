@@ -13,8 +13,8 @@ import pytest
 from failing import FAILURES, PATIENCE, SIZE
 
 import minidist as md
-from minidist.comm.runtime.mpi.job import Job
-from minidist.comm.runtime.new_cluster import new_cluster
+from minidist.comm.runtime.clusters import new_cluster
+from minidist.comm.runtime.job import Job
 from minidist.launched import launched
 
 sys.path.append(str(Path(__file__).parents[1]))  # where every rank finds the modules that all tests share
@@ -34,7 +34,7 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["init"]:
         return as_a_script(*arguments[1:])
     job = Job(launched())
-    from minidist.comm.runtime.mpi.job_cluster import leading, serve
+    from minidist.comm.runtime.job_cluster import leading, serve
 
     if job.rank:
         return serve(job)

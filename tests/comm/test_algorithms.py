@@ -15,9 +15,9 @@ from minidist.analysis.networks import Ports
 from minidist.analysis.replay import replay, steps
 from minidist.comm.algorithms import SEGMENT_BYTES
 from minidist.comm.collectives import COLLECTIVES
-from minidist.comm.nodes.cost import COSTS, Network, cheapest, seconds
-from minidist.comm.nodes.double_tree import MOST_PIECES, children_of, double_tree, piece_count, trees_below
-from minidist.comm.nodes.placement import HIERARCHICAL, Link, Links
+from minidist.comm.cost import COSTS, Network, cheapest, seconds
+from minidist.comm.double_tree import MOST_PIECES, children_of, double_tree, piece_count, trees_below
+from minidist.comm.placement import HIERARCHICAL, Link, Links
 
 ALPHA, BETA = 3.0, 0.25
 ALIKE = Links(Link(1 / BETA, ALPHA), Link(1 / BETA, ALPHA))

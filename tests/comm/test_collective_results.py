@@ -10,7 +10,7 @@ from choosing import long
 import minidist as md
 from minidist.comm.collectives import ALL_REDUCE
 from minidist.comm.point_to_point import overlap
-from minidist.comm.runtime.new_cluster import job_size
+from minidist.comm.runtime.clusters import job_size
 
 # Ranks, ranks on a node, and the groups that call at the same time, each with its ranks in an order of their own.
 SHAPES = [

@@ -231,7 +231,7 @@ def test_ctrl_c_during_the_imports_of_a_rank_is_left_to_the_parent(tmp_path):
     )
     script = """
         import minidist as md
-        from minidist.comm.runtime.warm import preload
+        from minidist.comm.runtime.clusters import preload
         preload("interrupts")
         print(md.launch(lambda world: world.rank, 2))
         """

@@ -6,7 +6,7 @@ import sys
 from mpiexec import LIMIT, needs_mpi, of_a_job
 
 from minidist.cli.main import main
-from minidist.comm.runtime.mpi.job import check_agreement, ranges
+from minidist.comm.runtime.job import check_agreement, ranges
 from minidist.launched import Launched, launched
 
 TORCHRUN, OPEN_MPI = {"RANK": "1", "WORLD_SIZE": "2"}, {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "3"}

@@ -2,10 +2,9 @@
 
 import numpy as np
 
+from minidist.comm.transports.byte_queue import ALIGNMENT, COUNTERS, ByteQueue
 from minidist.comm.transports.messages import HEADER_BYTES
-from minidist.comm.transports.shared_memory.byte_queue import ALIGNMENT, COUNTERS, ByteQueue
-from minidist.comm.transports.shared_memory.queues import SharedMemoryTransport
-from minidist.comm.transports.shared_memory.segment import StatusLine
+from minidist.comm.transports.shared_memory import SharedMemoryTransport, StatusLine
 from minidist.comm.transports.transport import Transport
 
 CAPACITY = 1024  # bytes: a few headers

@@ -7,9 +7,9 @@ import multiprocess
 import numpy as np
 
 import minidist as md
-from minidist.comm.nodes.cost import seconds
-from minidist.comm.nodes.placement import check_node_size, node_grid
-from minidist.comm.runtime.mpi.job import check_agreement
+from minidist.comm.cost import seconds
+from minidist.comm.placement import check_node_size, node_grid
+from minidist.comm.runtime.job import check_agreement
 from minidist.launched import Launched, launched
 
 HERE = (check_node_size, node_grid, seconds, check_agreement, Launched, launched)

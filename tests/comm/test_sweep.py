@@ -15,7 +15,7 @@ from choosing import long
 from scripts import LIMIT, running, segments_of, until
 
 import minidist as md
-from minidist.comm.runtime.processes import sweep
+from minidist.comm.runtime import sweep
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who is gone: nothing is removed")
 

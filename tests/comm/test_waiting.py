@@ -5,13 +5,19 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from minidist.comm.runtime import patience
 from minidist.comm.runtime.deadlock import SETTLE_SECONDS, DeadlockWatch, find_deadlock
-from minidist.comm.runtime.patience import PATIENCE, PatientClock
-from minidist.comm.transports import core
-from minidist.comm.transports.compute_clock import ComputeClock
-from minidist.comm.transports.core import FORGO, IN_A_ROW, LONGEST_FORGONE, SHARED_SECONDS, Core
-from minidist.comm.transports.status import BLOCKED, FINISHED, RUNNING, Status
+from minidist.comm.transports import cores
+from minidist.comm.transports.cores import (
+    FORGO,
+    IN_A_ROW,
+    LONGEST_FORGONE,
+    PATIENCE,
+    SHARED_SECONDS,
+    ComputeClock,
+    Core,
+    PatientClock,
+)
+from minidist.comm.transports.transport import BLOCKED, FINISHED, RUNNING, Status
 
 MS = 1_000_000  # ns
 
@@ -21,8 +27,8 @@ class MadeUpTime:
 
     def __init__(self, monkeypatch):
         self.now, self.taken = 7 * MS, 0
-        monkeypatch.setattr(core.time, "perf_counter_ns", lambda: self.now)
-        monkeypatch.setattr(core, "_yield", self._yield)
+        monkeypatch.setattr(cores.time, "perf_counter_ns", lambda: self.now)
+        monkeypatch.setattr(cores, "_yield", self._yield)
 
     def _yield(self):
         self.now += self.taken
@@ -86,7 +92,7 @@ def test_waits_for_ranks_and_for_cores_are_told_apart(monkeypatch):
 
 def test_a_time_limit_hardly_counts_waits_for_a_core(monkeypatch):
     """On two cores, from looks a second apart: how many ranks compute, and for how long all have had a core."""
-    monkeypatch.setattr(patience, "cores", lambda: 2)
+    monkeypatch.setattr(cores, "cores", lambda: 2)
     for looks, seconds in (
         ([(0, 0.0)] * 4, 3.0),  # all sleep: as any clock
         ([(1, 0.0), (1, 1.0), (1, 2.0), (1, 3.0)], 3.0),  # one computes and has a core
@@ -100,7 +106,7 @@ def test_a_time_limit_hardly_counts_waits_for_a_core(monkeypatch):
         replies, now = iter(looks), iter(range(len(looks)))
         with monkeypatch.context() as patch:
             patch.setattr(PatientClock, "_look", lambda self: next(replies))  # noqa: B023
-            patch.setattr(patience.time, "monotonic", lambda: next(now))  # noqa: B023
+            patch.setattr(cores.time, "monotonic", lambda: next(now))  # noqa: B023
             clock = PatientClock([])
             assert [clock.seconds() for _ in looks[1:]][-1] == pytest.approx(seconds), looks
 

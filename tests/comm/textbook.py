@@ -9,7 +9,7 @@ from itertools import pairwise
 from math import ceil, log2
 
 from minidist.comm.algorithms import SEGMENT_BYTES
-from minidist.comm.nodes.double_tree import double_tree, trees_below
+from minidist.comm.double_tree import double_tree, trees_below
 
 
 def ring(ranks, m, steps) -> Counter:

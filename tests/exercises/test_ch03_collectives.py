@@ -28,8 +28,8 @@ pytestmark = pytest.mark.answers(
     forbidden=(
         "minidist.comm.algorithms",
         "minidist.comm.collectives",
-        "minidist.comm.nodes.double_tree",
-        "minidist.comm.nodes.two_level",
+        "minidist.comm.double_tree",
+        "minidist.comm.two_level",
     ),
 )
 

@@ -508,7 +508,7 @@ def rails(nodes: int, per_node: int, inside: tuple[float, float], between: tuple
     return topology
 
 
-@answers("minidist.comm.nodes.cost")
+@answers("minidist.comm.cost")
 @pytest.mark.task(
     "13.5",
     points=5,
@@ -602,8 +602,8 @@ def peak_of_hierarchical(world, module, elements):
 
 
 @answers(
-    "minidist.comm.nodes.two_level:all_reduce_hierarchical",
-    "minidist.comm.nodes.placement:two_levels",
+    "minidist.comm.two_level:all_reduce_hierarchical",
+    "minidist.comm.placement:two_levels",
 )
 @pytest.mark.task(
     "13.6",
@@ -752,7 +752,7 @@ def all_reduced_on_trees(world, module, elements):
         overrides.override({})
 
 
-@answers("minidist.comm.nodes.double_tree:double_tree", "minidist.comm.nodes.double_tree:binary_tree")
+@answers("minidist.comm.double_tree:double_tree", "minidist.comm.double_tree:binary_tree")
 @pytest.mark.task(
     "13.7",
     points=4,
@@ -865,7 +865,7 @@ def two_level_seconds(size: int, inside: int, nbytes_: float, fast: float, slow:
     return near + 2 * sum(part / nodes / slow for _ in range(nodes - 1))
 
 
-@answers("minidist.comm.nodes.cost")
+@answers("minidist.comm.cost")
 @pytest.mark.task(
     "13.8",
     points=4,
@@ -949,7 +949,7 @@ def run_sync_shard(world, module, elements):
     return np.array(shard), norm, bool((gradient == before).all())
 
 
-@answers("minidist.comm.collectives", "minidist.comm.nodes.two_level", "minidist.comm.nodes.placement:two_levels")
+@answers("minidist.comm.collectives", "minidist.comm.two_level", "minidist.comm.placement:two_levels")
 @pytest.mark.task(
     "13.9",
     points=3,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from minidist import backend
-from minidist.comm.runtime.warm import WarmClusters
+from minidist.comm.runtime.clusters import WarmClusters
 
 STANDIN = Path(__file__).parent / "standin"
 

@@ -7,7 +7,7 @@ import pytest
 from planned import HARDWARE, PAGE, rows
 
 from minidist.cli import main as cli
-from minidist.comm.nodes.placement import Links
+from minidist.comm.placement import Links
 from minidist.plan.cluster.efficiency import NEAREST, PERFECT, efficiency_of, interpolate, measured
 from minidist.plan.cluster.hardware import ClusterSpec, load
 from minidist.plan.cluster.topologies import bisection_bandwidth, topology_of

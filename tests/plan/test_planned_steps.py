@@ -7,8 +7,8 @@ from math import inf
 
 import pytest
 
-from minidist.comm.nodes import cost
-from minidist.comm.nodes.placement import Link, Links
+from minidist.comm import cost
+from minidist.comm.placement import Link, Links
 from minidist.parallel.tools.schedule_check import in_flight as in_flight_of
 from minidist.parallel.tools.schedule_check import timeline
 from minidist.parallel.tools.schedules import schedule

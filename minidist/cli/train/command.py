@@ -16,7 +16,7 @@ from minidist.cli.train.progress import narrating
 from minidist.cli.train.summary import print_summary
 from minidist.cli.train.tables import print_tables
 from minidist.cli.train.utilization import utilization_of
-from minidist.comm.runtime.new_cluster import job_size, new_cluster
+from minidist.comm.runtime.clusters import job_size, new_cluster
 from minidist.course.learner.implementations import (
     implementations_as_dict,
     implementations_of,

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from rich.console import Console
 
 from minidist.cli.flags import integer
-from minidist.comm.runtime.processes.sweep import scratch_folder
+from minidist.comm.runtime.sweep import scratch_folder
 from minidist.show.live.state import Live
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout

@@ -21,7 +21,7 @@ bystander, so ``DeadlockWatch`` waits until the set has stopped growing.
 
 from collections.abc import Callable, Sequence, Set
 
-from minidist.comm.transports.status import BLOCKED, FINISHED, Status
+from minidist.comm.transports.transport import BLOCKED, FINISHED, Status
 
 SETTLE_SECONDS = 0.2  # that the other ranks get to join a deadlock
 

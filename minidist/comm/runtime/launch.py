@@ -16,16 +16,20 @@ from dataclasses import dataclass
 import multiprocess
 
 from minidist.comm.failures import Deadlock, Hang, RankFailed, describe_exit
-from minidist.comm.runtime import serialization
+from minidist.comm.runtime import serialization, starting
 from minidist.comm.runtime.deadlock import DeadlockWatch, describe
-from minidist.comm.runtime.patience import PatientClock
-from minidist.comm.runtime.processes import starting
-from minidist.comm.runtime.processes.forks import forget_parents_processes
-from minidist.comm.runtime.processes.starting import check_open_files, daemons_allowed, interrupts_held, script_hidden
-from minidist.comm.runtime.processes.sweep import claim_temporary_folder, sweep
 from minidist.comm.runtime.rank_process import RankProcess, end_ranks, with_reports
-from minidist.comm.transports.shared_memory.segment import MAX_RANKS, Segment, queue_capacity
-from minidist.comm.transports.status import BLOCKED, RUNNING
+from minidist.comm.runtime.starting import (
+    check_open_files,
+    daemons_allowed,
+    forget_parents_processes,
+    interrupts_held,
+    script_hidden,
+)
+from minidist.comm.runtime.sweep import claim_temporary_folder, sweep
+from minidist.comm.transports.cores import PatientClock
+from minidist.comm.transports.shared_memory import MAX_RANKS, Segment, queue_capacity
+from minidist.comm.transports.transport import BLOCKED, RUNNING
 from minidist.launched import launched
 
 WATCH_SECONDS = 0.05  # between two looks at the ranks' statuses

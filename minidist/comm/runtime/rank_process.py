@@ -10,7 +10,7 @@ from multiprocess import connection
 
 from minidist.comm.runtime import serialization
 from minidist.comm.runtime.worker import Place, rank_main
-from minidist.comm.transports.shared_memory.segment import Segment
+from minidist.comm.transports.shared_memory import Segment
 
 STOP_SECONDS = 2.0  # for an idle rank to exit by itself
 

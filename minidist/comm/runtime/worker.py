@@ -17,14 +17,11 @@ from dataclasses import dataclass
 from multiprocess import connection, parent_process
 
 from minidist import trace
-from minidist.comm.failures import Aborted, describe_frame, is_plumbing
+from minidist.comm.failures import Aborted, describe_frame, is_plumbing, own_traceback, summary
 from minidist.comm.group import ProcessGroup, end_run
-from minidist.comm.runtime import serialization
-from minidist.comm.runtime.processes import starting
-from minidist.comm.runtime.processes.parent_death import end_with_parent
-from minidist.comm.runtime.tracebacks import own_traceback, summary
-from minidist.comm.transports.shared_memory.queues import SharedMemoryTransport
-from minidist.comm.transports.shared_memory.segment import Segment
+from minidist.comm.runtime import serialization, starting
+from minidist.comm.runtime.starting import end_with_parent
+from minidist.comm.transports.shared_memory import Segment, SharedMemoryTransport
 from minidist.comm.transports.transport import Transport
 from minidist.comm.work import SWITCH_SECONDS
 

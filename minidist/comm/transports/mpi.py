@@ -7,6 +7,10 @@ point-to-point calls are used, and every layout keeps its bits.
 A message is a header, with the payload behind it if that is short (MPI libraries call this eager), else followed by
 pieces. MPI keeps the order of messages between two ranks that have one tag, so both ends know which piece comes next,
 and no piece is so large that its length would overflow an int.
+
+Ranks of one machine publish what they wait for in memory that all see, so a deadlock is told at once. Ranks of several
+machines share no memory. So a rank whose wait has taken too long asks all others what they do. Those that wait too, or
+have ended, answer; one that computes does not. Gloo and torch's watchdog of NCCL have such a limit as well.
 """
 
 import time
@@ -18,7 +22,7 @@ import numpy as np
 from mpi4py import MPI
 
 from minidist import trace
-from minidist.comm.failures import caller
+from minidist.comm.failures import Deadlock, Hang, caller
 from minidist.comm.transports.messages import HEADER_BYTES, SHORT, Arriving, Send
 from minidist.comm.transports.transport import Transport
 
@@ -33,15 +37,12 @@ class MPITransport(Transport):
     Args:
         comm: of the run's ranks alone; nobody else sends in it.
         nodes: the node of each rank.
-        look: ``look(since, doing)`` is called again and again while this rank waits. Nothing has moved since that
-            time (of ``time.monotonic``), and ``doing()`` tells in words what it waits for. It raises what ends the run.
+        questions: of all ranks of the job; it ends a run in which nothing moves.
     """
 
-    def __init__(
-        self, comm: MPI.Comm, nodes: tuple[int, ...], look: Callable[[float, Callable[[], str]], None]
-    ) -> None:
+    def __init__(self, comm: MPI.Comm, nodes: tuple[int, ...], questions: "Questions") -> None:
         super().__init__(comm.Get_rank(), comm.Get_size())
-        self.comm, self.nodes, self._look = comm, nodes, look
+        self.comm, self.nodes, self._questions = comm, nodes, questions
         self.outgoing = {peer: Outgoing(comm, peer) for peer in self.sends}
         self.incoming = {peer: Incoming(comm, peer) for peer in self.sends}
 
@@ -64,7 +65,7 @@ class MPITransport(Transport):
     def check_aborted(self, waits: Callable[[], str]) -> None:
         super().check_aborted(waits)
         with self.lock:
-            self._look(self.moved_at, lambda: ", ".join(filter(None, (waits(), caller()))))
+            self._questions.look(self.moved_at, lambda: ", ".join(filter(None, (waits(), caller()))), self.size)
 
     def finish(self) -> None:
         super().finish()
@@ -228,3 +229,84 @@ class Incoming:
         self.header.Cancel()
         self.header.Wait()
         self.header.Free()
+
+
+ASK, ANSWER = 10, 11  # tags
+ANSWER_SECONDS = 2.0
+IDLE_SECONDS = 2e-3  # between two looks of a rank that has nothing to do: MPI's own wait would take a whole core
+LOOK_SECONDS = 0.05  # between two looks for questions: each is a call of MPI
+
+WAITS = ": waits"  # what every description of a wait contains
+
+
+class Questions:
+    """What this rank asks the others of a job, and answers them.
+
+    Args:
+        comm: of the whole job. limit: seconds in which nothing moves, after which a wait is over.
+    """
+
+    def __init__(self, comm: MPI.Comm, limit: float) -> None:
+        self.comm, self.limit = comm, limit
+        self.rank = comm.Get_rank()
+        self._looked = self._asked = 0.0
+
+    def look(self, since: float, doing: Callable[[], str], ranks: int) -> None:
+        """Answer who has asked. Called again and again by a rank that waits.
+
+        Args:
+            since: the time, of ``time.monotonic``, since which nothing has moved.
+            doing: tells in words what this rank does.
+            ranks: how many take part in the run: the first ones of the job.
+
+        Raises:
+            Deadlock: when the limit is over and all other ranks wait too, or have ended.
+            Hang: when it is over and some do not answer.
+        """
+        now = time.monotonic()
+        if now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = now
+        if answer(self.comm, doing):
+            self._asked = now  # whoever has asked ends the run
+        if now - max(since, self._asked) > self.limit:
+            raise self._verdict(doing(), ranks)
+
+    def _verdict(self, doing: str, ranks: int) -> Deadlock | Hang:
+        """The error that ends the run, with what each rank does."""
+        for rank in range(ranks):
+            if rank != self.rank:
+                self.comm.send(None, rank, ASK)
+        answers, status = {self.rank: doing}, MPI.Status()
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while len(answers) < ranks and time.monotonic() < deadline:
+            if min(answer(self.comm, lambda: doing), default=self.rank) < self.rank:
+                time.sleep(2 * ANSWER_SECONDS)  # a lower rank asks at the same time: its error is the one to be read
+            while self.comm.Iprobe(MPI.ANY_SOURCE, ANSWER, status):
+                answers[status.Get_source()] = self.comm.recv(source=status.Get_source(), tag=ANSWER)
+            time.sleep(1e-3)
+        silent = tuple(rank for rank in range(ranks) if rank not in answers)
+        lines = [
+            f"  rank {rank} is in {text}" if WAITS in text else f"  rank {rank} {text}"
+            for rank, text in answers.items()
+        ]
+        lines += [f"  rank {rank} does not answer: it computes, or is stuck outside of any call" for rank in silent]
+        message = "\n".join([f"no message has reached rank {self.rank} for {self.limit:g} s:", *sorted(lines)])
+        return Hang(message, silent, answers) if silent else Deadlock(message, answers)
+
+
+def answer(comm: MPI.Comm, doing: Callable[[], str]) -> list[int]:
+    """Tell all ranks that have asked what this one does; return who they were."""
+    status, asked = MPI.Status(), []
+    while comm.Iprobe(MPI.ANY_SOURCE, ASK, status):
+        asked.append(status.Get_source())
+        comm.recv(source=asked[-1], tag=ASK)
+        comm.send(doing(), asked[-1], ANSWER)
+    return asked
+
+
+def answer_until(comm: MPI.Comm, is_over: Callable[[], bool], doing: str) -> None:
+    """Wait for something between runs, and tell all ranks that ask what this one does."""
+    while not is_over():
+        answer(comm, lambda: doing)
+        time.sleep(IDLE_SECONDS)

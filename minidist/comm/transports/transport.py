@@ -8,7 +8,7 @@ Receives match messages by (context, tag), in order. An unexpected message, whic
 aside, but only while another receive from the same rank is waiting.
 
 This is the part that all transports share. How a piece moves is a subclass's business: through queues in shared memory
-(shared_memory/queues.py), or through MPI (mpi.py). Nothing above this file knows which.
+(shared_memory.py), or through MPI (mpi.py). Nothing above this file knows which.
 """
 
 import threading
@@ -16,15 +16,14 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from minidist import trace
 from minidist.comm.failures import Aborted, Mismatch, caller
-from minidist.comm.transports.compute_clock import ComputeClock
-from minidist.comm.transports.core import SHARED_SECONDS, Core
+from minidist.comm.transports.cores import SHARED_SECONDS, ComputeClock, Core
 from minidist.comm.transports.messages import SHORT, AnyOf, Arriving, Combine, Receive, Send, shorten
-from minidist.comm.transports.status import BLOCKED, FINISHED, RUNNING
 
 SPINS = 100  # polls before a waiting rank sleeps between polls
 POLL_SECONDS = (20e-6, 1e-3)  # the first and the longest of these sleeps
@@ -35,7 +34,7 @@ class Transport(ABC):
 
     Attributes:
         rank, size: who this is, and how many ranks there are.
-        nodes: the node of each rank: see nodes/placement.py.
+        nodes: the node of each rank: see placement.py.
         short: bytes of payload that travel with the header.
     """
 
@@ -53,9 +52,9 @@ class Transport(ABC):
         self.traffic = trace.TrafficCounter(self.size)
         self.collectives = trace.CollectiveCounter()
         self.streams = 1  # of this rank so far: the main thread, and each thread of asynchronous collectives
-        self.nodes = (0,) * self.size  # of each rank: all on one, but see nodes/placement.py
+        self.nodes = (0,) * self.size  # of each rank: all on one, but see placement.py
         self.links = None  # the speeds of the links inside a node and between nodes, where they are known
-        self.gpus = None  # of all ranks, where they are known: see nccl/routes.py
+        self.gpus = None  # of all ranks, where they are known: see nccl/__init__.py
         self.groups: list = []  # the process groups of this run; closed at its end
         self.lock = threading.RLock()  # shared by the main thread and the threads of asynchronous collectives
         self.moved = 0  # pieces of messages
@@ -375,3 +374,23 @@ class Waiting:
         with self.transport.lock:
             del self.transport.waits[self.thread]
             self.transport.change_active(+1)
+
+
+RUNNING, BLOCKED, FINISHED = 0, 1, 2
+
+
+@dataclass(slots=True, frozen=True)
+class Status:
+    """What a rank publishes about itself.
+
+    Attributes:
+        state: RUNNING, BLOCKED or FINISHED.
+        awaited: bit p is set while the rank waits for rank p.
+        moved: pieces of messages that it has moved.
+        polls: unsuccessful polls of its queues while blocked.
+    """
+
+    state: int
+    awaited: int
+    moved: int
+    polls: int

@@ -17,7 +17,7 @@ their outcomes into verdicts.
 
 import pytest
 
-from minidist.comm.runtime.warm import preload
+from minidist.comm.runtime.clusters import preload
 from minidist.course.authoring.judging import Judging
 from minidist.course.authoring.mutants import all_mutants, one_of_each_kind
 from minidist.course.authoring.selection import Selection

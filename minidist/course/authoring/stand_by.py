@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from minidist.comm.runtime.warm import preload
+from minidist.comm.runtime.clusters import preload
 from minidist.course.authoring.plugin import RANK_MODULES
 from minidist.course.sandbox.limits import set_limits
 

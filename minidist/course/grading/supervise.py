@@ -12,8 +12,8 @@ import time
 import uuid
 from contextlib import suppress
 
-from minidist.comm.runtime.processes.parent_death import end_with_parent
-from minidist.comm.runtime.processes.sweep import sweep
+from minidist.comm.runtime.starting import end_with_parent
+from minidist.comm.runtime.sweep import sweep
 from minidist.course.grading.descendants import MARK, end_all, running
 from minidist.course.grading.namespaces import can_have_own_shared_memory, have_own_shared_memory
 

@@ -13,7 +13,7 @@ import threading
 from contextlib import suppress
 from queue import SimpleQueue
 
-from minidist.comm.runtime.processes.sweep import scratch_folder, sweep
+from minidist.comm.runtime.sweep import scratch_folder, sweep
 from minidist.course.grading.descendants import adopt_orphans
 from minidist.course.grading.supervise import supervise
 

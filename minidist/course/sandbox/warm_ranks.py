@@ -3,8 +3,8 @@
 import importlib
 from collections.abc import Sequence
 
+from minidist.comm.runtime.clusters import WarmClusters, preload
 from minidist.comm.runtime.launch import Cluster
-from minidist.comm.runtime.warm import WarmClusters, preload
 
 START_SECONDS = 120.0  # for ranks to start, even on a busy machine
 QUEUE_BYTES = 1 << 16  # between two ranks: containers often have little shared memory

@@ -10,7 +10,7 @@ from functools import cache
 from math import ceil, prod
 from pathlib import Path
 
-from minidist.comm.nodes.placement import Link, Links
+from minidist.comm.placement import Link, Links
 from minidist.plan.cluster.toml_tables import choose, from_table, read_toml
 
 DATA = Path(__file__).with_suffix(".toml")

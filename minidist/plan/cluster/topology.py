@@ -9,7 +9,7 @@ import itertools
 from collections import deque
 from dataclasses import dataclass, field
 
-from minidist.comm.nodes.placement import Link
+from minidist.comm.placement import Link
 
 Edge = tuple[str, str]  # from a vertex to a vertex
 

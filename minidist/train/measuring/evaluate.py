@@ -13,7 +13,7 @@ from minidist import backend
 from minidist.backend import xp
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import barrier
-from minidist.comm.runtime.patience import cores
+from minidist.comm.transports.cores import cores
 from minidist.nn.data import Corpus, validation_batches
 from minidist.nn.gpt import GPT, generate
 from minidist.nn.moe.balance import Balance

@@ -11,8 +11,8 @@ from minidist.analysis.networks import fair_rates
 from minidist.analysis.replay import replay
 from minidist.analysis.report import report
 from minidist.comm import all_reduce
-from minidist.comm.nodes.cost import cheapest
-from minidist.comm.nodes.placement import place_on_nodes
+from minidist.comm.cost import cheapest
+from minidist.comm.placement import place_on_nodes
 from minidist.comm.point_to_point import irecv, isend, recv, send
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.cluster.topologies import topology_of

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from minidist.comm.runtime.patience import cores
+from minidist.comm.transports.cores import cores
 from minidist.show.demos.data_parallel import lecture
 from minidist.show.demos.data_parallel.bug import DROPPED_BUCKET
 from minidist.show.demos.data_parallel.picture import Rows

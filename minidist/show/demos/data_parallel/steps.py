@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from minidist.analysis.steps import hidden_share, kind_of, step_length, traced_step
-from minidist.comm.nodes.placement import Link
+from minidist.comm.placement import Link
 from minidist.show.demos.shared import lanes
 from minidist.show.demos.shared.gpus import on_links
 from minidist.trace import Event

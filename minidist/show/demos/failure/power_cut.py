@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from minidist.comm.runtime.processes.sweep import scratch_folder
+from minidist.comm.runtime.sweep import scratch_folder
 from minidist.show.demos.failure.crashing_disk import CrashingDisk
 from minidist.show.demos.failure.recording import Operation, Recording
 from minidist.train.checkpoint.commit import is_name

@@ -9,7 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 from minidist.comm.group import ProcessGroup
-from minidist.comm.runtime.processes.sweep import scratch_folder
+from minidist.comm.runtime.sweep import scratch_folder
 from minidist.show.demos.shared.runs import WarmRanks
 from minidist.train import trainer
 from minidist.train.checkpoint.commit import LATEST, MANIFEST, name_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from minidist.comm.failures import RankFailed
 from minidist.comm.runtime.launch import Cluster
-from minidist.comm.runtime.processes.sweep import scratch_folder
+from minidist.comm.runtime.sweep import scratch_folder
 from minidist.show.demos.shared.runs import WarmRanks
 from minidist.train.checkpoint.commit import step_of
 from minidist.train.checkpoint.disk import Disk

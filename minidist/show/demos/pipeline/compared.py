@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from minidist.analysis.steps import slots_of
-from minidist.comm.runtime.patience import cores
+from minidist.comm.transports.cores import cores
 from minidist.parallel.tools.schedule_check import Slot, bubble, in_flight
 from minidist.show.demos.pipeline.kinds import KINDS, end_of
 from minidist.show.demos.pipeline.mini import Band, Chart

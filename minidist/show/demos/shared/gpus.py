@@ -12,7 +12,7 @@ from functools import cache
 from itertools import product
 
 from minidist.analysis.replay import Pace, Replayed, replay
-from minidist.comm.nodes.placement import Link
+from minidist.comm.placement import Link
 from minidist.plan.cluster.hardware import Accelerator
 from minidist.plan.cluster.topologies import single_switch
 from minidist.show.player.scene import Dial, Scene

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 
 from minidist.analysis.steps import step_length, traced_step
+from minidist.comm.runtime.clusters import WarmClusters, preload
 from minidist.comm.runtime.launch import Cluster
-from minidist.comm.runtime.patience import cores
-from minidist.comm.runtime.warm import WarmClusters, preload
+from minidist.comm.transports.cores import cores
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import Run, RunOptions

@@ -20,8 +20,8 @@ from functools import lru_cache
 from itertools import pairwise
 
 from minidist.comm.algorithms import SEGMENT_BYTES
-from minidist.comm.nodes.double_tree import Parents, double_tree, piece_count, trees_below
-from minidist.comm.nodes.placement import HIERARCHICAL, Links, node_counts, node_grid
+from minidist.comm.double_tree import Parents, double_tree, piece_count, trees_below
+from minidist.comm.placement import HIERARCHICAL, Links, node_counts, node_grid
 
 
 def seconds(

@@ -1,5 +1,6 @@
 """The MPI job that this process belongs to: how many ranks there are, on which nodes, and how they end together."""
 
+import atexit
 import os
 import socket
 import sys
@@ -9,11 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-from minidist.comm.failures import Deadlock, Hang
+from minidist.comm.failures import Deadlock, Hang, own_traceback, summary
 from minidist.comm.group import ProcessGroup, end_run
-from minidist.comm.runtime.tracebacks import own_traceback, summary
 from minidist.comm.work import SWITCH_SECONDS
-from minidist.launched import TORCHRUN, Launched
+from minidist.launched import TORCHRUN, Launched, launched
 
 LIMIT_SECONDS = 600.0  # for a wait in which nothing moves, as in torch.distributed with NCCL
 TELL_SECONDS = 0.2  # for the launcher to pass on what a rank has printed, before the job's end closes the pipe
@@ -58,16 +58,11 @@ class Job:
 
     def world(self, size: int, limit: float) -> ProcessGroup:
         """The first ``size`` ranks as a world of their own. Exactly these call it."""
-        from minidist.comm.runtime.mpi.questions import Questions
-        from minidist.comm.transports.mpi import MPITransport
+        from minidist.comm.transports.mpi import MPITransport, Questions
 
         members = self.comm.Get_group().Incl(list(range(size)))
         questions = Questions(self.comm, limit)
-        transport = MPITransport(
-            self.comm.Create_group(members),
-            self.nodes[:size],
-            lambda since, doing: questions.look(since, doing, size),
-        )
+        transport = MPITransport(self.comm.Create_group(members), self.nodes[:size], questions)
         world = ProcessGroup(transport, tuple(range(size)), context=0)
         transport.groups.append(world)
         return world
@@ -78,7 +73,7 @@ class Job:
         Args:
             doing: what this rank tells those that ask meanwhile, since they still wait for it.
         """
-        from minidist.comm.runtime.mpi.questions import answer_until
+        from minidist.comm.transports.mpi import answer_until
 
         end_run(world)
         world.transport.receive_rest(partial(answer_until, self.comm, doing=doing))
@@ -160,3 +155,43 @@ def abort(status: int) -> NoReturn:
 
     MPI.COMM_WORLD.Abort(status)  # of a duplicate MPICH ends only this node's processes
     os._exit(status)  # where another rank aborts in the same moment, MPICH's Abort returns
+
+
+_world: ProcessGroup | None = None
+
+
+def init(limit: float = LIMIT_SECONDS) -> ProcessGroup:
+    """Join the other processes of the MPI job, and return the world.
+
+    It is what ``torch.distributed.init_process_group`` does. ``mpiexec -n 4 python script.py`` starts the script four
+    times, and each process is a rank; a script that nobody has launched is alone in its world. From here on an
+    exception that the script does not catch ends all ranks, after its traceback.
+
+    Args:
+        limit: seconds in which a rank waits and nothing moves, after which the job ends and says what each rank did.
+
+    Raises:
+        RuntimeError: when called twice, without mpi4py, or where the launcher and MPI do not agree.
+    """
+    global _world
+    if _world is not None:
+        raise RuntimeError("init has been called already: pass the world on to where you need it")
+    job = Job(launched())
+    _world = job.world(job.size, limit)
+    before = sys.excepthook
+
+    def end_all(kind, error, traceback) -> None:
+        if job.size == 1:
+            return before(kind, error, traceback)
+        end_job(job, error, 1, __file__)
+
+    sys.excepthook = end_all
+    atexit.register(_leave, job, _world)
+    return _world
+
+
+def _leave(job: Job, world: ProcessGroup) -> None:
+    """Wait for all others before MPI ends: a rank that waits for this one must learn that it has ended, and
+    MPI_Finalize answers no questions."""
+    for line in job.leave(world, "has ended its program"):
+        print(f"minidist: {line}", file=sys.stderr)

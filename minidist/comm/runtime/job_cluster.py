@@ -14,9 +14,9 @@ from itertools import chain
 from mpi4py import MPI
 
 from minidist.comm.runtime import serialization
-from minidist.comm.runtime.mpi.job import LIMIT_SECONDS, Job, end_job
-from minidist.comm.runtime.mpi.questions import answer_until
-from minidist.comm.runtime.new_cluster import clusters_of_job
+from minidist.comm.runtime.clusters import clusters_of_job
+from minidist.comm.runtime.job import LIMIT_SECONDS, Job, end_job
+from minidist.comm.transports.mpi import answer_until
 
 COMMAND, RESULT, REPORT = 0, 1, 2  # tags
 ENDED = "has ended its function"

@@ -21,7 +21,7 @@ from minidist.comm.algorithms import (
     scatter_direct,
 )
 from minidist.comm.group import ProcessGroup
-from minidist.comm.nodes.placement import node_grid, two_levels
+from minidist.comm.placement import node_grid, two_levels
 from minidist.overrides import overridable
 
 

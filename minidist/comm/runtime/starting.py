@@ -1,12 +1,13 @@
-"""What must not reach the processes that start, the user's script and Ctrl-C; and who may start them: everybody."""
+"""What processes of one machine inherit, and what they must not: the user's script, Ctrl-C, a parent's processes."""
 
+import ctypes
 import os
 import signal
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from multiprocess import process
+from multiprocess import process, resource_tracker
 
 _hiding = threading.Lock()
 rank_here = False  # whether this process is a rank
@@ -82,3 +83,30 @@ def daemons_allowed():
         yield
     finally:
         config["daemon"] = before
+
+
+def forget_parents_processes() -> None:
+    """Forget, in a child that the user forks with ``os.fork``, what multiprocess knows of its parent's processes.
+
+    It would take them for its own: end the parent's ranks when it exits, and wait for the parent's fork server, which
+    is not its child. Children that multiprocess forks by itself, such as ranks, lose nothing by it.
+    """
+    from multiprocess import forkserver  # not on Windows
+
+    process._children.clear()  # it ends these when it exits
+    process.current_process()._config.pop("tempdir", None)  # the parent removes this folder when it exits
+    server = forkserver._forkserver
+    if server._forkserver_alive_fd is not None:
+        with suppress(OSError):
+            os.close(server._forkserver_alive_fd)  # the server lives while anybody holds it
+    server.__init__()
+    resource_tracker._resource_tracker._lock = threading.RLock()  # another thread may have held it
+
+
+PR_SET_PDEATHSIG = 1  # from Linux's <sys/prctl.h>
+
+
+def end_with_parent() -> None:
+    """Let the kernel kill this process when its parent ends, on Linux. For use in a new child."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

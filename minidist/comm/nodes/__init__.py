@@ -1,1 +1,0 @@
-"""Groups on several nodes: which ranks share one, collectives for two speeds of links, and what they cost."""

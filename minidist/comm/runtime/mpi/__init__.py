@@ -1,1 +1,0 @@
-"""Ranks that an MPI launcher has started: ``mpiexec``, or Slurm's ``srun``."""
