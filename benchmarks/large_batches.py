@@ -41,7 +41,7 @@ from minidist.show.figures.large_batches import draw
 from minidist.train.config import TrainConfig
 from minidist.train.measuring.evaluate import validation_loss
 from minidist.train.measuring.noise_scale import NoiseScale, measure
-from minidist.train.parallelize import accumulate
+from minidist.train.parallelize import forward_backward
 from minidist.train.share import batch_of
 
 SETTINGS = {"layers": 1, "heads": 2, "width": 32, "context": 32, "micro_batch": 8, "steps": 10**6}
@@ -91,7 +91,8 @@ def training(config: TrainConfig, corpus: Corpus) -> Iterator[GPT]:
         yield model
         model.zero_grad()
         micro_batches = range(config.batch_at(step) // config.micro_batch)
-        accumulate(model, [batch_of(corpus, config, step, number) for number in micro_batches])
+        for number in micro_batches:
+            forward_backward(model, batch_of(corpus, config, step, number))
         average_gradients(parameters, len(micro_batches))
         clip_grad_norm(parameters, config.clip)
         optimizer.lr = config.lr * min(1.0, (step + 1) / WARMUP)

@@ -9,7 +9,7 @@ none of them. (Which axes can be combined is in rules.py.)
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import lru_cache, partial
 
 import numpy as np
@@ -170,13 +170,12 @@ class ParallelModel:
     ) -> None:  # fmt: skip
         self.model, self.axes = model, list(axes)
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}  # of the full arrays
-        self.deal, self.global_micro_batches = deal, global_micro_batches
+        self.deal, self.global_micro_batches, self.run = deal, global_micro_batches, run
         self.micro_batches, _ = deal(global_micro_batches)
         self.loss_sum = 0.0
         self.local: Module = model
         for axis in self.axes:
             self.local = axis.apply(self.local)
-        self.run = run or partial(accumulate, self.local)
         for place, axis in enumerate(self.axes):
             for later in self.axes[place + 1 :]:
                 later.hold_back(axis.late)
@@ -213,10 +212,19 @@ class ParallelModel:
             axis.zero_grad()
 
     def forward_backward(self, batch: Sequence[MicroBatch], scale: float) -> float:
-        """Add the gradients, times ``scale``, of this rank's micro-batches; return the sum of the losses known here."""
+        """Add the gradients, times ``scale``, of this rank's micro-batches; return the sum of the losses known here.
+
+        Gradients may leave from within the last backward pass, once complete: all others run under ``no_sync``.
+        """
         if self.model.balance is not None:
             self.model.balance.loss_scale = scale  # layers with experts add losses of their own
-        return self.run(batch, scale, self.no_sync)
+        if self.run is not None:
+            return self.run(batch, scale, self.no_sync)
+        total = xp.zeros(())
+        for place, micro_batch in enumerate(batch, 1):
+            with nullcontext() if place == len(batch) else self.no_sync():
+                total += forward_backward(self.local, micro_batch, scale)
+        return float(total)
 
     @contextmanager
     def no_sync(self):
@@ -320,27 +328,6 @@ class ParallelModel:
         for axis in self.axes:
             regions = axis.model_regions(regions)
         return regions
-
-
-def accumulate(
-    model: Module,
-    batch: Sequence[MicroBatch],
-    scale: float = 1.0,
-    no_sync: Callable[[], AbstractContextManager] = nullcontext,
-) -> float:
-    """Add the gradients of these micro-batches to those that are there, and return the sum of their losses.
-
-    Args:
-        model: called with a micro-batch's parts, it returns the loss, a scalar Tensor.
-        batch: what this rank has of the step.
-        scale: what the loss is multiplied by, and with it all gradients (nn/precision/underflow.py).
-        no_sync: entered for all backward passes but the last, in which gradients may leave once they are complete.
-    """
-    total = xp.zeros(())
-    for place, micro_batch in enumerate(batch, 1):
-        with nullcontext() if place == len(batch) else no_sync():
-            total += forward_backward(model, micro_batch, scale)
-    return float(total)
 
 
 def forward_backward(model: Module, micro_batch: MicroBatch, scale: float = 1.0):

@@ -22,6 +22,7 @@ A collective in place would overwrite what autograd has saved, so every mapping 
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from minidist.backend import xp
 from minidist.comm.collectives import (
@@ -43,91 +44,67 @@ Movement = Callable  # from an array to the array that it becomes
 
 
 class Mapping(Function):
-    """What one collective does in forward, and its conjugate in backward.
+    """What one collective does in forward, and its conjugate in backward; None leaves the array as it is.
 
-    The gradient arrives in ``grad_dtype``; None for that of the output. A GPU moves messages while it computes other
-    things, so this is no kernel.
+    The output is rounded to ``dtype``, the gradient arrives in ``grad_dtype``; None for those of what went in and came
+    out. A GPU moves messages while it computes other things, so this is no kernel.
     """
 
     kernel = False
 
     @staticmethod
-    def forward(ctx: Context, x, there: Movement, back: Movement, grad_dtype):
+    def forward(ctx: Context, x, there: Movement | None, back: Movement | None, grad_dtype, dtype):
         ctx.back, ctx.grad_dtype = back, grad_dtype
-        return there(x)
+        return x if there is None else rounded(there(x), dtype or x.dtype)
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        return ctx.back(gradient), None, None, None
-
-
-def unchanged(array):
-    return array
+        return (gradient if ctx.back is None else ctx.back(gradient)), None, None, None, None
 
 
 @overridable
 def copy_to_group(x: Tensor, group: ProcessGroup, reduce_dtype=xp.float64) -> Tensor:
     """f: identity forward, all-reduce backward."""
-    return Mapping.apply(x, unchanged, lambda gradient: sum_over(gradient, group, reduce_dtype), reduce_dtype)
+    return Mapping.apply(x, None, partial(sum_over, group=group, dtype=reduce_dtype), reduce_dtype, None)
 
 
 @overridable
 def reduce_from_group(x: Tensor, group: ProcessGroup, reduce_dtype=xp.float64, dtype=None) -> Tensor:
-    """The sum of all ranks' tensors, of the same shape on each, rounded to ``dtype`` (None: that of ``x``)."""
-    return Mapping.apply(
-        x, lambda array: rounded(sum_over(array, group, reduce_dtype), dtype or array.dtype), unchanged, None
-    )
+    """g: all-reduce forward, rounded to ``dtype`` (None: that of ``x``), identity backward."""
+    return Mapping.apply(x, partial(sum_over, group=group, dtype=reduce_dtype), None, None, dtype)
 
 
 def scatter_to_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
     """This rank's part of a tensor that all ranks have: the ranks divide ``x.shape[axis]``."""
-    policy = current()
-    return Mapping.apply(
-        x, lambda array: split(array, group, axis), lambda gradient: join(gradient, group, axis, policy), None
-    )
+    there, back = partial(split, group=group, axis=axis), partial(join, group=group, axis=axis, policy=current())
+    return Mapping.apply(x, there, back, None, None)
 
 
 @overridable
 def all_gather_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=xp.float64) -> Tensor:
     """All ranks' parts joined along an axis, for each rank to compute something else from it."""
-    policy = current()
-    return Mapping.apply(
-        x,
-        lambda array: join(array, group, axis, policy),
-        lambda gradient: sum_and_split(gradient, group, axis, reduce_dtype),
-        reduce_dtype,
-    )
+    back = partial(sum_and_split, group=group, axis=axis, dtype=reduce_dtype)
+    return Mapping.apply(x, partial(join, group=group, axis=axis, policy=current()), back, reduce_dtype, None)
 
 
 def gather_copies_in_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
     """All ranks' parts joined along an axis, for all ranks to compute the same from it: each has the whole gradient."""
-    policy = current()
-    return Mapping.apply(
-        x, lambda array: join(array, group, axis, policy), lambda gradient: split(gradient, group, axis), None
-    )
+    there, back = partial(join, group=group, axis=axis, policy=current()), partial(split, group=group, axis=axis)
+    return Mapping.apply(x, there, back, None, None)
 
 
 @overridable
 def reduce_scatter_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=xp.float64, dtype=None) -> Tensor:
     """This rank's part, along an axis, of the sum of all ranks' tensors, rounded to ``dtype`` (None: that of ``x``)."""
-    policy = current()
-    return Mapping.apply(
-        x,
-        lambda array: rounded(sum_and_split(array, group, axis, reduce_dtype), dtype or array.dtype),
-        lambda gradient: join(gradient, group, axis, policy),
-        None,
-    )
+    there = partial(sum_and_split, group=group, axis=axis, dtype=reduce_dtype)
+    return Mapping.apply(x, there, partial(join, group=group, axis=axis, policy=current()), None, dtype)
 
 
 def all_to_all_in_group(x: Tensor, group: ProcessGroup, split_axis: int, join_axis: int) -> Tensor:
     """All-to-all: split along ``split_axis``, concatenate along ``join_axis``."""
-    policy = current()
-    return Mapping.apply(
-        x,
-        lambda array: exchange(array, group, split_axis, join_axis, policy),
-        lambda gradient: exchange(gradient, group, join_axis, split_axis, policy),
-        None,
-    )
+    send = partial(exchange, group=group, policy=current())
+    there = partial(send, split_axis=split_axis, join_axis=join_axis)
+    return Mapping.apply(x, there, partial(send, split_axis=join_axis, join_axis=split_axis), None, None)
 
 
 def copy_parameter_to_group(parameter: Parameter, group: ProcessGroup, reduce_dtype=xp.float64) -> Tensor:
@@ -137,7 +114,7 @@ def copy_parameter_to_group(parameter: Parameter, group: ProcessGroup, reduce_dt
     while ZeRO's stage 3 has resharded it. Megatron-LM instead marks such parameters (``sequence_parallel``) and sums
     their gradients after the whole batch (``finalize_model_grads``).
     """
-    return Mapping.apply(parameter, xp.copy, lambda gradient: sum_over(gradient, group, reduce_dtype), reduce_dtype)
+    return Mapping.apply(parameter, xp.copy, partial(sum_over, group=group, dtype=reduce_dtype), reduce_dtype, None)
 
 
 # The movements, on arrays. None changes the array that it is given. Sums come unrounded.

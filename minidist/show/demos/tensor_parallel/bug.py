@@ -26,7 +26,7 @@ def without_g():
 
 def gain_without_sum(gain: Parameter, group: ProcessGroup) -> Tensor:
     """A parameter whose gradient each rank has from its own tokens alone."""
-    return mappings.Mapping.apply(gain, xp.copy, lambda gradient: _skip(DROPPED_GAIN, group) or gradient, None)
+    return mappings.Mapping.apply(gain, xp.copy, lambda gradient: _skip(DROPPED_GAIN, group) or gradient, None, None)
 
 
 def drops_g(world, config, layout, options):
