@@ -27,7 +27,7 @@ from minidist.comm.placement import HIERARCHICAL, Links, node_counts, node_grid
 def seconds(
     collective: str, algorithm: str, nbytes: float, nodes: tuple[int, ...], links: Links | None = None, root: int = 0
 ) -> float:
-    """How long a collective takes, if all ranks begin at once.
+    """Return the seconds of a collective whose ranks begin at once.
 
     Args:
         collective: its name, such as "all_reduce" or "reduce_scatter_tensor".

@@ -120,7 +120,7 @@ def lanes_of(flat: np.ndarray, trees: Sequence[Parents], rank: int) -> list[Lane
 
 
 def piece_count(nbytes: float) -> int:
-    """How many pieces each half of a buffer of so many bytes travels in."""
+    """Return the number of pieces in which each half of a buffer travels."""
     return int(min(MOST_PIECES, max(1, -(-nbytes // (2 * SEGMENT_BYTES)))))
 
 

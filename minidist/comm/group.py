@@ -85,7 +85,7 @@ class ProcessGroup:
 
     @property
     def collectives(self) -> trace.Collectives:
-        """How often this rank called each collective, and sent, since the run began, over all groups: a copy."""
+        """This rank's calls of each collective, and what it sent in them, since the run began: a copy."""
         return self.transport.collectives.snapshot()
 
     def new_group(self, ranks: list[int]) -> "ProcessGroup | None":
@@ -118,7 +118,7 @@ class ProcessGroup:
         return group
 
     def part(self, ranks: Sequence[int]) -> "ProcessGroup":
-        """Some of this group's ranks, this one among them, as a group for a phase of an algorithm.
+        """Return some of this group's ranks, this one among them, as a group for a phase of an algorithm.
 
         It is light: it has the message space of the whole group, so the ranks must order their messages as if it were
         the whole group that sent them. What its ranks send counts as the whole group's.
@@ -217,7 +217,7 @@ class ProcessGroup:
 
 @contextmanager
 def temporary_groups(group: ProcessGroup) -> Iterator[None]:
-    """Within it, groups may be made that nobody uses later: they are closed at its end, with their threads."""
+    """Close the groups that the block makes at its end, with their threads."""
     groups = group.transport.groups
     earlier = len(groups)
     yield

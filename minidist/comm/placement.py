@@ -88,7 +88,7 @@ def ranks_by_node(nodes: tuple[int, ...]) -> list[list[int]]:
 
 
 def node_counts(nodes: tuple[int, ...]) -> list[int]:
-    """How many ranks of a group are on each of its nodes."""
+    """Return the number of a group's ranks on each of its nodes."""
     return [len(ranks) for ranks in ranks_by_node(nodes)]
 
 

@@ -166,7 +166,7 @@ def _irecv(tensor, src: int, group: ProcessGroup, tag: int, label: str, combine:
 
 
 def _names(flat: np.ndarray, group: ProcessGroup, label: str) -> tuple[bytes, str]:
-    """What both ends of a message must agree on, and what an error calls this end's part."""
+    """Return what both ends of a message must agree on, and what an error calls this end's part."""
     if group.collective is not None:
         return group.call, group.collective
     return b"a message of " + dtype_name(flat.dtype).encode(), label

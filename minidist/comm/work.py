@@ -111,7 +111,6 @@ class BackgroundWork(Work):
 
     def __init__(self, background: "Background", label: str, body: Callable[[], None]) -> None:
         self._background, self._transport, self.label = background, background.transport, label
-        self.number = background.new_number()
         self._body: Callable[[], None] | None = body
         self._caller = caller()
         self._context = contextvars.copy_context()  # NumPy keeps its error handling in it
@@ -179,12 +178,8 @@ class Background:
     def busy(self) -> bool:
         return self._unfinished > 0
 
-    def new_number(self) -> int:
-        """How many works there were before."""
-        self._submitted += 1
-        return self._submitted - 1
-
     def submit(self, work: BackgroundWork) -> None:
+        work.number, self._submitted = self._submitted, self._submitted + 1
         work.record("submit")
         with self.transport.lock:
             self._unfinished += 1

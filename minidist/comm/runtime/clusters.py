@@ -18,7 +18,7 @@ def new_cluster(world_size: int) -> Cluster:
 
 
 def job_size() -> int | None:
-    """How many ranks the MPI job has whose processes are the ranks here; None where new processes are."""
+    """Return the number of ranks of the MPI job that runs this; None where ranks are new processes."""
     return _job_size
 
 

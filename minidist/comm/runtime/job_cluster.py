@@ -75,7 +75,7 @@ class JobCluster:
         return [result for result, _ in results]
 
     def _collect(self, reports: "ReportsOfOthers") -> list:
-        """What the other ranks returned, in rank order: see ``run_rank``."""
+        """Return the other ranks' results, in rank order: see ``run_rank``."""
         comm, status = self.job.comm, MPI.Status()
         results = {}
         while len(results) < self.world_size - 1:
@@ -138,7 +138,7 @@ def serve(job: Job) -> int:
 
 @contextmanager
 def leading(job: Job) -> Iterator[None]:
-    """Within it, the clusters that process 0 makes with ``new_cluster`` have the job's ranks; at its end these end."""
+    """Let ``new_cluster`` return clusters of the job's ranks in the block of process 0; at its end these end."""
     try:
         with clusters_of_job(partial(JobCluster, job), job.size):
             yield

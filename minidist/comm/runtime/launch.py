@@ -11,7 +11,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from itertools import permutations
 
 import multiprocess
 
@@ -53,15 +53,6 @@ def launch(fn: Callable, world_size: int, *args, timeout: float | None = None, s
     """
     with Cluster(world_size, start_method=start_method) as cluster:
         return cluster.run(fn, *args, timeout=timeout)
-
-
-@dataclass(frozen=True)
-class Watching:
-    """How a run is watched: see ``Cluster.run``."""
-
-    timeout: float | None
-    patience: float | None
-    on_report: Callable[[int, object], None]
 
 
 class Cluster:
@@ -170,11 +161,12 @@ class Cluster:
                 "this Cluster is running a function already; use a second Cluster to run another at the same time"
             )
         try:
-            return self._run(fn, args, Watching(timeout, patience, on_report or (lambda rank, thing: None)))
+            self._on_report = on_report or (lambda rank, thing: None)
+            return self._run(fn, args, timeout, patience)
         finally:
             self._running.release()
 
-    def _run(self, fn: Callable, args: tuple, watching: "Watching") -> list:
+    def _run(self, fn: Callable, args: tuple, timeout: float | None, patience: float | None) -> list:
         function = serialization.dumps((fn, args))
         payload = serialization.dumps(((sys.path, os.getcwd()), function))
         self._start()
@@ -183,7 +175,7 @@ class Cluster:
                 line.write(RUNNING, 0, 0)
             for rank in self._ranks:
                 rank.send("run", payload)
-            return self._collect(watching)
+            return self._collect(timeout, patience)
         except (RankFailed, Deadlock, Hang):
             kept = self._answered if self._keep_survivors else ()
             self._end_all_but([rank for rank in self._ranks if rank.number in kept])
@@ -237,10 +229,9 @@ class Cluster:
 
     # Waiting for the results
 
-    def _collect(self, watching: "Watching") -> list:
-        self._on_report = watching.on_report
+    def _collect(self, timeout: float | None, patience: float | None) -> list:
         self._answered, self._died, self._hopeless = set(), set(), set()
-        limited = watching.timeout is not None or watching.patience is not None
+        limited = timeout is not None or patience is not None
         clock = self._clock(range(self.world_size)) if limited else lambda: 0.0
         heard, silent_since = False, 0.0  # whether of any rank since the last look; by the clock
         results: list = [None] * self.world_size
@@ -271,15 +262,15 @@ class Cluster:
                 seconds = clock()
                 if heard:
                     heard, silent_since = False, seconds
-                over = watching.timeout is not None and seconds > watching.timeout
-                hangs = watching.patience is not None and seconds - silent_since > watching.patience
+                over = timeout is not None and seconds > timeout
+                hangs = patience is not None and seconds - silent_since > patience
                 if watch.look() or ((over or hangs) and watch.stuck):
                     raise self._deadlock(watch.stuck, watch.statuses, pending)
                 if over:
-                    raise self._timeout(watching.timeout, pending)
+                    raise self._timeout(timeout, pending)
                 if hangs:
-                    raise self._hang(watching.patience, watch.statuses, pending)
-        if unreceived or any(self._segment.queue(*pair).unread for pair in self._pairs()):
+                    raise self._hang(patience, watch.statuses, pending)
+        if unreceived or any(self._segment.queue(*pair).unread for pair in permutations(range(self.world_size), 2)):
             self._warn_of_leftovers()
         return [self._unpickled(number, result) for number, result in enumerate(results)]
 
@@ -316,16 +307,13 @@ class Cluster:
         return Hang("\n".join([f"{who if culprits else ''}{silence}:", *lines]), culprits, doing)
 
     def _doing(self, pending: dict[int, "RankProcess"]) -> dict[int, str]:
-        """What each rank does, in words. Ends the run."""
+        """End the run, and return what each rank did, in words."""
         for rank in pending.values():
             rank.ask_where()
         deadline = time.monotonic() + GRACE_SECONDS
         doing = {number: f"at {rank.where(deadline)}" for number, rank in pending.items()}
         doing |= {number: f"in {text}" for number, text in self._abort(pending).items()}
         return dict(sorted(doing.items()))
-
-    def _pairs(self) -> list[tuple[int, int]]:
-        return [(a, b) for a in range(self.world_size) for b in range(self.world_size) if a != b]
 
     def _failure(self, rank: "RankProcess", kind: str, content, pending: dict[int, "RankProcess"]) -> RankFailed:
         """The error of a run in which ``rank`` failed first. Ends the other ranks."""

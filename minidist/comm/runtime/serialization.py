@@ -18,14 +18,8 @@ import dill
 SCRIPT_OF_WORKER = "__mp_main__"
 _hiding = threading.RLock()  # re-entered where an object that is collected meanwhile prints
 
-
-def _renew_lock() -> None:
-    global _hiding
-    _hiding = threading.RLock()
-
-
 if hasattr(os, "register_at_fork"):  # another thread may hold it during a fork
-    os.register_at_fork(after_in_child=_renew_lock)
+    os.register_at_fork(after_in_child=_hiding._at_fork_reinit)
 
 
 class _Pickler(dill.Pickler):

@@ -12,14 +12,8 @@ from multiprocess import process, resource_tracker
 _hiding = threading.Lock()
 rank_here = False  # whether this process is a rank
 
-
-def _renew_lock() -> None:
-    global _hiding
-    _hiding = threading.Lock()
-
-
 if hasattr(os, "register_at_fork"):  # a rank is forked while its parent holds the lock
-    os.register_at_fork(after_in_child=_renew_lock)
+    os.register_at_fork(after_in_child=_hiding._at_fork_reinit)
 
 FILES_OF_RANK, FILES_OF_START = 4, 9  # that are open here: pipes of each rank; and those of the server that forks them
 
@@ -91,16 +85,22 @@ def forget_parents_processes() -> None:
     It would take them for its own: end the parent's ranks when it exits, and wait for the parent's fork server, which
     is not its child. Children that multiprocess forks by itself, such as ranks, lose nothing by it.
     """
-    from multiprocess import forkserver  # not on Windows
-
     process._children.clear()  # it ends these when it exits
     process.current_process()._config.pop("tempdir", None)  # the parent removes this folder when it exits
+    leave_fork_server().__init__()
+    resource_tracker._resource_tracker._lock = threading.RLock()  # another thread may have held it
+
+
+def leave_fork_server():
+    """Close this process's end of the fork server's pipe, and return the server, which ends once nobody holds one."""
+    from multiprocess import forkserver  # not on Windows
+
     server = forkserver._forkserver
     if server._forkserver_alive_fd is not None:
         with suppress(OSError):
-            os.close(server._forkserver_alive_fd)  # the server lives while anybody holds it
-    server.__init__()
-    resource_tracker._resource_tracker._lock = threading.RLock()  # another thread may have held it
+            os.close(server._forkserver_alive_fd)
+        server._forkserver_alive_fd = None
+    return server
 
 
 PR_SET_PDEATHSIG = 1  # from Linux's <sys/prctl.h>

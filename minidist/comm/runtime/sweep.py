@@ -59,7 +59,7 @@ def claim_temporary_folder() -> None:
 
 @contextmanager
 def _short_paths() -> Iterator[None]:
-    """Within it temporary folders are made where the path of a socket in them is not too long for one."""
+    """Make temporary folders where the path of a socket in them is not too long for one."""
     before = tempfile.tempdir
     if len(tempfile.gettempdir()) > LONGEST and os.path.isdir(SHORT):
         tempfile.tempdir = SHORT

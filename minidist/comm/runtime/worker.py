@@ -20,7 +20,6 @@ from minidist import trace
 from minidist.comm.failures import Aborted, describe_frame, is_plumbing, own_traceback, summary
 from minidist.comm.group import ProcessGroup, end_run
 from minidist.comm.runtime import serialization, starting
-from minidist.comm.runtime.starting import end_with_parent
 from minidist.comm.transports.shared_memory import Segment, SharedMemoryTransport
 from minidist.comm.transports.transport import Transport
 from minidist.comm.work import SWITCH_SECONDS
@@ -49,8 +48,10 @@ class Place:
 def rank_main(place: Place, commands, questions, parent_stays: bool) -> None:
     """The entry point of a rank's process; it never returns."""
     if parent_stays and sys.platform == "linux":
-        _forget_the_server()
-        end_with_parent()
+        # so a rank ends with the user's process although its own parent is the server; also a stopped one (Ctrl-Z, a
+        # debugger), whose threads do not run to watch the parent
+        starting.leave_fork_server()
+        starting.end_with_parent()
     starting.rank_here = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the parent decides
     sys.setswitchinterval(SWITCH_SECONDS)
@@ -178,20 +179,6 @@ class _Stream(io.TextIOBase):
             self._line.clear()
             if text:
                 self._reports.send("print", (self._name, text))
-
-
-def _forget_the_server() -> None:
-    """Close this rank's copy of the fork server's pipe: the server ends with the user's process once nobody holds it.
-
-    So a rank whose parent is the server ends with the user's process too, also a stopped one (Ctrl-Z, a debugger),
-    whose threads do not run to watch the parent.
-    """
-    from multiprocess import forkserver  # not on Windows
-
-    server = forkserver._forkserver
-    if server._forkserver_alive_fd is not None:
-        os.close(server._forkserver_alive_fd)
-        server._forkserver_alive_fd = None
 
 
 def _watch_parent(questions, main_thread: int) -> None:

@@ -84,7 +84,7 @@ class ComputeClock:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Within it the thread waits for others. Of other threads' waits nothing is counted."""
+        """Leave out the block, in which the thread waits for others. Other threads' waits do not count."""
         if self._is_paused or threading.get_ident() != self._thread:
             yield
             return
@@ -156,7 +156,7 @@ class PatientClock:
         return self._seconds
 
     def _look(self) -> tuple[int, float]:
-        """How many ranks are runnable, and how many seconds of CPU time all of them have used."""
+        """Return the number of runnable ranks, and the CPU seconds that all of them have used."""
         runnable, ticks = 0, 0
         for pid in self._pids:
             try:

@@ -150,7 +150,7 @@ class Outgoing:
         return len(self.requests) >= IN_FLIGHT
 
     def forget_sent(self) -> int:
-        """How many of the oldest requests are done, which are forgotten."""
+        """Forget the oldest requests that are done, and return how many."""
         before = len(self.requests)
         while self.requests and self.requests[0].Test():
             self.requests.popleft()

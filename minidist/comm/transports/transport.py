@@ -27,6 +27,24 @@ from minidist.comm.transports.messages import SHORT, AnyOf, Arriving, Combine, R
 
 SPINS = 100  # polls before a waiting rank sleeps between polls
 POLL_SECONDS = (20e-6, 1e-3)  # the first and the longest of these sleeps
+RUNNING, BLOCKED, FINISHED = 0, 1, 2  # the states of a rank
+
+
+@dataclass(slots=True, frozen=True)
+class Status:
+    """What a rank publishes about itself, so that a deadlock can be found.
+
+    Attributes:
+        state: RUNNING, BLOCKED or FINISHED.
+        awaited: bit p is set while the rank waits for rank p.
+        moved: pieces of messages that it has moved.
+        polls: unsuccessful polls of its queues while blocked.
+    """
+
+    state: int
+    awaited: int
+    moved: int
+    polls: int
 
 
 class Transport(ABC):
@@ -374,23 +392,3 @@ class Waiting:
         with self.transport.lock:
             del self.transport.waits[self.thread]
             self.transport.change_active(+1)
-
-
-RUNNING, BLOCKED, FINISHED = 0, 1, 2
-
-
-@dataclass(slots=True, frozen=True)
-class Status:
-    """What a rank publishes about itself.
-
-    Attributes:
-        state: RUNNING, BLOCKED or FINISHED.
-        awaited: bit p is set while the rank waits for rank p.
-        moved: pieces of messages that it has moved.
-        polls: unsuccessful polls of its queues while blocked.
-    """
-
-    state: int
-    awaited: int
-    moved: int
-    polls: int
