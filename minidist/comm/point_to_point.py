@@ -136,11 +136,8 @@ def dtype_name(dtype: np.dtype) -> str:
 
 
 def _isend(tensor, dst: int, group: ProcessGroup, tag: int, label: str) -> Work:
-    check_group(group, label)
-    check_array(tensor, "tensor", label)
-    peer = _peer(dst, group, label)
+    peer, call, label = _check_message(tensor, dst, group, tag, label, written=False)
     flat = backend.to_host(tensor).ravel()  # a view of a contiguous array
-    call, label = _names(flat, group, label)
     transport, nbytes, sent = group.transport, flat.nbytes, group.sent
     between_nodes = nbytes if transport.nodes[peer] != transport.nodes[transport.rank] else 0
     sent.nbytes += nbytes
@@ -148,39 +145,35 @@ def _isend(tensor, dst: int, group: ProcessGroup, tag: int, label: str) -> Work:
     if group.collective is None:  # the user's own message, not part of a collective
         kind = group.axis, "send", dtype_name(flat.dtype), flat.size
         transport.collectives.count(kind, nbytes, between_nodes)
-    return MessageWork(transport, transport.isend(flat, peer, group.context, _tag(tag), call, label))
+    return MessageWork(transport, transport.isend(flat, peer, group.context, tag, call, label))
 
 
 def _irecv(tensor, src: int, group: ProcessGroup, tag: int, label: str, combine: Combine | None = None) -> Work:
-    check_group(group, label)
-    check_array(tensor, "tensor", label, written=True)
-    peer = _peer(src, group, label)
+    peer, call, label = _check_message(tensor, src, group, tag, label, written=True)
     host, finish = tensor, None
     if not backend.on_host(tensor):
         host = backend.to_host(tensor) if combine else np.empty(tensor.shape, tensor.dtype)
         finish = partial(backend.copy_from_host, tensor, host)
-    flat = host.ravel()
-    call, label = _names(flat, group, label)
-    receive = group.transport.irecv(flat, peer, group.context, _tag(tag), call, label, combine)
+    receive = group.transport.irecv(host.ravel(), peer, group.context, tag, call, label, combine)
     return MessageWork(group.transport, receive, finish)
 
 
-def _names(flat: np.ndarray, group: ProcessGroup, label: str) -> tuple[bytes, str]:
-    """Return what both ends of a message must agree on, and what an error calls this end's part."""
-    if group.collective is not None:
-        return group.call, group.collective
-    return b"a message of " + dtype_name(flat.dtype).encode(), label
+def _check_message(
+    tensor, rank: int, group: ProcessGroup, tag: int, label: str, written: bool
+) -> tuple[int, bytes, str]:
+    """Check the arguments of one end of a message.
 
-
-def _tag(tag: int) -> int:
+    Returns:
+        The peer's world rank, what both ends must agree on, and what an error calls this end's part.
+    """
+    check_group(group, label)
+    check_array(tensor, "tensor", label, written)
+    if not 0 <= index(rank) < group.size:
+        raise ValueError(f"{label}: there is no rank {rank} in a group of {group.size} (0 to {group.size - 1})")
+    if rank == group.rank:
+        raise ValueError(f"{label}: rank {rank} cannot exchange a message with itself; copy the array instead")
     if not 0 <= index(tag) < 1 << 31:
         raise ValueError(f"tag must be from 0 to 2^31 - 1, but is {tag}")
-    return tag
-
-
-def _peer(rank: int, group: ProcessGroup, function: str) -> int:
-    if not 0 <= index(rank) < group.size:
-        raise ValueError(f"{function}: there is no rank {rank} in a group of {group.size} (0 to {group.size - 1})")
-    if rank == group.rank:
-        raise ValueError(f"{function}: rank {rank} cannot exchange a message with itself; copy the array instead")
-    return group.ranks[rank]
+    if group.collective is not None:
+        return group.ranks[rank], group.call, group.collective
+    return group.ranks[rank], b"a message of " + dtype_name(tensor.dtype).encode(), label
