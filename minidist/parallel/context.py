@@ -63,42 +63,6 @@ from minidist.parallel.tools.mappings import all_to_all_in_group
 KINDS = ("ring", "zigzag", "all-gather", "ulysses")
 PAIRED = ("zigzag", "all-gather")  # those in which a rank has chunks from both ends
 HEADS = 0  # the axis of the heads in (H, B, T, D)
-
-
-def parts_of(ranks: int, kind: str) -> int:
-    """Into how many parts the sequence is cut: a rank has one, or one from each end. They divide the chunks."""
-    return 2 * ranks if kind in PAIRED else ranks
-
-
-@overridable
-def sequence_chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[int]:
-    """Which chunks of the sequence a rank has, ascending.
-
-    ``ring`` and ``ulysses``: consecutive ones, the same number on each rank. ``zigzag`` and ``all-gather``: of twice as
-    many parts as there are ranks, part r and part r from the end.
-
-    Raises:
-        ValueError: if the ranks, or twice as many, do not divide the chunks.
-    """
-    parts = parts_of(ranks, kind)
-    if chunks % parts:
-        raise ValueError(f"{chunks} sequence chunks cannot be split over {ranks} ranks by {kind}: {parts} must divide")
-    each = chunks // parts
-    mine = (rank, parts - 1 - rank) if kind in PAIRED else (rank,)
-    return [part * each + chunk for part in mine for chunk in range(each)]
-
-
-def tiles_of_ranks(length: int, tile: int, chunks: int, ranks: int, kind: str) -> list[list[tuple[int, slice]]]:
-    """Return each rank's tiles: their numbers in the sequence of ``length`` tokens, and the tokens on that rank."""
-    per_chunk = len(tiles(length // chunks, tile))
-    found = []
-    for rank in range(ranks):
-        here = sequence_chunks_of(rank, ranks, chunks, kind)
-        numbers = [chunk * per_chunk + part for chunk in here for part in range(per_chunk)]
-        found.append(list(zip(numbers, tiles(length // ranks, tile, len(here)), strict=True)))
-    return found
-
-
 Visit = Callable[[int, object], object]
 Tiles = list[tuple[int, slice]]  # number and tokens of each
 
@@ -182,6 +146,40 @@ def all_gather_backward(keys_values, group: ProcessGroup, visit: Visit):
     for array in arrived[1:]:
         gradients.merge(gradients.of(array))
     return gradients
+
+
+def parts_of(ranks: int, kind: str) -> int:
+    """Into how many parts the sequence is cut: a rank has one, or one from each end. They divide the chunks."""
+    return 2 * ranks if kind in PAIRED else ranks
+
+
+@overridable
+def sequence_chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[int]:
+    """Which chunks of the sequence a rank has, ascending.
+
+    ``ring`` and ``ulysses``: consecutive ones, the same number on each rank. ``zigzag`` and ``all-gather``: of twice as
+    many parts as there are ranks, part r and part r from the end.
+
+    Raises:
+        ValueError: if the ranks, or twice as many, do not divide the chunks.
+    """
+    parts = parts_of(ranks, kind)
+    if chunks % parts:
+        raise ValueError(f"{chunks} sequence chunks cannot be split over {ranks} ranks by {kind}: {parts} must divide")
+    each = chunks // parts
+    mine = (rank, parts - 1 - rank) if kind in PAIRED else (rank,)
+    return [part * each + chunk for part in mine for chunk in range(each)]
+
+
+def tiles_of_ranks(length: int, tile: int, chunks: int, ranks: int, kind: str) -> list[list[tuple[int, slice]]]:
+    """Return each rank's tiles: their numbers in the sequence of ``length`` tokens, and the tokens on that rank."""
+    per_chunk = len(tiles(length // chunks, tile))
+    found = []
+    for rank in range(ranks):
+        here = sequence_chunks_of(rank, ranks, chunks, kind)
+        numbers = [chunk * per_chunk + part for chunk in here for part in range(per_chunk)]
+        found.append(list(zip(numbers, tiles(length // ranks, tile, len(here)), strict=True)))
+    return found
 
 
 PASSES = {

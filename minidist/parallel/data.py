@@ -110,10 +110,18 @@ class BucketedDataParallel(NaiveDataParallel):
     Args:
         bucket_mb: the size of a bucket in MiB. A larger parameter gets a bucket of its own.
         overlap: send a bucket when it is full, not when backward is over.
+        sum_bucket: sums a bucket's gradients over the ranks (in torch: ``register_comm_hook``).
     """
 
     def __init__(
-        self, parameters, group, algorithm="auto", reduce_dtype=xp.float64, bucket_mb=1.0, overlap=True
+        self,
+        parameters,
+        group,
+        algorithm="auto",
+        reduce_dtype=xp.float64,
+        bucket_mb=1.0,
+        overlap=True,
+        sum_bucket: Hook = all_reduce_bucket,
     ) -> None:
         super().__init__(parameters, group, algorithm, reduce_dtype)
         self.syncing = True
@@ -122,7 +130,7 @@ class BucketedDataParallel(NaiveDataParallel):
             Bucket(some, reduce_dtype) for some in fill_buckets(self.parameters[::-1], bucket_mb * 2**20 / itemsize)
         ]
         self.bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}
-        self.sum_bucket: Hook = all_reduce_bucket
+        self.sum_bucket = sum_bucket
         self.finished = False  # since the last zero_grad
         self.next = 0  # buckets are sent in their order, on every rank the same, whatever order they fill in
         if overlap:
@@ -187,41 +195,28 @@ class DataParallel(Axis):
 
     Args:
         group: the data-parallel ranks.
-        sync: how the gradients are summed, one of SYNCS: "naive", "bucketed" or "overlapped".
-        bucket_mb, algorithm, reduce_dtype: as for ``BucketedDataParallel``.
+        make_sums: from parameters to what sums their gradients, with the methods of ``NaiveDataParallel``; None for
+            buckets that are sent while backward continues.
         holds: which parameters are this axis' business; None for all.
-        hook: sums a bucket's gradients in place of an all-reduce (in torch: ``register_comm_hook``).
-        make_sums: makes what sums the gradients, with the methods and first arguments of ``NaiveDataParallel``; None
-            for what ``sync`` says.
     """
 
     splits_loss = True  # each rank has micro-batches of its own
 
     def __init__(
-        self, group: ProcessGroup, sync: str = "overlapped", bucket_mb: float = 1.0, algorithm: str = "auto",
-        reduce_dtype=xp.float64, holds: Callable[[Parameter], bool] | None = None, hook: Hook | None = None,
-        make_sums: Callable[..., NaiveDataParallel] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        group: ProcessGroup,
+        make_sums: Callable[[Sequence[Parameter]], NaiveDataParallel] | None = None,
+        holds: Callable[[Parameter], bool] | None = None,
+    ) -> None:
         super().__init__(group)
-        self.holds, self.hook, self.make_sums = holds, hook, make_sums
-        self.sync, self.bucket_mb, self.algorithm, self.reduce_dtype = sync, bucket_mb, algorithm, reduce_dtype
+        self.make_sums = make_sums or (lambda parameters: bucketed_data_parallel(parameters, group))
+        self.holds = holds
         self.weights: MasterWeights | None = None
 
     def apply(self, model: Module) -> Module:
         """Have the parameters' gradients summed. Where the policy in force has 16 bits, store the parameters so."""
         parameters = list(filter(self.holds or (lambda parameter: True), model.parameters()))
-        arguments = self.group, self.algorithm, self.reduce_dtype
-        if self.make_sums is not None:
-            self.sums = self.make_sums(parameters, *arguments)
-        elif self.sync == "naive":
-            self.sums = NaiveDataParallel(parameters, *arguments)
-        else:
-            overlap = self.sync == "overlapped" and self.group.size > 1  # alone there is nothing to overlap
-            if self.hook is None:
-                self.sums = bucketed_data_parallel(parameters, *arguments, self.bucket_mb, overlap)
-            else:  # an override sums its buckets by itself, and would never call a hook
-                self.sums = BucketedDataParallel(parameters, *arguments, self.bucket_mb, overlap)
-                self.sums.sum_bucket = self.hook
+        self.sums = self.make_sums(parameters)
         if (format := current().compute) is not None:
             self.weights = master_weights(parameters, format)
         return model

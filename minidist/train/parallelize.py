@@ -27,7 +27,13 @@ from minidist.nn.recompute import recompute_blocks
 from minidist.parallel.axis import Axis, Plan
 from minidist.parallel.compression.hook import Compressor
 from minidist.parallel.context import ContextParallel
-from minidist.parallel.data import DataParallel, share_of
+from minidist.parallel.data import (
+    BucketedDataParallel,
+    DataParallel,
+    NaiveDataParallel,
+    bucketed_data_parallel,
+    share_of,
+)
 from minidist.parallel.expert import ExpertBalance, ExpertParallel, expert_process_groups
 from minidist.parallel.loosened.delayed import DelayedDataParallel
 from minidist.parallel.loosened.local import LocalSGD
@@ -132,18 +138,30 @@ def data_axis(
 
     ``holds`` says of which parameters; None for all.
     """
-    dtype = np.dtype(config.reduce_dtype)
-    if layout.sync == "delayed":
-        make_sums = partial(DelayedDataParallel, steps=config.steps)
-        return DataParallel(group, algorithm=layout.algorithm, reduce_dtype=dtype, make_sums=make_sums)
     if not layout.zero:
-        hook = Compressor(layout.compress, bool(layout.error_feedback), config.seed) if layout.compress else None
-        sync = "bucketed" if layout.sync == "local" else layout.sync
-        return DataParallel(group, sync, layout.bucket_mb, layout.algorithm, dtype, holds, hook)
+        return DataParallel(group, partial(gradient_sums, group, layout, config), holds)
+    dtype = np.dtype(config.reduce_dtype)
     rounds = len(share_of(0, layout.dp, config.micro_batches))  # rank 0 has the most
     options = (bool(layout.reshard_after_forward), bool(layout.prefetch)) if layout.zero == 3 else ()
     shards, once = layout.shard or group.size, layout.grad_sync == "step"
     return Zero(group, layout.zero, shards, rounds, layout.algorithm, dtype, layout.pp > 1, once, holds, *options)
+
+
+def gradient_sums(
+    group: ProcessGroup, layout: Layout, config: TrainConfig, parameters: Sequence[Parameter]
+) -> NaiveDataParallel:
+    """What sums the gradients of these parameters over a group's ranks, as the layout says."""
+    arguments = parameters, group, layout.algorithm, np.dtype(config.reduce_dtype)
+    if layout.sync == "delayed":
+        return DelayedDataParallel(*arguments, config.steps)
+    if layout.sync == "naive":
+        return NaiveDataParallel(*arguments)
+    overlap = layout.sync == "overlapped" and group.size > 1  # alone there is nothing to overlap
+    if not layout.compress:
+        return bucketed_data_parallel(*arguments, layout.bucket_mb, overlap)
+    # an override sums its buckets by itself, and would never call a hook
+    hook = Compressor(layout.compress, bool(layout.error_feedback), config.seed)
+    return BucketedDataParallel(*arguments, layout.bucket_mb, overlap, hook)
 
 
 class ParallelModel:
