@@ -1,6 +1,6 @@
 """What a larger batch buys, measured: steps and samples to one loss, with AdamW and LAMB.
 
-    python benchmarks/large_batches.py [--json minidist/plan/batches/experiment.json] [--png large_batches.png]
+    python benchmarks/large_batches.py [--json minidist/plan/batches.json] [--png large_batches.png]
 
 About 5 minutes on two cores: two processes, each with a run of its own, since no loss depends on a layout. The default
 text has each line once, as in scaling.py. Held-out loss is taken at steps 8 % apart, and steps are interpolated.
@@ -35,8 +35,7 @@ from minidist.nn.gpt import GPT
 from minidist.nn.optim.clip import clip_grad_norm
 from minidist.nn.optim.lamb import LAMB
 from minidist.nn.optim.optimizers import AdamW, average_gradients
-from minidist.plan.batches.experiment import BatchExperiment, Noise, Ramped, Run
-from minidist.plan.batches.tradeoff import linear_rate, square_root_rate
+from minidist.plan.batches import BatchExperiment, Noise, Ramped, Run, linear_rate, square_root_rate
 from minidist.show.figures.large_batches import draw
 from minidist.train.config import TrainConfig
 from minidist.train.measuring.evaluate import validation_loss

@@ -23,8 +23,7 @@ import minidist as md
 from minidist.nn.data import default_text, load_corpus
 from minidist.nn.gpt import GPT
 from minidist.plan.scaling.experiment import Experiment, Run, by_budget
-from minidist.plan.scaling.fit import Fit
-from minidist.plan.scaling.isoflop import IsoFlop
+from minidist.plan.scaling.fit import Fit, IsoFlop
 from minidist.show.figures.scaling import draw
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout

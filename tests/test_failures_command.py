@@ -8,8 +8,7 @@ import pytest
 from planned import rows
 
 from minidist.cli import main as cli
-from minidist.plan.failures.goodput import daly_interval, first_order_waste, goodput, young_interval
-from minidist.plan.failures.llama3 import llama3_mtbf_hours
+from minidist.plan.goodput import daly_interval, first_order_waste, goodput, llama3_mtbf_hours, young_interval
 
 MTBF = llama3_mtbf_hours() * 3600
 LLAMA_3 = ["failures", "--gpus", "16384"]

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from minidist.cli import main as cli
-from minidist.plan.validation.published import published_runs
+from minidist.plan.published_runs import published_runs
 
 RECIPE = ["--model", "gpt3-175b", "--cluster", "a100:1024", "--batch", "1536"]
 ONE = [*RECIPE, "--layout", "dp=8,tp=8,pp=16,sp=1,zero=1,virtual=6,recompute=selective,micro_batch=1"]

@@ -7,19 +7,19 @@ from rich.table import Table
 
 from minidist.cli.flags import integer, real
 from minidist.cli.output import check_outputs, console_of, json_output, write_outputs
-from minidist.plan.failures.goodput import (
+from minidist.plan.failing_run import Machines, TimeSpent, simulate
+from minidist.plan.goodput import (
     best_interval,
     cluster_mtbf,
     daly_interval,
     expected_failures,
     first_order_waste,
     goodput,
+    llama3_gpu_mtbf_hours,
     no_failure_probability,
+    speed_with_spares,
     young_interval,
 )
-from minidist.plan.failures.llama3 import llama3_gpu_mtbf_hours
-from minidist.plan.failures.simulation import Machines, TimeSpent, simulate
-from minidist.plan.failures.spares import speed_with_spares
 
 HOUR, DAY = 3600, 86400
 AT_LEAST_ZERO = ("save_seconds", "restart_seconds", "detection_seconds", "asynchronous", "spares", "repair_hours")

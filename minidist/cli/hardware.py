@@ -8,8 +8,7 @@ from rich.table import Table
 from minidist.cli.output import Output, check_outputs, console_of, json_output, write_outputs
 from minidist.nn.gpt import GPTConfig
 from minidist.plan.cluster.hardware import Accelerator, ClusterSpec, Hardware, LinkType, NodeType, load
-from minidist.plan.cluster.inference import compute_bound_batch, largest_batch, weight_count
-from minidist.plan.cluster.roofline import peak_flops, ridge_point
+from minidist.plan.cluster.roofline import compute_bound_batch, largest_batch, peak_flops, ridge_point, weight_count
 from minidist.plan.cluster.toml_tables import choose
 from minidist.plan.cluster.topologies import bisection_bandwidth, topology_of
 

@@ -12,7 +12,7 @@ from minidist.parallel.context import KINDS, parts_of
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.plan.cluster.efficiency import ATTENTION
 from minidist.plan.cluster.toml_tables import choose
-from minidist.plan.models.shape import ModelShape
+from minidist.plan.models import ModelShape
 from minidist.train.notation import read_settings, write_settings
 
 AXES = ("tp", "cp", "dp", "pp")  # from the ranks that are next to each other to those farthest apart

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from minidist.plan.layout import PlannedLayout, stages_of
-from minidist.plan.models.shape import ModelShape
+from minidist.plan.models import ModelShape
 
 RESERVED = 2e9  # bytes: CUDA's context, cuBLAS's workspaces, NCCL's buffers; an assumption
 FRAGMENTATION = 0.05  # of what comes and goes in every step: blocks that the allocator cannot use again; an assumption

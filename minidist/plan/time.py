@@ -10,10 +10,9 @@ the slowest rank sets the pace. What ranks send is exposed, and adds to a slot, 
     gradients (dp, ZeRO)    hide behind the backward of one micro-batch, parameters behind its forward; what is
                             communicated in every micro-batch hides behind each. The last layer's always show
 
-The kernels are those of step/kernels.py, messages within a layer those of step/exchange.py, gradients and parameters
-those of step/update.py, all on the links of step/collectives.py. How fast they run is measured,
-one curve for each chip (cluster/efficiency.toml). What is not known here: stragglers, jitter, data loading, launches of
-kernels, what communication takes from computing. So a real step takes longer.
+The kernels are those of step/kernels.py, the messages those of step/exchange.py, on the links of step/collectives.py.
+How fast they run is measured, one curve for each chip (cluster/efficiency.toml). What is not known here: stragglers,
+jitter, data loading, launches of kernels, what communication takes from computing. So a real step takes longer.
 """
 
 from dataclasses import dataclass
@@ -23,13 +22,10 @@ from minidist.plan.cluster.efficiency import Efficiency, efficiency_of
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.layout import PlannedLayout
 from minidist.plan.memory import MIXED, Numerics, layers_by_rank, parameters_of_rank
-from minidist.plan.models.shape import ModelShape
-from minidist.plan.step.collectives import Network
-from minidist.plan.step.exchange import Exchange
+from minidist.plan.models import ModelShape
+from minidist.plan.step.collectives import Network, Sent
+from minidist.plan.step.exchange import Exchange, gradients_and_parameters, optimizer_seconds
 from minidist.plan.step.kernels import Compute, Machine, Part, Seconds, block_compute, head_compute
-from minidist.plan.step.pipeline import pipeline_seconds
-from minidist.plan.step.sent import Sent
-from minidist.plan.step.update import gradients_and_parameters, optimizer_seconds
 
 
 @dataclass(frozen=True)
@@ -211,3 +207,32 @@ class _Step:
             optimizer=optimizer_seconds(layout, costs.numerics, costs.machine, held),
         )
         return time, self.exchange.sent(m, layers, sparse, rank, self.dense) + update + tied
+
+
+def pipeline_seconds(
+    schedule: str, virtual: int, micro_batches: int, slots: list[float], forward_share: float, weight_share: float
+) -> tuple[float, float]:
+    """Return the seconds in which the slowest rank of a pipeline works, and in which it is idle.
+
+    naive                      m times all stages, one after another
+    gpipe, 1f1b, interleaved   m slots of the slowest rank, and a slot of each other one over v (Narayanan et al., 2021)
+    zb-h1                      products for the gradients of weights (W) fill the end: of F + I + W for each other rank
+                               F + I - W is left, and F at least (Qi et al., 2023, arXiv 2401.10241, section 2)
+
+    These are exact where all ranks are alike, or the last one, which has the head, is the slowest. Where another one
+    is, 1F1B ends a little earlier, because that rank runs forwards ahead while the others work. ZB-H1 needs at least as
+    many micro-batches as ranks. (tests/plan/test_planned_steps.py plays the schedules.)
+
+    Args:
+        slots: of each rank, seconds of forward and backward of one micro-batch through all of its stages.
+        forward_share, weight_share: of a slot, the shares of forward and of backward's products for weights.
+    """
+    slowest = max(slots)
+    working = micro_batches * slowest
+    others = sum(slots) - slowest
+    if schedule == "naive":
+        return working, micro_batches * others
+    if schedule == "zb-h1":
+        after = (1 - forward_share - weight_share) * others + weight_share * (slots[0] - len(slots) * slowest)
+        return working, forward_share * others + max(0.0, after)
+    return working, others / virtual

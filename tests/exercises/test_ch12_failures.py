@@ -931,7 +931,7 @@ def expected_time(mtbf: float, length: float, lost: float) -> float:
     return (exp(-length / mtbf) * length + float(np.sum(weights * density * (times + lost)))) / (1 - failing)
 
 
-@answers("minidist.plan.failures.goodput")
+@answers("minidist.plan.goodput")
 @pytest.mark.task(
     "12.7",
     points=4,
@@ -1115,7 +1115,7 @@ def share_recoverable(machines: int, failures: int, holders) -> float:
     return sum(not any(part <= set(choice) for part in parts) for choice in choices) / len(choices)
 
 
-@answers("minidist.plan.failures.peer_memory")
+@answers("minidist.plan.goodput")
 @pytest.mark.task(
     "12.9",
     points=3,

@@ -137,7 +137,7 @@ def decode_by_hand(parameters, layers, width, kv_width, itemsize, batch, context
     return flops, elements * itemsize
 
 
-@answers("minidist.plan.cluster.roofline", "minidist.plan.cluster.inference")
+@answers("minidist.plan.cluster.roofline")
 @pytest.mark.task(
     "13.2",
     points=4,
@@ -278,7 +278,7 @@ def run_bisection(world, module, topologies):
     return [module.bisection_bandwidth(topology) for topology in topologies]
 
 
-@answers("minidist.plan.cluster.topologies:bisection_bandwidth", "minidist.plan.cluster.max_flow")
+@answers("minidist.plan.cluster.topologies:bisection_bandwidth", "minidist.plan.cluster.topology:max_flow")
 @pytest.mark.task(
     "13.3",
     points=4,

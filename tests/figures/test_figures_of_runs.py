@@ -11,7 +11,7 @@ from minidist.nn.gpt import GPTConfig
 from minidist.nn.precision.formats import BFLOAT16, E4M3, FLOAT16
 from minidist.parallel.tools.schedule_check import timeline
 from minidist.parallel.tools.schedules import schedule
-from minidist.plan.batches.experiment import BatchExperiment
+from minidist.plan.batches import BatchExperiment
 from minidist.plan.cluster.hardware import load
 from minidist.plan.scaling.experiment import Experiment as ScalingExperiment
 from minidist.show.figures import (

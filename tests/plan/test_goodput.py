@@ -10,8 +10,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from minidist.plan.failures import simulation as failure_simulation
-from minidist.plan.failures.goodput import (
+from minidist.plan import failing_run
+from minidist.plan.failing_run import MICROSECONDS, Machines, simulate
+from minidist.plan.goodput import (
+    DAYS,
+    GPUS,
+    PLANNED,
+    UNEXPECTED,
     best_interval,
     cluster_mtbf,
     daly_interval,
@@ -20,13 +25,15 @@ from minidist.plan.failures.goodput import (
     first_order_waste,
     goodput,
     gpu_mtbf,
+    in_repair_probabilities,
+    llama3_gpu_mtbf_hours,
+    llama3_mtbf_hours,
     no_failure_probability,
+    recoverable_probability,
+    speed_with_spares,
+    waiting_share,
     young_interval,
 )
-from minidist.plan.failures.llama3 import DAYS, GPUS, PLANNED, UNEXPECTED, llama3_gpu_mtbf_hours, llama3_mtbf_hours
-from minidist.plan.failures.peer_memory import recoverable_probability
-from minidist.plan.failures.simulation import MICROSECONDS, Machines, simulate
-from minidist.plan.failures.spares import in_repair_probabilities, speed_with_spares, waiting_share
 
 HOUR = 3600
 M = 3.09 * HOUR  # Llama 3's
@@ -138,7 +145,7 @@ def test_timelines_are_those_worked_out_by_hand(monkeypatch):
     for what, (gaps, machines, total, expected) in TIMELINES.items():
         left = [*gaps, NEVER]
         random = SimpleNamespace(exponential=lambda mean, left=left: left.pop(0))
-        monkeypatch.setattr(failure_simulation, "generator", lambda *names, random=random: random)
+        monkeypatch.setattr(failing_run, "generator", lambda *names, random=random: random)
         spent = simulate(Machines(M, **machines), total)
         assert {part: time / MICROSECONDS for part, time in spent.parts.items() if time} == expected, what
         assert spent.failures == len(gaps), what

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from minidist.plan.batches.experiment import BatchExperiment, Noise, Ramped, Run
-from minidist.plan.batches.tradeoff import (
+from minidist.plan.batches import (
+    BatchExperiment,
+    Noise,
+    Ramped,
+    Run,
     Tradeoff,
     best_rate,
     fit_tradeoff,

@@ -11,9 +11,9 @@ from choosing import long
 from minidist.cli import main as cli
 from minidist.nn.config import MoEConfig
 from minidist.nn.gpt import GPT, GPTConfig
-from minidist.plan import available_memory, memory_check
+from minidist.plan import memory_check
 from minidist.plan.memory_check import check_memory, memory_needed, parameter_count
-from minidist.plan.models.shape import ModelShape
+from minidist.plan.models import ModelShape
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.trainer import run
@@ -135,12 +135,12 @@ def test_no_memory_error_ends_in_an_empty_message(monkeypatch, capsys):
 
 def test_the_tightest_limit_counts_of_the_machine_and_of_the_cgroups_around(tmp_path, monkeypatch):
     if sys.platform == "linux":
-        assert 0 < available_memory._meminfo()[0] <= available_memory._physical()
+        assert 0 < memory_check._meminfo()[0] <= memory_check._physical()
     file = tmp_path / "meminfo"
     file.write_text("MemTotal: 900 kB\nMemFree: 1 kB\nMemAvailable:  300 kB\nSwapFree:  20 kB\nHugePages_Total: 0\n")
-    assert available_memory._meminfo(str(file)) == (300 * 1024, 20 * 1024)
+    assert memory_check._meminfo(str(file)) == (300 * 1024, 20 * 1024)
     file.write_text("MemTotal: 900 kB\n")  # an old kernel
-    assert available_memory._meminfo(str(file)) is available_memory._meminfo("/no/such/file") is None
+    assert memory_check._meminfo(str(file)) is memory_check._meminfo("/no/such/file") is None
     for root, line, names, endless, total in (
         ("v2", "0::/jobs/mine\n", ("memory.max", "memory.current"), "max", ""),
         ("v1/memory", "5:cpu:/\n4:hugetlb,memory:/jobs/mine\n", ("memory.limit_in_bytes", "memory.usage_in_bytes"),
@@ -148,7 +148,7 @@ def test_the_tightest_limit_counts_of_the_machine_and_of_the_cgroups_around(tmp_
     ):  # fmt: skip
         file.write_text(line)
         arguments = str(file), str(tmp_path / root[:2])
-        left = [available_memory._left_by_cgroup(*arguments)]
+        left = [memory_check._left_by_cgroup(*arguments)]
         tree = ("", endless, 500, 0), ("jobs/mine", 5000, 1000, 90), ("jobs", 3000, 2000, 0), ("jobs", 3000, 4000, 0)
         for path, limit, usage, cached in tree:
             folder = tmp_path / root / path
@@ -156,9 +156,9 @@ def test_the_tightest_limit_counts_of_the_machine_and_of_the_cgroups_around(tmp_
             statistics = f"anon 1\n{total}active_file {cached}\n{total}inactive_file 10"
             for name, value in zip((*names, "memory.stat"), (limit, usage, statistics), strict=True):
                 (folder / name).write_text(f"{value}\n")
-            left.append(available_memory._left_by_cgroup(*arguments))
+            left.append(memory_check._left_by_cgroup(*arguments))
         assert left == [None, None if endless == "max" else (1 << 62) - 490, 4100, 1010, 0]
     for memory, left, expected in (((1000, 50), None, 1050), ((1000, 50), 2000, 1050), ((9, 50), 3, 53), (None, 1, 7)):
         for name, value in (("_physical", 7), ("_meminfo", memory), ("_left_by_cgroup", left)):
-            monkeypatch.setattr(available_memory, name, Mock(return_value=value))
-        assert available_memory.available_memory() == expected
+            monkeypatch.setattr(memory_check, name, Mock(return_value=value))
+        assert memory_check.available_memory() == expected

@@ -8,14 +8,12 @@ import pytest
 from choosing import long
 
 from minidist.nn.recompute import MODES
-from minidist.plan.advice import relatives, what_would_help, why_slower
 from minidist.plan.cluster.efficiency import PERFECT
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.layout import PlannedLayout, divisors
-from minidist.plan.models.library import model_of
-from minidist.plan.models.shape import ModelShape
+from minidist.plan.models import ModelShape, model_of
 from minidist.plan.planned_run import plan_run
-from minidist.plan.search import least_memory, search
+from minidist.plan.search import least_memory, relatives, search, what_would_help, why_slower
 from minidist.plan.time import StepCosts
 
 SMALL = model_of("layers=6,width=1536,heads=6,vocab=6000,context=768")

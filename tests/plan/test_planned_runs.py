@@ -22,8 +22,8 @@ from minidist.plan.cluster.efficiency import PERFECT
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.layout import PlannedLayout, stages_of
 from minidist.plan.memory import HERE, Memory, memory_of, parameters_of_layers, parameters_of_rank, saved_scores
-from minidist.plan.models.shape import ModelShape
-from minidist.plan.step.sent import Sent
+from minidist.plan.models import ModelShape
+from minidist.plan.step.collectives import Sent
 from minidist.plan.time import StepCosts, StepTime
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout

@@ -14,15 +14,14 @@ from minidist.parallel.tools.schedule_check import timeline
 from minidist.parallel.tools.schedules import schedule
 from minidist.plan.cluster.efficiency import PERFECT
 from minidist.plan.cluster.hardware import Accelerator, ClusterSpec
-from minidist.plan.cluster.max_flow import max_flow
 from minidist.plan.cluster.topologies import topology_of
+from minidist.plan.cluster.topology import max_flow
 from minidist.plan.layout import PlannedLayout, stages_of
 from minidist.plan.memory import MIXED, in_flight, parameters_of_rank, saved_by_block, saved_scores
-from minidist.plan.models.library import model_of, published
-from minidist.plan.models.shape import Experts, ModelShape
+from minidist.plan.models import Experts, ModelShape, model_of, published
 from minidist.plan.step.collectives import Group, Network
 from minidist.plan.step.kernels import Compute, Machine, Part, block_compute, head_compute
-from minidist.plan.step.pipeline import pipeline_seconds
+from minidist.plan.time import pipeline_seconds
 
 GPT = ModelShape("gpt", layers=1, width=24, heads=6, vocab=30, context=10)
 LLAMA = ModelShape("llama", 1, 24, 6, 30, 10, kv_heads=2, hidden=20, gated=True, learned_positions=False, dropout=False)

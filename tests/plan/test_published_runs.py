@@ -10,16 +10,15 @@ import pytest
 from minidist.cli.plan.tables import validation_tables
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.layout import PlannedLayout
-from minidist.plan.models.library import model_of, published
-from minidist.plan.validation.compare import Comparison, compare_all
-from minidist.plan.validation.published import PublishedRun, published_runs, training_flops
+from minidist.plan.models import model_of, published
+from minidist.plan.published_runs import Comparison, PublishedRun, compare_all, published_runs, training_flops
 
 DOCS = Path(__file__).parents[2] / "docs"
 HEAD = """# Published runs beside their plans
 
 `minidist plan --validate` makes this table; [plan.md](plan.md#held-against-published-runs) says what it means. Where a
 step's seconds were not published, they follow from tokens or FLOPs a second, as the authors count them. Sources and
-what was inferred are in [published_runs.toml](../minidist/plan/validation/published_runs.toml)."""
+what was inferred are in [published_runs.toml](../minidist/plan/published_runs.toml)."""
 ROUNDED = 0.015  # figures are printed with two or three digits, and some are themselves made from rounded ones
 
 WEIGHTS = {  # elements of the published weights, as Hugging Face counts them in the files' headers

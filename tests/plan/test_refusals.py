@@ -5,14 +5,14 @@ from pathlib import Path
 from planned import HARDWARE, NETWORK
 from refusals import check_refusals
 
-from minidist.plan.batches.experiment import BatchExperiment, Run
+from minidist.plan.batches import BatchExperiment, Run
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.cluster.toml_tables import from_table
 from minidist.plan.cluster.topologies import from_toml, topology_of
 from minidist.plan.cluster.topology import Topology
-from minidist.plan.models.library import model_of
+from minidist.plan.models import model_of
+from minidist.plan.published_runs import PublishedRun
 from minidist.plan.scaling.laws import Training
-from minidist.plan.validation.published import PublishedRun
 
 FILE = Path(__file__).with_name("refusals.txt")
 TWELVE = model_of("layers=12,width=960,heads=12,vocab=1000,context=240")

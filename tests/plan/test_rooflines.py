@@ -4,15 +4,26 @@ from itertools import product
 
 import numpy as np
 import pytest
+from fusion import ADAMW, BIAS_GELU, CHAINS, DROPOUT_ADD_NORM, MASKED_SOFTMAX, Chain, Kernel
 
 from minidist import flops
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.tensor import no_grad
 from minidist.plan import expert_traffic
-from minidist.plan.cluster.fusion import ADAMW, BIAS_GELU, CHAINS, DROPOUT_ADD_NORM, MASKED_SOFTMAX, Chain, Kernel
 from minidist.plan.cluster.hardware import load
-from minidist.plan.cluster.inference import compute_bound_batch, decode, kv_bytes, largest_batch, prefill, weight_count
-from minidist.plan.cluster.roofline import Work, attainable_flops, kernel_seconds, ridge_point, total_seconds
+from minidist.plan.cluster.roofline import (
+    Work,
+    attainable_flops,
+    compute_bound_batch,
+    decode,
+    kernel_seconds,
+    kv_bytes,
+    largest_batch,
+    prefill,
+    ridge_point,
+    total_seconds,
+    weight_count,
+)
 from minidist.plan.memory_check import parameter_count
 
 H100 = load().accelerators["h100"]

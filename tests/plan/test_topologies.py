@@ -7,9 +7,8 @@ import pytest
 from planned import GRAPH, NETWORK
 
 from minidist.plan.cluster.hardware import ClusterSpec
-from minidist.plan.cluster.max_flow import max_flow
 from minidist.plan.cluster.topologies import bisection_bandwidth, from_toml, single_switch, topology_of, torus
-from minidist.plan.cluster.topology import Link, Topology, check_connected
+from minidist.plan.cluster.topology import Link, Topology, check_connected, max_flow
 
 CLUSTERS = ("h100:2x8", "h100:3x5,network=rails", "h100:4x2,network=rail-only", "v100:2x16", "h100:4x1",
             "v100:3x3,network=rails", "tpu-v4:4x4x4", "tpu-v4:2x3", "h100:1x1", "h100:2x8,network=rails")  # fmt: skip

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from minidist.plan.failures.goodput import cluster_mtbf
+from minidist.plan.goodput import cluster_mtbf
 from minidist.show.palette import RANKS
 
 LINE, POINT, GREY = RANKS[0], RANKS[1], "#606060"

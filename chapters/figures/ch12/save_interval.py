@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from minidist.plan.failures.goodput import daly_interval, first_order_waste, goodput
+from minidist.plan.goodput import daly_interval, first_order_waste, goodput
 from minidist.show.palette import RANKS
 
 COLOURS = tuple(RANKS[number] for number in (0, 2, 1, 3))

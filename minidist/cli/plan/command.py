@@ -8,17 +8,15 @@ from minidist.cli.output import check_outputs, console_of, json_output, write_ou
 from minidist.cli.plan.numbers import layout_numbers, validation_numbers
 from minidist.cli.plan.quantities import decimal, sequences_of
 from minidist.cli.plan.tables import best_table, explanation, no_layout, summary, validation_tables
-from minidist.plan.advice import what_would_help
-from minidist.plan.campaign import Campaign, campaign
 from minidist.plan.cluster.efficiency import ATTENTION
 from minidist.plan.cluster.hardware import PRECISIONS, ClusterSpec, load
 from minidist.plan.cluster.roofline import peak_flops
-from minidist.plan.failures.llama3 import llama3_gpu_mtbf_hours
+from minidist.plan.goodput import llama3_gpu_mtbf_hours
 from minidist.plan.layout import PlannedLayout
 from minidist.plan.memory import NUMERICS
-from minidist.plan.models.library import model_of, published
-from minidist.plan.planned_run import PlannedRun, plan_run
-from minidist.plan.search import search
+from minidist.plan.models import model_of, published
+from minidist.plan.planned_run import Campaign, PlannedRun, campaign, plan_run
+from minidist.plan.search import search, what_would_help
 from minidist.plan.time import StepCosts
 
 TOKENS = 15e12  # Llama 3's
@@ -190,7 +188,7 @@ def _head(asked: Asked) -> dict:
 
 
 def _validate(options, console) -> int:
-    from minidist.plan.validation.compare import compare_all
+    from minidist.plan.published_runs import compare_all
 
     compared = compare_all()
     for table in validation_tables(compared):

@@ -2,10 +2,9 @@
 
 from dataclasses import asdict
 
-from minidist.plan.campaign import Campaign
-from minidist.plan.planned_run import PlannedRun
+from minidist.plan.planned_run import Campaign, PlannedRun
+from minidist.plan.published_runs import FAMILIES, Comparison, figures_of, summarize
 from minidist.plan.time import StepCosts
-from minidist.plan.validation.compare import FAMILIES, Comparison, figures_of, summarize
 
 
 def layout_numbers(costs: StepCosts, run: PlannedRun, whole: Campaign) -> dict:

@@ -6,12 +6,10 @@ from rich.console import Group
 from rich.table import Table
 
 from minidist.cli.plan.quantities import duration, written
-from minidist.plan.advice import why_slower
-from minidist.plan.campaign import Campaign
-from minidist.plan.planned_run import PlannedRun
-from minidist.plan.search import Found
+from minidist.plan.planned_run import Campaign, PlannedRun
+from minidist.plan.published_runs import FAMILIES, Comparison, Figure, figures_of, summarize
+from minidist.plan.search import Found, why_slower
 from minidist.plan.time import StepCosts
-from minidist.plan.validation.compare import FAMILIES, Comparison, Figure, figures_of, summarize
 
 GB = 1e9
 PARTS = {  # of a step, in words

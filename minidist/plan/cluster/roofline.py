@@ -3,12 +3,19 @@
 A chip computes while it moves bytes between its memory and its cores. Whichever takes longer decides: below the ridge
 point memory bandwidth, above it arithmetic (Williams, Waterman and Patterson, "Roofline: an insightful visual
 performance model for multicore architectures", 2009). No kernel reaches its roof; efficiencies say which share it gets.
+
+Prefill (to read a prompt) and decode (to write one more token) are its two ends. Prefill multiplies each weight with
+all tokens of the prompts. Decode multiplies it with one token of each sample, and reads the keys and values of all
+tokens before: the KV cache. A larger batch shares the weights among more samples. Nothing shares the KV cache: each
+sample has its own. Counted are matrix products and attention, with every array read or written once. Attention is one
+kernel, as FlashAttention: its scores stay on the chip. Elementwise operations are fused into the products next to them.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import ceil, inf, isfinite
 
+from minidist.nn.gpt import GPTConfig
 from minidist.plan.cluster.hardware import Accelerator
 
 
@@ -83,3 +90,90 @@ def peak_flops(accelerator: Accelerator, precision: str) -> float:
             f"{accelerator.name} has no {precision} arithmetic: choose from {', '.join(accelerator.flops)}"
         )
     return accelerator.flops[precision]
+
+
+def prefill(config: GPTConfig, batch: int, context: int, bytes_each: float = 2) -> dict[str, Work]:
+    """``batch`` prompts of ``context`` tokens each; logits for the last token of each.
+
+    Args:
+        bytes_each: of one weight, activation, key or value.
+
+    Returns:
+        "products" and "attention", one kernel each.
+    """
+    tokens, pairs = batch * context, batch * context * (context + 1) / 2  # a token attends to itself and those before
+    return {
+        "products": _products(config, tokens, batch, bytes_each),
+        "attention": Work(
+            4 * config.layers * config.width * pairs,  # scores and weighted sum, 2 FLOPs per multiply-add
+            4 * config.layers * config.width * tokens * bytes_each,  # queries, keys and values in, outputs out
+        ),
+    }
+
+
+def decode(config: GPTConfig, batch: int, context: int, bytes_each: float = 2) -> dict[str, Work]:
+    """One more token for each of ``batch`` samples, which attends to ``context`` tokens, itself included."""
+    return {
+        "products": _products(config, batch, batch, bytes_each),
+        "attention": Work(
+            4 * config.layers * config.width * batch * context,
+            config.layers * batch * (2 * context + 2) * config.width * bytes_each,  # KV cache; query in, output out
+        ),
+    }
+
+
+def weight_count(config: GPTConfig) -> int:
+    """Weights of all products. The head's are the embedding's; biases and norms are too few to matter.
+
+    Raises:
+        ValueError: for a model with experts.
+    """
+    if config.moe is not None:
+        raise ValueError("prefill and decode are counted for dense models: choose one without experts")
+    return config.layers * sum(rows * columns for rows, columns in _shapes(config)) + config.width * _vocab(config)
+
+
+def kv_bytes(config: GPTConfig, bytes_each: float = 2) -> float:
+    """Bytes of the KV cache for one token of one sample."""
+    return 2 * config.layers * config.width * bytes_each
+
+
+def largest_batch(config: GPTConfig, accelerator: Accelerator, context: int, bytes_each: float = 2) -> int:
+    """How many samples of ``context`` tokens fit into the memory beside the weights; 0 if not one does."""
+    left = accelerator.memory - weight_count(config) * bytes_each
+    return max(0, int(left // (kv_bytes(config, bytes_each) * context)))
+
+
+def compute_bound_batch(
+    config: GPTConfig, accelerator: Accelerator, precision: str, bytes_each: float = 2
+) -> int | None:
+    """The smallest batch from which the products of decode are compute-bound; None if no batch is large enough.
+
+    Their FLOPs grow with the batch, their bytes are those of the weights and some for each sample. Attention in decode
+    has an intensity of 2 / ``bytes_each``, whatever the batch: far below every ridge point.
+    """
+    one, two = (_products(config, batch, batch, bytes_each) for batch in (1, 2))
+    each, ridge = two.nbytes - one.nbytes, ridge_point(accelerator, precision)
+    gained = one.flops - ridge * each
+    return ceil(ridge * (one.nbytes - each) / gained) if gained > 0 else None
+
+
+def _products(config: GPTConfig, tokens: int, logits: int, bytes_each: float) -> Work:
+    """All matrix products with weights: blocks for ``tokens`` rows, the head for ``logits`` of them."""
+    for name, number in (("batch", logits), ("tokens", tokens)):
+        if number < 1:
+            raise ValueError(f"{name} must be at least 1, not {number}")
+    weights, head = weight_count(config), config.width * _vocab(config)
+    moved = config.layers * tokens * sum(rows + columns for rows, columns in _shapes(config))
+    moved += logits * (config.width + _vocab(config))
+    return Work(2 * (tokens * (weights - head) + logits * head), (weights + moved) * bytes_each)
+
+
+def _shapes(config: GPTConfig) -> tuple[tuple[int, int], ...]:
+    """A block's weights: queries, keys and values; attention's output; both layers of the MLP."""
+    width = config.width
+    return (width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)
+
+
+def _vocab(config: GPTConfig) -> int:
+    return -(-config.vocab // config.heads) * config.heads

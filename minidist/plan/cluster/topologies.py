@@ -9,9 +9,8 @@ from itertools import product
 from pathlib import Path
 
 from minidist.plan.cluster.hardware import ClusterSpec, LinkType
-from minidist.plan.cluster.max_flow import max_flow
 from minidist.plan.cluster.toml_tables import choose, from_table, read_toml
-from minidist.plan.cluster.topology import Edge, Link, Topology, check_connected
+from minidist.plan.cluster.topology import Edge, Link, Topology, check_connected, max_flow
 
 FEWEST_IN_A_RING = 4  # chips on a side from which a TPU slice has links around it, as Google's have
 

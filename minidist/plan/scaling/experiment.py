@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from minidist.plan.scaling.fit import Fit, fit
-from minidist.plan.scaling.isoflop import IsoFlop, PowerLaw, parabola, power_law
+from minidist.plan.scaling.fit import Fit, IsoFlop, PowerLaw, fit, parabola, power_law
 from minidist.plan.scaling.laws import Training
 
 MEASURED = Path(__file__).with_name("experiment.json")

@@ -96,3 +96,21 @@ def _all_gather(network: Network, group: Group, nbytes: float) -> float:
     if group.size == 1 or not nbytes:
         return 0.0
     return network.latency(group) + (group.size - 1) / group.size * nbytes / network.bus_bandwidth(group, nbytes)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What one axis sends, all calls of a step together.
+
+    Attributes:
+        axis: of the layout. The two ends of a tied weight are pp's all-reduce, copies of hybrid sharding dp's.
+        collective: its name. group: those that take part.
+        nbytes: sent by one rank. seconds: that it takes, hidden or not. exposed: seconds that nothing hides.
+    """
+
+    axis: str
+    collective: str
+    group: Group
+    nbytes: float
+    seconds: float
+    exposed: float

@@ -17,7 +17,7 @@ from functools import lru_cache
 from minidist.plan.cluster.efficiency import Efficiency
 from minidist.plan.cluster.hardware import Accelerator
 from minidist.plan.cluster.roofline import peak_flops
-from minidist.plan.models.shape import ModelShape
+from minidist.plan.models import ModelShape
 
 GRADIENT = 4  # bytes of a gradient while micro-batches add to it
 LOSS = 4  # bytes of a logit in the loss

@@ -11,8 +11,7 @@ from itertools import product
 from minidist.nn.recompute import MODES
 from minidist.plan.cluster.efficiency import efficiency_of
 from minidist.plan.cluster.hardware import Accelerator
-from minidist.plan.models.library import model_of
-from minidist.plan.models.shape import ModelShape
+from minidist.plan.models import ModelShape, model_of
 
 SLIDERS = {  # in the order of the table -> what a slider says
     "gpus": "GPUs",

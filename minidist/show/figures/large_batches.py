@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minidist.plan.batches.experiment import BatchExperiment
+from minidist.plan.batches import BatchExperiment
 from minidist.show.palette import RANKS
 
 MARKERS = "osD^vP"

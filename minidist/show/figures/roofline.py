@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from minidist.nn.gpt import GPTConfig
-from minidist.plan.cluster.inference import decode, prefill
+from minidist.plan.cluster.roofline import decode, prefill
 from minidist.show.palette import MEANINGS, RANKS
 
 MARKERS = "oDs^"  # two dots may be in one place

@@ -8,7 +8,7 @@ A.1), and their ratio
     B_simple = tr(S) / |G|^2
 
 is the batch at which noise and gradient are equally large. It estimates the critical batch size: far below it, twice
-the batch halves the steps; far above it, the steps stay the same (plan/batches/tradeoff.py). B_simple takes the loss as
+the batch halves the steps; far above it, the steps stay the same (plan/batches.py). B_simple takes the loss as
 equally curved in all directions and the step as SGD's, so it is right to the order of magnitude. Adam's critical batch
 size is larger than SGD's (Zhang et al., 2019, arXiv 1907.04164).
 

@@ -1,7 +1,7 @@
 """A run on machines that fail, event by event: where its time went.
 
-It knows none of the formulas of ``failures.py`` and ``spares.py``, and is there to check them. Time is counted in whole
-microseconds, so all parts add up to the total without a rest.
+It knows none of the formulas of goodput.py, and is there to check them. Time is counted in whole microseconds, so all
+parts add up to the total without a rest.
 
 The run trains for an interval, stops for a save, and so on. A save counts (is committed) at once, or, if it is written
 behind training, when it has been written for long enough. A failure may come at any time: in training, saves, detection

@@ -1,1 +1,0 @@
-"""What a larger batch buys: arithmetic, and a small experiment that was measured."""

@@ -1,1 +1,0 @@
-"""Published training runs, which the planner is held against."""
