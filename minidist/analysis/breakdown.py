@@ -47,7 +47,7 @@ def seconds_by_kind(logs: Sequence[list]) -> list[list[dict[str, float]]]:
     """Return by rank and step the seconds of each of KINDS, which add up to the step.
 
     Args:
-        logs: of all ranks, as ``trace.stop()`` returned them. Ranks may do different things, in different groups.
+        logs: each rank's log, as ``trace.stop()`` returned it. Ranks may do different things, in different groups.
 
     Raises:
         ValueError: if a log holds no step.

@@ -17,8 +17,8 @@ class Run:
     """One run with one seed.
 
     Attributes:
-        losses: of its steps. validation_loss: at its end, on held-out text.
-        bytes_per_step: that a worker sends, in the mean over workers and steps.
+        losses: loss of each step. validation_loss: final loss, on held-out text.
+        bytes_per_step: bytes that a worker sends, averaged over workers and steps.
     """
 
     seed: int
@@ -32,8 +32,8 @@ class Method:
     """Runs that differ by their seed alone.
 
     Attributes:
-        name: in words. layout: as flags and layouts have it.
-        seconds_per_step: on the cluster's clock.
+        name: the name in words. layout: the layout as flags and layouts have it.
+        seconds_per_step: time of a step on the cluster's clock.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Method:
         return [[fmean(run.losses[max(0, n - WINDOW) : n]) for n in range(1, self.steps + 1)] for run in self.runs]
 
     def after(self, steps: float) -> tuple[list[float], bool]:
-        """The loss of each seed after so many steps, and whether that is in the run; after its end, that of its end."""
+        """Each seed's loss after ``steps`` steps, and whether the run has as many; after its end, its final loss."""
         last = min(self.steps, max(1, int(steps)))
         return [curve[last - 1] for curve in self.curves()], steps <= self.steps
 
@@ -81,11 +81,11 @@ class Experiment:
         return self.methods[0].seconds_per_step * self.methods[0].steps / 2
 
     def after_bytes(self, method: Method) -> tuple[list[float], bool]:
-        """As of ``Method.after``, when a worker has sent ``equal_bytes``."""
+        """Result of ``Method.after`` when a worker has sent ``equal_bytes``."""
         return method.after(self.equal_bytes / method.bytes_per_step)
 
     def after_seconds(self, method: Method) -> tuple[list[float], bool]:
-        """As of ``Method.after``, after ``equal_seconds``."""
+        """Result of ``Method.after`` after ``equal_seconds``."""
         return method.after(self.equal_seconds / method.seconds_per_step)
 
     def named(self, name: str) -> Method:

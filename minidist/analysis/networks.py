@@ -93,8 +93,8 @@ def fair_rates(routes: Sequence[Sequence[Edge]], bandwidths: Mapping[Edge, float
     Networks", 1992, section 6.5.2: progressive filling; SimGrid).
 
     Args:
-        routes: for each message the links that it crosses, at least one.
-        bandwidths: of every one of those links, bytes/s.
+        routes: the links that each message crosses, at least one.
+        bandwidths: link -> bytes/s, for every one of those links.
     """
     rates = [0.0] * len(routes)
     left = {edge: bandwidths[edge] for route in routes for edge in route}

@@ -37,11 +37,11 @@ class Replayed:
 
     Attributes:
         topology: the cluster's; None of ``Ports``.
-        logs: for each rank its events, messages and kernels, as ``trace.stop()`` returns them, in ns of this clock.
+        logs: each rank's events, messages and kernels, as ``trace.stop()`` returns them, in ns of this clock.
         flows: all messages, in the order in which they were sent completely.
         links: what each link carried that carried anything.
-        kernels: for each rank when it computed, (start, end) in seconds.
-        steps: by the name of each step, from when the first rank began it to when the last one ended it.
+        kernels: intervals in which each rank computed, (start, end) in seconds.
+        steps: step name -> (when the first rank began it, when the last one ended it).
         seconds: until the last rank is done.
     """
 
@@ -89,7 +89,7 @@ def replay(
     """Replay a run.
 
     Args:
-        logs: for each rank what ``trace.stop()`` returned, of the whole run or of its last steps.
+        logs: each rank's log, as ``trace.stop()`` returned it, of the whole run or of its last steps.
         network: a topology of as many ranks, or ports.
         seconds: how long a kernel takes.
 
@@ -109,7 +109,7 @@ def flights(logs: Sequence[list], seconds: Callable[[int], float] = lambda nbyte
 
     Args:
         logs: as for ``replay``.
-        seconds: the time that a message of so many bytes takes, such as alpha + beta * nbytes.
+        seconds: function from a message's bytes to its time, such as alpha + beta * nbytes.
     """
     replayed = replay(logs, Ports(lambda source, destination, nbytes: seconds(nbytes)))
     return [Flight(f.source, f.destination, f.nbytes, f.start, f.arrived) for f in replayed.flows]
@@ -151,7 +151,7 @@ def as_if(
     Rank 0 is the first accelerator of the first node, and so on.
 
     Args:
-        logs: for each rank what ``trace.stop()`` returned, or ``RankResult.log`` (``RunOptions(trace=True)``).
+        logs: each rank's log: what ``trace.stop()`` returned, or ``RankResult.log`` (``RunOptions(trace=True)``).
         cluster: such as ``h100:2x8``: see ``ClusterSpec.parse``.
         flops_efficiency, memory_efficiency: the shares of the accelerator's peak rates that kernels reach.
 

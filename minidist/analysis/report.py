@@ -48,7 +48,7 @@ class StepReport:
         links: all that carried something, the fullest first.
         slowed: the largest factor by which sharing links made a message slower than it would have been alone, and 1 if
             none was.
-        bytes_between_nodes: of all messages that left their node.
+        bytes_between_nodes: bytes of all messages that left their node.
     """
 
     seconds: float

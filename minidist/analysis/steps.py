@@ -103,8 +103,8 @@ def departures(completed: Sequence[float], buckets: Sequence[Sequence[int]]) -> 
     """When buckets are sent if each one goes as soon as it is full and all before it have gone.
 
     Args:
-        completed: for each parameter, when its gradient was complete.
-        buckets: for each bucket, in the order of sending, the numbers of its parameters.
+        completed: time at which each parameter's gradient was complete.
+        buckets: numbers of each bucket's parameters; buckets in the order of sending.
     """
     found: list[Departure] = []
     for bucket in buckets:

@@ -33,7 +33,7 @@ def slow_ranks(seconds: np.ndarray, threshold: float = THRESHOLD) -> dict[int, f
     the work of one, so each takes some 1.5 times as long, and no clock of the system shows it.
 
     Args:
-        seconds: of computing per micro-batch, (steps, ranks), of ranks that do the same work.
+        seconds: (steps, ranks), time to compute one micro-batch, for ranks that do the same work.
         threshold: a rank is slow if it takes more than this many times as long.
 
     Returns:
@@ -51,7 +51,7 @@ def same_work(shape: tuple[int, int, int, int], by_chunk: bool = False, experts:
     """The groups of ranks whose times can be compared: those that do the same work for one micro-batch.
 
     Args:
-        shape: of the mesh, (pp, dp, cp, tp). Stages of a pipeline have different layers.
+        shape: (pp, dp, cp, tp), shape of the mesh. Stages of a pipeline have different layers.
         by_chunk: whether cp ranks have different work, as in a ring, where late tokens have more keys.
         experts: how many dp ranks, next to each other, share the experts. Those with different experts get different
             numbers of tokens.
@@ -69,7 +69,7 @@ class Straggler:
     """A rank that was slow for some steps.
 
     Attributes:
-        rank: of the world.
+        rank: rank in the world.
         factor: how many times as long as the others it took, over these steps; above 1 and finite.
         since: the first of them.
         until: the last of them; None while it is slow.
@@ -92,7 +92,7 @@ class StragglerWatch:
 
     Args:
         groups: lists of ranks that are compared, as from ``same_work``.
-        window: how many of the latest steps are compared. None is judged until there are so many.
+        window: number of the latest steps to compare. No rank is judged before it has run that number of steps.
 
     Attributes:
         found: all stragglers so far, in the order in which they were found.

@@ -21,8 +21,8 @@ def along(sent: np.ndarray, shape: Sequence[int], names: Sequence[str] = AXES) -
 
     Args:
         sent: (N, N), from each rank to each.
-        shape: of the mesh; the last axis changes fastest.
-        names: of the axes.
+        shape: shape of the mesh; the last axis changes fastest.
+        names: axis names.
 
     Returns:
         (N, N) for each name.
@@ -49,7 +49,7 @@ def renumbered(sent: np.ndarray, shape: Sequence[int], order: Sequence[int]) -> 
 
     Args:
         sent: (N, N), from each rank to each.
-        shape: of the mesh in which they are numbered now.
+        shape: shape of the mesh in which they are numbered now.
         order: its axes, the slowest first.
     """
     ranks = np.arange(len(sent)).reshape(shape).transpose(order).ravel()  # the rank at each place
@@ -113,7 +113,7 @@ class ExpertLoad:
     """Counts of a run's steps, as ``RankResult.expert_counts`` has them.
 
     Attributes:
-        tokens: that chose each expert, integers (steps, L, E).
+        tokens: integers (steps, L, E), tokens that chose each expert.
         dropped: choices that found no room, integers (steps, L).
         visits: different nodes that a token's experts are on, over all tokens, integers (steps, L).
     """
@@ -133,7 +133,7 @@ class ExpertLoad:
         return self.tokens.max(axis=-1) / self.tokens.mean(axis=-1)
 
     def by_rank(self, ranks: int) -> np.ndarray:
-        """The tokens of each rank's experts, if so many ranks share them evenly: (steps, L, ranks).
+        """The tokens of each rank's experts, if ``ranks`` ranks share them evenly: (steps, L, ranks).
 
         These are the rows that a rank computes where all data-parallel ranks exchange tokens (ep = dp) and none is
         dropped.

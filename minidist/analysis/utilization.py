@@ -22,8 +22,8 @@ class Utilization:
     """What one rank, or all ranks of a run together, computed in some seconds.
 
     Attributes:
-        seconds: of the steps, without what is between them: checkpoints, checks.
-        model_flops: of forward and backward. A step that was skipped because float16 overflowed counts too.
+        seconds: time of the steps, without what is between them: checkpoints, checks.
+        model_flops: FLOPs of forward and backward. A step that was skipped because float16 overflowed counts too.
         hardware_flops: the same and what recomputation took.
         peak: FLOP/s that could have been (train/measuring/evaluate.py); 0 if nobody has measured it.
     """
@@ -38,9 +38,9 @@ class Utilization:
         """That of one rank.
 
         Args:
-            step_seconds: of each step.
-            flops: of all these steps, by phase: see flops.py.
-            peak: of the rank, in FLOP/s.
+            step_seconds: time of each step.
+            flops: phase -> FLOPs of all these steps: see flops.py.
+            peak: the rank's peak, in FLOP/s.
         """
         hardware = sum(flops.values())
         return cls(sum(step_seconds), hardware - flops.get("recompute", 0), hardware, peak)
@@ -101,8 +101,8 @@ def shares_of_time(logs: Sequence[list], seconds_without_core: Sequence[Sequence
     so that time is taken from all kinds of computing, in proportion.
 
     Args:
-        logs: of all ranks, as for ``breakdown.seconds_by_kind``.
-        seconds_without_core: of each rank for each of its steps; the last of them are those in the logs.
+        logs: each rank's log, as for ``breakdown.seconds_by_kind``.
+        seconds_without_core: each rank's time without a core, by step; the last steps are those in the logs.
     """
     return [
         shares(steps, sum(without_core[len(without_core) - len(steps) :]))

@@ -17,7 +17,7 @@ def launched_with_others() -> Launched | None:
 
 @contextmanager
 def heard_once(found: Launched | None) -> Iterator[None]:
-    """Within it only the first of the processes prints: all of them say the same."""
+    """Context manager: inside, only the first of the processes prints, because all of them say the same."""
     if found is None or found.rank == 0:
         yield
         return

@@ -70,7 +70,7 @@ class Output:
     """A file that a flag may ask for.
 
     Attributes:
-        flag: without its dashes.
+        flag: the flag without its dashes.
         path: None if it was not asked for; "-" for standard output.
         write: writes it to a path; to "-" too, if the flag allows that.
         told: a line to print once it is written; "" for none.

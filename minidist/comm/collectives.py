@@ -215,7 +215,7 @@ class Call:
     Attributes:
         root: src or dst, where there is one.
         details: what all ranks must pass alike: words, and the dtype and shape of arrays.
-        nbytes, size, dtype: of the largest array.
+        nbytes, size, dtype: size in bytes and elements, and dtype, of the largest array.
         averaged: arrays to divide by the number of ranks at the end.
         staged: (array on a GPU, its copy in host memory) that the result is copied back to.
         held: arrays that NCCL reads and writes.
@@ -342,7 +342,7 @@ def run(call: Call, async_op: bool, *arguments, program: Callable | None = None)
     A group of one rank runs it too, without messages.
 
     Args:
-        arguments: of the algorithm, but for the group.
+        arguments: the algorithm's arguments, except the group.
         program: ``program(algorithm, *arguments, group)`` runs an algorithm that takes other arguments; NCCL takes
             these.
     """

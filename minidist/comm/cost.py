@@ -74,7 +74,7 @@ class Network:
         return max((self.message(*pair, nbytes) for pair in pairs), default=0.0)
 
     def shift(self, distance: int, nbytes: float) -> float:
-        """A step in which every rank sends to the rank so many places to its right."""
+        """Time of a step in which every rank sends to the rank ``distance`` places to its right."""
         return self.step(((rank, (rank + distance) % self.size) for rank in range(self.size)), nbytes)
 
     def to_all(self, rank: int, nbytes: float) -> float:
@@ -99,7 +99,7 @@ def _pieces_one_by_one(network: Network, nbytes: float, root: int) -> float:
 
 
 def _broadcast_tree(network: Network, nbytes: float, root: int) -> float:
-    """In the step of distance d, the d ranks that have the array send it."""
+    """Binomial tree: in the step of distance d, the d ranks that have the array send it."""
     size, total, distance = network.size, 0.0, 1
     while distance < size:
         senders = [(root + place) % size for place in range(min(distance, size - distance))]
@@ -109,7 +109,7 @@ def _broadcast_tree(network: Network, nbytes: float, root: int) -> float:
 
 
 def _reduce_tree(network: Network, nbytes: float, root: int) -> float:
-    """In the step of distance d, one of each pair of partial sums is sent to the other."""
+    """Binomial tree: in the step of distance d, one of each pair of partial sums is sent to the other."""
     size, total, distance = network.size, 0.0, 1
     while distance < size:
         receivers = [(root + place) % size for place in range(0, size - distance, 2 * distance)]
@@ -171,7 +171,7 @@ def _ring(network: Network, nbytes: float, root: int = 0) -> float:
 
 
 def _pairwise(network: Network, nbytes: float, root: int = 0) -> float:
-    """To each of the others M/N, all ranks at once: to the right neighbour, then to the next one, and so on.
+    """Every rank sends M/N to each of the others: to the right neighbour, then to the next one, and so on.
 
     The "direct" algorithms post all of these messages at once, but their ports send and receive them one by one too.
     """

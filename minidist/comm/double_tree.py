@@ -152,7 +152,7 @@ def down(lanes: Sequence[Lane], group: ProcessGroup) -> None:
 
 
 def in_turns(lanes: Sequence[Lane], delays: Sequence[int]) -> Iterator[tuple[Lane, np.ndarray]]:
-    """The pieces of all lanes, one of each in every turn; a lane joins in after so many turns."""
+    """The pieces of all lanes, one of each in every turn; a lane joins in after its delay, in turns."""
     for turn in range(len(lanes[0].pieces) + max(delays)):
         for lane, delay in zip(lanes, delays, strict=True):
             if 0 <= turn - delay < len(lane.pieces):

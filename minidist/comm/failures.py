@@ -44,7 +44,7 @@ class Deadlock(Failure):
     """Ranks wait for each other, or for a rank that has finished, so none of them can ever continue.
 
     Attributes:
-        waiting: for each rank in the deadlock: the call in which it waits, for which rank, and where.
+        waiting: rank in the deadlock -> the call in which it waits, for which rank, and where.
     """
 
     def __init__(self, message: str, waiting: dict[int, str]) -> None:
@@ -59,7 +59,7 @@ class Hang(Failure):
 
     Attributes:
         ranks: those that did not wait for others, so that others may have waited for them.
-        doing: for each rank that had not finished what it did.
+        doing: rank that had not finished -> what it did.
     """
 
     def __init__(self, message: str, ranks: tuple[int, ...], doing: dict[int, str]) -> None:

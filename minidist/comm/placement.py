@@ -62,7 +62,7 @@ def place_on_nodes(world: ProcessGroup, node_size: int, links: Links | None = No
 
 
 def check_node_size(node_size: int, world_size: int) -> None:
-    """Raises ValueError if so many ranks do not fill nodes of that size; it names the nearest numbers that do."""
+    """Raise ValueError if the ranks do not fill nodes of ``node_size``; it names the nearest numbers that do."""
     if node_size < 1:
         raise ValueError(f"node_size={node_size}: a node has at least 1 rank")
     if world_size % node_size:

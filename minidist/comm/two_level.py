@@ -117,5 +117,5 @@ def all_to_all_hierarchical(outgoing: list[np.ndarray], incoming: list[np.ndarra
 
 
 def cut(flat: np.ndarray, sizes) -> list[np.ndarray]:
-    """Consecutive pieces of an array, of so many elements each: views."""
+    """Consecutive pieces of an array, as views: piece i has ``sizes[i]`` elements."""
     return np.split(flat, np.cumsum(sizes)[:-1])

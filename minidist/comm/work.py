@@ -91,7 +91,7 @@ def wait_any(works: Sequence[Work]) -> int:
     served longest ago. Call ``wait`` on the work that it names.
 
     Args:
-        works: of ``isend`` and ``irecv``.
+        works: ``Work`` objects of ``isend`` and ``irecv``.
 
     Raises:
         TypeError: for the work of a collective. ValueError: for no works at all.

@@ -18,7 +18,7 @@ class Chunks:
     Activations hold the tokens of those chunks, one chunk's after the other's.
 
     Attributes:
-        count: of all chunks, N.
+        count: N, the number of all chunks.
         here: the numbers of those computed in this process, ascending: all N, or with context parallelism some.
     """
 
@@ -102,7 +102,7 @@ def mean_over_chunks(means: list[Tensor], count: int) -> Tensor:
     Dividing by the tokens that are here instead would be the mean of another batch on every rank.
 
     Args:
-        means: over the tokens of each chunk, scalars.
-        count: of all chunks. If the sequence is one chunk, its mean is returned as it is.
+        means: scalars, the mean over the tokens of each chunk.
+        count: number of all chunks. If the sequence is one chunk, its mean is returned as it is.
     """
     return means[0] if count == 1 else SumOfChunks.apply(1 / count, *means)

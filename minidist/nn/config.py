@@ -32,7 +32,7 @@ class MoEConfig:
     z_loss: float = 0.0  # coefficient of the loss that keeps the logits small; 0 for none
     bias_rate: float = 0.001  # by which an expert's bias moves after a step, as in DeepSeek-V3; 0 for no biases
     expert_nodes: int = 1  # groups of as many experts each
-    route_nodes: int = 0  # whose experts a token may use: of so many nodes; 0 for all
+    route_nodes: int = 0  # number of nodes whose experts a token may use; 0 for all
 
     def __post_init__(self) -> None:
         for name, least in (("experts", 1), ("top_k", 1), ("moe_every", 1), ("expert_nodes", 1), *LEAST_0):
@@ -77,7 +77,7 @@ class MoEConfig:
             )
 
     def rows_at_most(self, tokens: int) -> int | None:
-        """How many of so many tokens an expert takes: capacity k N / E rounded up, at most N; None for all."""
+        """How many of ``tokens`` tokens an expert takes: capacity k N / E rounded up, at most N; None for all."""
         if self.capacity is None:
             return None
         return min(tokens, ceil(Fraction(str(self.capacity)) * self.top_k * tokens / self.experts))  # as it is written

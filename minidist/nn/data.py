@@ -104,7 +104,7 @@ def micro_batch(corpus: Corpus, seed: int, step: int, first_sample: int, count: 
     """Some of a step's samples, from random positions in the training text.
 
     Args:
-        first_sample, count: which of the step's samples, numbered from 0 over the whole step.
+        first_sample, count: the samples to take, numbered from 0 over the whole step.
         context: tokens in a sample.
 
     Returns:

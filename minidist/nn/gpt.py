@@ -181,8 +181,8 @@ class GPT(Module):
 
     Args:
         config: its sizes.
-        seed: of its initial weights, each of which depends only on the seed and the weight's name; None for none, for
-            whoever asks about names and shapes alone.
+        seed: seed of the initial weights, each of which depends only on the seed and the weight's name. None leaves the
+            parameters uninitialized, for callers that need names and shapes only.
         dtype: float32, or float64 as a reference.
 
     Attributes:
@@ -249,10 +249,10 @@ def generate(model: GPT, prompt: bytes, count: int, seed: int = 0, temperature: 
     """Continue a text byte by byte, each byte sampled from the model's distribution given the bytes before it.
 
     Args:
-        model: with a vocabulary of at most 256 tokens, which are bytes.
-        prompt: at least one byte. If it is longer than the context, the model sees its end.
+        model: a model with a vocabulary of at most 256 tokens, which are bytes.
+        prompt: one byte or more. If it is longer than the context, the model sees its end.
         count: how many bytes to add.
-        seed: of the samples.
+        seed: random seed of the samples.
         temperature: divides the logits; 0 always takes the most likely byte.
 
     Returns:

@@ -18,12 +18,12 @@ class Parameter(Tensor):
 
     Args:
         shape: the heads first, if the parameter has that axis.
-        mean, std: of the normal distribution of its initial values. With ``std`` 0 it is constant.
+        mean, std: mean and standard deviation of the normal initial values. With ``std`` 0 it is constant.
         decay: whether weight decay applies: to weight matrices and the token embedding, to nothing else.
 
     Attributes:
         sharded: whether some of its heads are in other processes (Megatron-LM: ``tensor_model_parallel``).
-        expert_axis: along which each expert of a mixture has a part of its own; None for a parameter of all tokens.
+        expert_axis: the axis along which each expert of a mixture has its own part; None for a parameter of all tokens.
         format: the format in which it is stored; None for its array's dtype.
         stored: the array in memory: ``data`` itself, or the bits of a smaller format.
     """
@@ -170,7 +170,7 @@ class ColumnLinear(Module):
     Args:
         heads: H.
         inputs, outputs: widths; ``outputs`` is the width of one head.
-        std: of the initial weights.
+        std: standard deviation of the initial weights.
     """
 
     def __init__(self, heads: int, inputs: int, outputs: int, std: float) -> None:
@@ -191,7 +191,7 @@ class RowLinear(Module):
     Args:
         heads: H.
         inputs, outputs: widths; ``inputs`` is the width of one head.
-        std: of the initial weights.
+        std: standard deviation of the initial weights.
     """
 
     def __init__(self, heads: int, inputs: int, outputs: int, std: float) -> None:
@@ -224,7 +224,7 @@ class Embedding(Module):
         heads: H.
         vocab: the number of tokens, V.
         width: C.
-        std: of the initial weights.
+        std: standard deviation of the initial weights.
     """
 
     def __init__(self, heads: int, vocab: int, width: int, std: float) -> None:
@@ -239,7 +239,7 @@ class Dropout(Module):
 
     Args:
         rate: 0 for no dropout.
-        layer, place: where it is in the model: part of the name of its random numbers.
+        layer, place: its place in the model: part of the name of its random numbers.
     """
 
     def __init__(self, rate: float, layer: int, place: str) -> None:

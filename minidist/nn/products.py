@@ -43,7 +43,7 @@ def matmul_each(a, b, out=None):
     Args:
         a: (H, ..., n, k), or a vector (k,) that is the same for all heads.
         b: (H, ..., k, m), of the same dtype, float32 or float64.
-        out: of the shape of what is returned, overwritten; None for a new array.
+        out: array of the shape of the result, overwritten; None for a new array.
 
     Returns:
         (H, ..., n, m), or (H, ..., m) for a vector.

@@ -187,16 +187,16 @@ class Context:
     forward lets go of it.
 
     Attributes:
-        needs_input_grad: for each argument, whether its gradient is needed.
-        grad_dtype: in which the output's gradient arrives; the output's own unless forward sets another. A function
+        needs_input_grad: whether each argument needs a gradient.
+        grad_dtype: dtype of the output's incoming gradient; the output's own unless forward sets another. A function
             whose backward adds it to the gradients of other processes asks for float64, to round the sum once.
         rounds: whether the output, and the gradient that comes back to it, are rounded to a format of few bits where
             one is in force. A function whose output is a term of a sum yet to be taken says no.
         saved: what waits for backward: arrays, or objects whose ``array`` and ``factor`` are one, as a leaf's are; or
             a function that returns all of it. A mode may replace it.
         exact: how many of these, the last ones, no mode may round.
-        sources: for each argument, the node or leaf that its gradient goes to; None if none is needed.
-        shape, dtype: of the output.
+        sources: the node or leaf that each argument's gradient goes to; None if none is needed.
+        shape, dtype: shape and dtype of the output.
         policy: the precision in force, which multiplies (precision/policy.py).
     """
 
@@ -240,7 +240,7 @@ class Function:
 
     Attributes:
         flops: how many operations forward's products take, from its output and its arguments; None if it has none.
-        gradient_flops: for each argument, how many times as many its gradient takes.
+        gradient_flops: FLOPs of each argument's gradient, as a multiple of ``flops``.
         recomputed_flops: how many of the latter compute again what forward had computed.
         factors: how many arguments, the first ones, are nothing but factors of products: they arrive as
             ``ctx.policy.matmul`` takes them.
@@ -286,7 +286,7 @@ class Walk:
     """Backward from a tensor: each node once, when all the nodes that used its output have run.
 
     Attributes:
-        awaited: by node or leaf, how many contributions to its gradient are still to come.
+        awaited: node or leaf -> contributions to its gradient that are still to come.
         gradients: by node, the sum of those that have come.
         ready: pairs of a node that all contributions have reached, and its gradient.
     """

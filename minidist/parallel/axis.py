@@ -44,7 +44,7 @@ class Axis:
             of the group hold replicas: then no reduction over the parameters is needed.
         splits_loss: whether the ranks of ``group`` know different terms of the loss, which have to be added up.
         steps_apart: whether the ranks of ``group`` take steps of their own, with gradients of their own micro-batches.
-        pushes_taken: of a parameter server: the gradients that it took, one after another (loosened/server.py).
+        pushes_taken: pushes that a parameter server has taken, in order (loosened/server.py).
         late: parameters whose full gradients this axis needs in ``sync_gradients``. Known after ``apply``.
     """
 
@@ -84,7 +84,7 @@ class Axis:
         """Begin a step: every gradient is zero."""
 
     def no_sync(self) -> AbstractContextManager:
-        """Within it, backward only accumulates. All micro-batches but the last run here; in a pipeline, all."""
+        """Context manager: backward only accumulates. All micro-batches but the last run inside; in a pipeline, all."""
         return nullcontext()
 
     def set_rounds(self, rounds: int) -> None:
@@ -103,7 +103,7 @@ class Axis:
         """Gather the full arrays, by parameter name, from those that the ranks hold. All ranks call it together.
 
         Args:
-            arrays: for each parameter its values or one of the optimizer's states of it, as ``trained`` has them.
+            arrays: parameter name -> its values, or one of its optimizer states, in the shape that ``trained`` has.
         """
         return arrays
 
@@ -135,8 +135,8 @@ def parallelize_module(module: Module, group: ProcessGroup, plan: Plan) -> Modul
     Args:
         module: its parameters are all full.
         group: the tensor-parallel ranks.
-        plan: for a module's dotted name, with * for all entries of a list on the way to it, a function of the module
-            and the group. They are called in the plan's order.
+        plan: dotted name of a module (* stands for all entries of a list) -> function of the module and the group that
+            returns its replacement. The functions are called in the plan's order.
 
     Raises:
         ValueError: if the plan names a module that does not exist, or one that is sharded already.

@@ -106,7 +106,7 @@ def ring_backward(keys_values, group: ProcessGroup, visit: Visit):
     """Send keys and values round again, and their gradients one hop behind them, until these are home.
 
     Args:
-        keys_values, group: as in ``ring_forward``.
+        keys_values, group: the same as for ``ring_forward``.
         visit: returns what this rank adds to the gradients of the keys and values, a ``Total``.
 
     Returns:
@@ -149,7 +149,7 @@ def all_gather_backward(keys_values, group: ProcessGroup, visit: Visit):
 
 
 def parts_of(ranks: int, kind: str) -> int:
-    """Into how many parts the sequence is cut: a rank has one, or one from each end. They divide the chunks."""
+    """Number of parts that the sequence is cut into: a rank has one, or one from each end. They divide the chunks."""
     return 2 * ranks if kind in PAIRED else ranks
 
 
@@ -277,7 +277,7 @@ class ContextParallelAttention(Attention):
     """Attention of the tokens of this rank: (H, B, T/N, 3 D) -> (H, B, T/N, D), T/N being those of its chunks.
 
     Args:
-        attention: of one process, whose modules and settings this one takes over.
+        attention: the attention of one process; its modules and settings are taken over.
         group: the context-parallel ranks, N of them.
         kind: one of KINDS.
     """

@@ -41,7 +41,7 @@ class NaiveDataParallel:
         parameters: the model's, in the same order on every rank.
         group: the data-parallel ranks.
         algorithm: the all-reduce's.
-        reduce_dtype: in which gradients are accumulated and summed.
+        reduce_dtype: dtype in which gradients are accumulated and summed.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class NaiveDataParallel:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within it, backward only accumulates. All micro-batches of a step but the last run here."""
+        """Context manager: backward only accumulates. All micro-batches of a step but the last run inside."""
         yield  # nothing is sent during backward in any case
 
     def wait_for_gradients(self) -> None:
@@ -197,7 +197,7 @@ class DataParallel(Axis):
         group: the data-parallel ranks.
         make_sums: from parameters to what sums their gradients, with the methods of ``NaiveDataParallel``; None for
             buckets that are sent while backward continues.
-        holds: which parameters are this axis' business; None for all.
+        holds: predicate: whether a parameter belongs to this axis; None for all.
     """
 
     splits_loss = True  # each rank has micro-batches of its own
@@ -245,7 +245,7 @@ class DataParallel(Axis):
 
 @overridable
 def fill_buckets(parameters: Sequence[Parameter], elements: float) -> list[list[Parameter]]:
-    """Consecutive parameters in lists of at most so many elements; a larger parameter is in a list of its own."""
+    """Consecutive parameters in lists of at most ``elements`` elements; a larger parameter is in a list of its own."""
     buckets: list[list[Parameter]] = []
     room = 0.0
     for parameter in parameters:

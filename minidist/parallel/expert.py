@@ -50,8 +50,7 @@ def exchange_counts(counts: Counts, group: ProcessGroup) -> list[Counts]:
     """Exchange routing counts: return how many of each rank's rows come to each expert of this rank.
 
     Args:
-        counts: of this rank's rows, for all E experts; each of the N ranks has E/N of them, in the order of
-            the ranks.
+        counts: (E,), this rank's rows for each expert; each of the N ranks has E/N experts, in the order of the ranks.
 
     Returns:
         For each rank its rows for the E/N experts here.
@@ -102,7 +101,7 @@ def to_experts(x: Tensor, counts: Counts, group: ProcessGroup) -> tuple[Tensor, 
 
     Args:
         x: (R, C)
-        counts: of the rows of each expert.
+        counts: (E,), rows for each expert.
         group: the expert-parallel ranks.
 
     Returns:
@@ -263,7 +262,7 @@ class ExpertBalance(Axis):
     """Adds up what the routers count. It splits nothing: every rank has all counts and all biases.
 
     Args:
-        balance: of the model.
+        balance: the model's router counts and biases.
         groups: the sums go over the ranks of the first, then of the second, and so on: those with other tokens, and
             those with other layers.
     """

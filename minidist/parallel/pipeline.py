@@ -56,7 +56,7 @@ class LocalStages(Module):
     """All that a rank has of the model: its stages, every N-th. ``blocks`` are theirs, for whoever wants to shard them.
 
     Args:
-        stages: in their order.
+        stages: this rank's stages, in order.
         ranks: N.
     """
 
@@ -79,7 +79,7 @@ class Pipeline(Axis):
         group: the ranks of the pipeline, N of them.
         layers: how many layers each stage has, from the first stage to the last; rank r has stages r, r + N, ...
         activations: the shape of what goes from stage to stage, (B, T, C), or (B, T/tp, C) with sequence parallelism.
-        schedule_of: from a number of micro-batches to what each rank does with them.
+        schedule_of: function from a number of micro-batches to each rank's actions.
     """
 
     splits_loss = True  # it is known where the last stage is

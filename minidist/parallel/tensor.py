@@ -79,13 +79,13 @@ def shard_heads(parameter: Parameter, group: ProcessGroup) -> Parameter:
 
 
 class ColumnParallelLinear(ColumnLinear):
-    """Into the heads: (B, T, C) -> (H/N, B, T, out), with the columns of this rank's heads.
+    """Column-parallel linear layer: (B, T, C) -> (H/N, B, T, out), with the columns of this rank's heads.
 
     Args:
         linear: the layer of one process, its weight (H, C, out) and bias (H, out) are sharded, in place.
         group: the tensor-parallel ranks, N of them.
         sequence: whether what comes in is split along the tokens: (B, T/N, C). Megatron-LM's ``sequence_parallel``.
-        reduce_dtype: in which the ranks' gradients of what comes in are summed.
+        reduce_dtype: dtype in which the input's gradients are summed over the ranks.
     """
 
     def __init__(self, linear: ColumnLinear, group: ProcessGroup, sequence: bool, reduce_dtype=xp.float64) -> None:
@@ -105,7 +105,7 @@ class RowParallelLinear(RowLinear):
         linear: the layer of one process: its weight (H, in, C) is sharded, (H/N, in, C); its bias (C,) stays full.
         group: the tensor-parallel ranks, N of them.
         sequence: whether what goes out is split along the tokens: (B, T/N, C).
-        reduce_dtype: in which the ranks' outputs are summed.
+        reduce_dtype: dtype in which the ranks' outputs are summed.
     """
 
     def __init__(self, linear: RowLinear, group: ProcessGroup, sequence: bool, reduce_dtype=xp.float64) -> None:
@@ -154,7 +154,7 @@ class VocabParallelHead(Head):
     Its weight is the embedding's, so it is sharded already. In a plan it comes after the embedding.
 
     Args:
-        head: of one process; its modules are used here.
+        head: the head of one process; its modules are used here.
         group, sequence, reduce_dtype: as for ``ColumnParallelLinear``.
     """
 
@@ -209,9 +209,9 @@ class TensorParallelExperts(Experts):
     """Experts with the hidden units of some heads: rows (R, C) to rows (R, C), summed over the ranks.
 
     Args:
-        experts: of one process; its weights have only this rank's heads already.
+        experts: the experts of one process, whose weights already have this rank's heads only.
         group: the tensor-parallel ranks.
-        reduce_dtype: in which the ranks' outputs, and gradients of the rows, are summed.
+        reduce_dtype: dtype in which the outputs, and the gradients of the rows, are summed over the ranks.
     """
 
     def __init__(self, experts: Experts, group: ProcessGroup, reduce_dtype=xp.float64) -> None:
@@ -230,7 +230,7 @@ class SequenceParallelMoE(MoE):
     """A mixture between regions in which the tokens are split: (B, T/N, C) -> (B, T/N, C).
 
     Args:
-        moe: whose parts this one takes over.
+        moe: the mixture of one process; its parts are taken over.
         group: the tensor-parallel ranks, N of them.
     """
 

@@ -70,16 +70,16 @@ class Unit:
 
     Args:
         module: what runs with them.
-        parameters: in their order in the array.
+        parameters: the unit's parameters, in their order in the array.
         group: the ranks that share it.
-        reduce_dtype: of the gradients while they are summed.
+        reduce_dtype: dtype of the gradients while they are summed.
 
     Attributes:
         master: this rank's part of the parameters, (shard_size,) float32: what the optimizer updates.
         full: all parameters, (padded_size,), as the model computes with them: float32, or the bits of the 16-bit format
             of the policy in force (``autocast``). None while resharded.
         grad_shard: this rank's part of the summed gradients, (shard_size,) of reduce_dtype.
-        pieces: for each parameter that overlaps the shard, that part as a Parameter of the same name, whose data and
+        pieces: the part in the shard of each parameter that overlaps it: a Parameter of the same name, whose data and
             gradient are views of ``master`` and ``grad_shard``.
     """
 
@@ -204,8 +204,8 @@ class ZeroStage1:
         shards: the group over which a unit is sharded.
         replicas: the group of ranks that hold the same shard (hybrid sharding); a group of one rank without it.
         rounds: how many micro-batches the rank with the most of them has in a step.
-        algorithm: for reduce-scatters and all-gathers.
-        reduce_dtype: in which gradients are accumulated and summed.
+        algorithm: the reduce-scatter's and all-gather's.
+        reduce_dtype: dtype in which gradients are accumulated and summed.
     """
 
     def __init__(
@@ -439,7 +439,7 @@ class ModulePart:
 
     Args:
         module: what runs.
-        holds: which of its parameters are meant.
+        holds: predicate: whether a parameter belongs to this part.
     """
 
     def __init__(self, module: Module, holds: Callable[[Parameter], bool]) -> None:
@@ -478,9 +478,9 @@ class Zero(Axis):
         pipelined: whether a pipeline runs the model. Then all ranks have as many micro-batches, and these stages run,
             not their overrides.
         once: sum gradients once a step, and keep them full until then; of stages 2 and 3.
-        holds: which parameters are this axis' business; None for all. Then, too, all ranks have as many micro-batches,
-            and these stages run.
-        options: of stage 3 alone, as ``ZeroStage3`` takes them behind those.
+        holds: predicate: whether a parameter belongs to this axis; None for all. With one, too, all ranks have as many
+            micro-batches, and these stages run.
+        options: further arguments of ``ZeroStage3``, for stage 3 only.
     """
 
     splits_loss = True  # each rank has micro-batches of its own

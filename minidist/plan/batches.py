@@ -121,7 +121,7 @@ class Run:
 
     Attributes:
         batch: samples in a step. rate: the learning rate after warm-up.
-        steps: to the target; None for a run that was given up.
+        steps: steps to the target; None for a run that was given up.
     """
 
     optimizer: str
@@ -140,7 +140,7 @@ class Noise:
     """The gradient noise scale over one quarter of a run's steps.
 
     Attributes:
-        quarter: 0 to 3. loss: on held-out text, at its end.
+        quarter: 0 to 3. loss: final loss, on held-out text.
         samples: B_simple.
     """
 
@@ -152,7 +152,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Ramped:
-    """One run over so many samples, at the full batch (``ramp`` is "") or with a batch that grows to it."""
+    """One run over ``ramp_samples`` samples, at the full batch (``ramp`` is "") or with a batch that grows to it."""
 
     seed: int
     ramp: str
@@ -167,7 +167,7 @@ class BatchExperiment:
     Attributes:
         target: the loss to reach, on held-out text, in nats per token. base: the batch whose best rate the rules scale.
         context: tokens in a sample.
-        ramp_samples: of each run in ``ramps``. ramp_batch: the full batch.
+        ramp_samples: samples of each run in ``ramps``. ramp_batch: the full batch.
     """
 
     target: float
@@ -230,7 +230,7 @@ class BatchExperiment:
         return [run.steps for run in self.runs if (run.optimizer, run.batch, run.rate) == (optimizer, batch, rate)]
 
     def mean_steps(self, optimizer: str, batch: int, rate: float) -> float | None:
-        """Over the seeds; None where one of them was given up, or none was run."""
+        """Mean steps over the seeds; None where one of the runs was given up, or none was run."""
         found = self.steps(optimizer, batch, rate)
         return None if None in found or not found else fmean(found)
 
@@ -241,7 +241,7 @@ class BatchExperiment:
         return found[0] if found else None
 
     def best_steps(self, optimizer: str) -> dict[int, float]:
-        """By batch, at its best rate."""
+        """Return batch -> mean steps to the target, at that batch's best rate."""
         return {batch: self.mean_steps(optimizer, batch, self.best_rate(optimizer, batch)) for batch in self.batches}
 
     def tradeoff(self, optimizer: str) -> Tradeoff:

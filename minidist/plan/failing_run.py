@@ -29,12 +29,12 @@ class Machines:
         interval: training between two saves.
         pause: how long a save stops training.
         write: how long it is then written behind training before it counts.
-        detection: from a failure until the run knows of it.
-        restart: until training goes on.
+        detection: time from a failure until the run knows of it.
+        restart: time from then until training goes on.
         machines: how many work at once.
-        least: with how many the run goes on; with fewer it waits.
+        least: fewest machines with which the run goes on; with fewer it waits.
         spares: machines that stand by.
-        repair: from a failure until its machine is back.
+        repair: time from a failure until its machine is back.
     """
 
     mtbf: float
@@ -69,9 +69,9 @@ class TimeSpent:
         useful: training that was kept, as time of all machines.
         saving: pauses for saves.
         lost: training that a failure undid, as time of all machines.
-        detecting: from failures until they were known.
-        restarting: from then, or from the end of a wait, until training went on.
-        waiting: until enough machines were back.
+        detecting: time from failures until they were known.
+        restarting: time from then, or from the end of a wait, until training went on.
+        waiting: time until enough machines were back.
         missing: what a run with fewer machines would have trained more with all, while it trained.
         failures: not a time.
     """

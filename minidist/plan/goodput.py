@@ -230,11 +230,11 @@ def in_repair_probabilities(mtbf: float, repair: float, spares: int, machines: i
     speeds v(0) ... v(n-1) of the run with fewer machines in repair.
 
     Args:
-        mtbf: between failures of the cluster, while all machines run.
+        mtbf: mean time between failures of the cluster, while all machines run.
         repair: mean repair time of a machine, in the same unit.
         spares: machines that stand by.
         machines: how many work at once.
-        least: with how many the run goes on.
+        least: fewest machines with which the run goes on.
 
     Raises:
         ValueError: if these numbers cannot be.

@@ -29,7 +29,7 @@ class PlannedLayout:
         sp: 1: sequence parallelism among the tensor-parallel ranks.
         ep: ranks, of dp, that share the experts.
         cp_kind: "zigzag", "ring", "all-gather" or "ulysses".
-        schedule: of the pipeline. virtual: stages on each rank; more than one makes it interleaved.
+        schedule: pipeline schedule. virtual: stages on each rank; more than one makes it interleaved.
         recompute: "none", "selective" (what attention makes of its scores) or "full" (all but a layer's input).
         micro_batch: samples. attention: "standard", "flash", or "" for what the chip's own time ran (efficiency.toml).
 
@@ -101,7 +101,7 @@ class PlannedLayout:
 
     @property
     def shards(self) -> int:
-        """Among how many ranks ZeRO splits what it shards."""
+        """The number of ranks over which ZeRO shards."""
         return self.shard or self.replicas
 
     @property
@@ -124,7 +124,7 @@ class PlannedLayout:
         """The layout written ``key=value,key=value``; ``dp`` fills the cluster where it is not written.
 
         Raises:
-            ValueError: for a layout that does not fill so many GPUs, with the nearest that does; and as the class.
+            ValueError: if the layout does not fill ``world_size`` GPUs, with the nearest that does; and as the class.
         """
         settings = read_settings(text, cls, "layout")
         others = prod(max(1, settings.get(axis, 1)) for axis in ("tp", "cp", "pp"))
@@ -139,13 +139,13 @@ class PlannedLayout:
         return layout
 
     def check(self, model: ModelShape, batch: int) -> None:
-        """Raise ValueError if this model, at so many sequences a step, cannot be split this way: what is nearest."""
+        """Raise ValueError if this model, at ``batch`` sequences a step, cannot be split so; it names the nearest."""
         reason = self.problem(model, batch)
         if reason:
             raise ValueError(f"layout {self}: {reason}")
 
     def problem(self, model: ModelShape, batch: int) -> str:
-        """Why this model, at so many sequences a step, cannot be split this way; "" if it can."""
+        """Why this model, at ``batch`` sequences a step, cannot be split this way; "" if it can."""
         if model.heads % self.tp:
             return f"tp={self.tp} does not divide the {model.heads} heads: {nearest(self.tp, divisors(model.heads))}"
         if self.sp and model.context // self.cp % self.tp:
@@ -185,7 +185,7 @@ class PlannedLayout:
 
 
 def divisors(number: int) -> list[int]:
-    """In ascending order."""
+    """The divisors of a number, in ascending order."""
     low = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
     return low + [number // n for n in reversed(low) if n * n != number]
 

@@ -33,14 +33,14 @@ class Numerics:
     """Bytes of each number that training holds.
 
     Attributes:
-        parameter, activation: in 16 bits 2. gradient: while micro-batches add to it. optimizer: the moments, and the
+        parameter, activation: 2 with 16 bits. gradient: while micro-batches add to it. optimizer: the moments, and the
             master weight where there is one.
-        statistics: of each row of a norm; 0 where that is not counted.
+        statistics: bytes for each row of a norm; 0 where that is not counted.
         keeps_dropped: whether attention weights after dropout are kept beside those before it and the mask.
         keeps_scaled: whether scaled queries are kept beside the queries.
         keeps_gathered: whether what sequence parallelism gathers for a product is kept, not gathered again.
         shard_apart: whether ZeRO sums gradients into a shard of its own, beside those that are summed.
-        term: of what tensor-parallel ranks sum; 0 for an activation's.
+        term: bytes of an element that tensor-parallel ranks sum; 0 for an activation's.
     """
 
     parameter: int
@@ -71,7 +71,7 @@ class Memory:
 
     Attributes:
         gathered: parameters and gradients of the layers that ZeRO has brought together, beside the shards.
-        recomputed: of the one layer whose activations are back.
+        recomputed: activations of the one layer that is recomputed.
         fragmentation, reserved: stated assumptions.
     """
 
@@ -90,7 +90,7 @@ class Memory:
 
     @property
     def counted(self) -> float:
-        """Without the two assumptions."""
+        """The total without the two assumptions."""
         return self.total - self.fragmentation - self.reserved
 
 
@@ -111,7 +111,7 @@ class Held:
 
 
 def parameters_of_layers(model: ModelShape, layout: PlannedLayout, dense: float, sparse: float) -> Held:
-    """What a tensor-parallel rank has of so many layers without and with experts."""
+    """Parameters on a tensor-parallel rank of ``dense`` layers without experts and ``sparse`` layers with experts."""
     split = model.dense_block - model.replicated
     held = dense * (split / layout.tp + model.replicated)
     if not sparse:
@@ -224,7 +224,7 @@ def memory_of(
     """The bytes of the fullest rank, or of one rank of the pipeline.
 
     Args:
-        layout: with its attention named.
+        layout: a layout that names its attention.
         batch: sequences in a step.
     """
     if rank is not None:

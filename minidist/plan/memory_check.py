@@ -142,7 +142,7 @@ def memory_needed(config: TrainConfig, layout: Layout) -> MemoryNeeded:
     P, experts = parameter_count(config.model), expert_parameter_count(config.model)
 
     def held(copies: int) -> int:
-        """Parameters in so many copies of the model, of whose experts ep ranks together hold one."""
+        """Parameters in ``copies`` copies of the model, of whose experts ep ranks together hold one."""
         return (P - experts) * copies + experts * max(1, copies // layout.ep)
 
     copies = layout.replicas

@@ -19,7 +19,7 @@ class Experts:
     """What stands in place of the MLPs of all layers but the first few.
 
     Attributes:
-        experts: of a layer; each token uses top_k of them.
+        experts: experts of a layer; each token uses top_k of them.
         hidden: units of one expert.
         shared: experts that every token uses as well.
         dense_layers: the first layers, which keep their MLP.
@@ -61,10 +61,10 @@ class ModelShape:
     """A model.
 
     Attributes:
-        width: of the residual stream. heads: of the queries.
+        width: width of the residual stream. heads: query heads.
         context: tokens of a sequence in training.
         source: where the numbers were read.
-        kv_heads: of keys and values; 0 for as many as of the queries.
+        kv_heads: heads of keys and values; 0 for as many as of the queries.
         hidden: units of an MLP; 0 for four times the width.
         gated: whether an MLP has a third matrix, as in SwiGLU (Shazeer, arXiv 2002.05202).
         biases: whether products add one.
@@ -128,7 +128,7 @@ class ModelShape:
         return self.attention_products + biases + norms
 
     def mlp(self, hidden: int) -> int:
-        """Parameters of an MLP, or of an expert, with so many hidden units."""
+        """Parameters of an MLP, or of an expert, with ``hidden`` hidden units."""
         return (3 if self.gated else 2) * self.width * hidden + (hidden * (1 + self.gated) + self.width) * self.biases
 
     @property
@@ -154,7 +154,7 @@ class ModelShape:
         return self.width * (self.vocab * (1 if self.tied else 2) + self.context * self.learned_positions)
 
     def block(self, experts: int) -> int:
-        """Parameters of a layer of which so many routed experts count."""
+        """Parameters of a layer of which ``experts`` routed experts count."""
         return self._rest_of_block + self.router + (experts + self.moe.shared) * self.mlp(self.moe.hidden)
 
     @property

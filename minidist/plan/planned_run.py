@@ -17,7 +17,7 @@ class PlannedRun:
     """What a layout costs on a cluster.
 
     Attributes:
-        batch: sequences in a step. precision: of products.
+        batch: sequences in a step. precision: precision of products.
     """
 
     model: ModelShape
@@ -121,11 +121,11 @@ HOUR, DAY = 3600, 86400
 
 @dataclass(frozen=True)
 class Campaign:
-    """A run until it has seen so many tokens.
+    """A run until it has seen ``tokens`` tokens.
 
     Attributes:
         steps: optimizer steps. busy_days: without failures. goodput: the share of time that is useful training.
-        days: with failures. gpu_hours: paid for. cost: in the currency of the price; None without one.
+        days: duration with failures. gpu_hours: GPU hours paid for. cost: None without a price, else in its currency.
         failures: expected. save_interval: seconds between saves that wastes the least.
     """
 
@@ -152,8 +152,8 @@ def campaign(
 
     Args:
         gpu_mtbf_hours: mean time between failures of one GPU; any failure stops all.
-        save_seconds: how long a save stops training. restart_seconds: from a failure until training goes on.
-        price: of one GPU for an hour.
+        save_seconds: training pause of a save. restart_seconds: time from a failure until training goes on.
+        price: price of one GPU for an hour.
     """
     gpus = run.cluster.world_size
     mtbf = cluster_mtbf(gpu_mtbf_hours, gpus) * HOUR

@@ -31,11 +31,11 @@ class PublishedRun:
 
     Attributes:
         model: a name, or a model by hand. context: tokens of a sequence, where it differs from the model's.
-        cluster: written as for ``ClusterSpec``. layout: as ``key=value,key=value``. batch: sequences in a step.
+        cluster: text as for ``ClusterSpec``. layout: text, ``key=value,key=value``. batch: sequences in a step.
         numerics: bytes of parameters, gradients and optimizer state: a key of plan/memory.py's NUMERICS.
         mfu, hfu: shares of the peak in ``precision``, without and with what backward computes again.
-        tflops: of each GPU. tflops_count: "model" as in MFU, "hardware" as in HFU.
-        memory_bytes: of the GPU that has most. memory_count: "peak", or "states" for parameters, gradients and
+        tflops: TFLOP/s of each GPU. tflops_count: "model" as in MFU, "hardware" as in HFU.
+        memory_bytes: memory of the fullest GPU. memory_count: "peak", or "states" for parameters, gradients and
             optimizer states alone.
         flops_convention: "full" if all scores count, "causal" if only those that the mask leaves; "unknown" if the
             figures cannot tell.
@@ -191,7 +191,7 @@ def _flops(run: PublishedRun, planned: PlannedRun, count: str) -> float:
 
 
 def _share(run: PublishedRun, planned: PlannedRun, seconds: float) -> float:
-    """MFU of a step of so many seconds."""
+    """MFU of a step that takes ``seconds``."""
     return _flops(run, planned, "model") / (seconds * planned.peak_flops)
 
 

@@ -43,7 +43,7 @@ def search(costs: StepCosts, batch: int, top: int = 5, fixed: PlannedLayout | No
 
     Args:
         batch: sequences in a step.
-        fixed: whose cp_kind and attention all layouts share; None for the defaults.
+        fixed: layout whose cp_kind and attention all layouts share; None for the defaults.
     """
     began = perf_counter()
     fixed = with_attention(fixed or PlannedLayout(), costs.efficiency.attention)
@@ -143,7 +143,7 @@ def least_memory(costs: StepCosts, layout: PlannedLayout, batch: int) -> float:
             kept = min(kept, saved_by_block(model, layout, numerics, True))
         if layout.recompute == "none" or layout.attention == "flash":
             kept += saved_scores(model, layout, numerics)
-    layers = model.layers // layout.pp  # at least so many on a rank that has not fewer than the others
+    layers = model.layers // layout.pp  # the fewest on a rank that has not fewer than the others
     held = in_flight * max(0, layers - 1) * kept
     return state * blocks / layout.world_size + held + RESERVED
 

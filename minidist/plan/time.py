@@ -33,7 +33,7 @@ class StepTime:
     """Seconds of one step on the slowest rank, by parts that add up to the step.
 
     Attributes:
-        products, attention, elementwise: kernels of forward and backward. recompute: of forward once more.
+        products, attention, elementwise: kernels of forward and backward. recompute: kernels of one more forward.
         tp, cp, ep, pp, dp: communication that nothing hides.
         bubble: idle in the pipeline.
     """
@@ -81,7 +81,7 @@ class StepCosts:
     """What all layouts of a model on a cluster cost. It remembers the costs of a layer, so that a search is quick.
 
     Args:
-        precision: of products: a key of the chip's ``flops``.
+        precision: precision of products: a key of the chip's ``flops``.
         efficiency: None for that of the chip.
     """
 
@@ -111,7 +111,7 @@ class StepCosts:
         return _Step(self, layout, batch).least()
 
     def step(self, layout: PlannedLayout, batch: int) -> tuple[StepTime, list[Sent]]:
-        """The time of a step of so many sequences, and what is sent in it."""
+        """The time of a step of ``batch`` sequences, and what is sent in it."""
         return _Step(self, layout, batch).time()
 
     def phases(self, layout: PlannedLayout, batch: int) -> dict[str, float]:
@@ -153,7 +153,7 @@ class _Step:
 
         Args:
             ends: tensor-parallel sums of embedding and head, in layers. last: whether the head is here.
-            messages: that the rank waits for.
+            messages: number of messages that the rank waits for.
         """
         exchange, layers = self.exchange, dense + sparse
         return Slot(
@@ -224,8 +224,8 @@ def pipeline_seconds(
     many micro-batches as ranks. (tests/plan/test_planned_steps.py plays the schedules.)
 
     Args:
-        slots: of each rank, seconds of forward and backward of one micro-batch through all of its stages.
-        forward_share, weight_share: of a slot, the shares of forward and of backward's products for weights.
+        slots: each rank's seconds of forward and backward of one micro-batch through all of its stages.
+        forward_share, weight_share: shares of a slot: forward, and backward's products for weights.
     """
     slowest = max(slots)
     working = micro_batches * slowest

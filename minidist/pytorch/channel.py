@@ -72,7 +72,7 @@ class Channel:
 
     @contextmanager
     def limited(self, call: str, seconds: float | None = None) -> Iterator[None]:
-        """Within it the calling thread waits for other ranks, ``timeout`` seconds at most. A failure ends the group for
+        """Context manager around a wait for other ranks, ``timeout`` seconds at most. A failure ends the group for
         all its ranks, since none of them knows any longer which messages are still to come.
 
         Raises:

@@ -16,7 +16,7 @@ def meet(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Segment
     """The shared memory of the group's ranks. It has no name any longer once rank 0 returns, so it never outlives them.
 
     Args:
-        store: of this group alone. torch gives each group a prefix of its own.
+        store: store of this group alone; torch gives each group a prefix of its own.
 
     Raises:
         ValueError: for more ranks than the shared memory serves. DistStoreError: if a rank does not come in time.

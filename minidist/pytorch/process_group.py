@@ -36,7 +36,7 @@ class ProcessGroup(dist.ProcessGroup):
     """A torch group whose ranks communicate through minidist.
 
     Args:
-        algorithm: of minidist's collectives; "auto" for those that have none of this name.
+        algorithm: algorithm of minidist's collectives; "auto" for those that have none of this name.
     """
 
     def __init__(self, channel: Channel, algorithm: str) -> None:

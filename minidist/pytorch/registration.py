@@ -24,7 +24,7 @@ def register(algorithm: str = "auto", impl: str | None = None) -> list[str]:
     Groups made from now on use it: ``dist.init_process_group("minidist")``. It takes tensors on the CPU.
 
     Args:
-        algorithm: as for minidist's collectives. A collective that has no algorithm of this name takes "auto".
+        algorithm: algorithm of minidist's collectives. A collective that has none of this name takes "auto".
         impl: whose collectives run: "exercises", "solutions" or a folder of chNN_*.py files. For those that are still
             stubs there, minidist's own run. None changes nothing: minidist's own, or the overrides in force.
 

@@ -28,7 +28,7 @@ class Watchdog:
 
     @contextmanager
     def limit(self, call: str, seconds: float) -> Iterator[None]:
-        """Within it, ``call`` waits, for so many seconds at most."""
+        """Context manager around a wait in ``call``, for ``seconds`` at most."""
         token = object()
         self._waits[token] = (time.monotonic() + seconds, call, seconds)
         try:

@@ -66,7 +66,7 @@ def read_ramp(text: str, full: int, micro_batch: int) -> Ramp:
     """The ramp written START,INCREMENT,SAMPLES.
 
     Args:
-        full: samples of a step at its end. micro_batch: of which all sizes must be multiples.
+        full: samples of a step at its end. micro_batch: samples that all sizes must be multiples of.
 
     Raises:
         ValueError: for what cannot be, with the nearest numbers that can.

@@ -21,9 +21,9 @@ def state(model: Module, optimizer: Optimizer, full_state: FullState = as_it_is)
     """Every array that a run changes, by name, in its full shape.
 
     Args:
-        model: whose parameters' names say what there is, and what it has beside them.
-        optimizer: of what this rank trains.
-        full_state: from a rank's arrays, by parameter name, to the full ones: ``ParallelModel.full_state``. All ranks
+        model: the model, for the names of all parameters and the state beside them.
+        optimizer: optimizer of the parameters that this rank trains.
+        full_state: function that gathers the full arrays, by parameter name: ``ParallelModel.full_state``. All ranks
             call it together.
     """
     data = {parameter.name: parameter.data for parameter in optimizer.parameters}

@@ -55,9 +55,9 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
 
     Args:
         model: full, with its starting weights; changed in place into this rank's share.
-        mesh: with the dimensions "pp", "dp", "cp" and "tp", of the layout's sizes.
-        layout: which axes there are, and how each of them works.
-        config: of the run; the layout fits it (``config.check``).
+        mesh: device mesh with the dimensions "pp", "dp", "cp" and "tp", of the layout's sizes.
+        layout: the axes, and how each of them works.
+        config: the run's settings; the layout fits them (``config.check``).
     """
     dtype = np.dtype(config.reduce_dtype)
     axes: list[Axis] = []
@@ -169,15 +169,15 @@ class ParallelModel:
 
     Args:
         model: full; the axes change it in place.
-        axes: in the order in which they cut it.
-        deal: from how many micro-batches a step has, to those of this rank, by their numbers within the step (None for
-            one without samples), and how many the rank with the most has.
+        axes: the axes, in the order in which they cut the model.
+        deal: function from a step's number of micro-batches to this rank's, by their numbers within the step (None
+            for one without samples), and the largest number on any rank.
         global_micro_batches: how many all ranks have in a step.
         run: forward and backward of this rank's micro-batches, as ``Pipeline.run``; None for one after the other.
 
     Attributes:
         micro_batches: those of this rank.
-        loss_sum: of the last step: the losses of its micro-batches, as far as ranks that step together know them.
+        loss_sum: sum of the losses of its micro-batches in the last step, as far as ranks that step together know them.
         local: what this rank holds of the model.
         trained: what the optimizer updates on this rank.
     """
@@ -277,7 +277,7 @@ class ParallelModel:
         """After the last step: the mean losses of all steps over the global batch, on all ranks alike.
 
         Args:
-            losses: of each step, as ``mean_loss`` returned them. sums: ``loss_sum`` after each of them.
+            losses: loss of each step, as ``mean_loss`` returned it. sums: ``loss_sum`` after each step.
         """
         for axis in self.axes:
             if axis.steps_apart:

@@ -67,8 +67,8 @@ class RankResult:
     step_seconds: list[float] = field(default_factory=list)  # of each step taken here, without what is between steps
     compute_seconds: list[float] = field(default_factory=list)  # of each of them: see comm's compute_clock.py
     seconds_without_core: list[float] = field(default_factory=list)  # of each: computing had to wait for a core
-    micro_batch_seconds: list[float] = field(default_factory=list)  # of each step's forward and backward, for one of
-    micro_batch_counts: list[int] = field(default_factory=list)  # so many micro-batches that this rank ran in it
+    micro_batch_seconds: list[float] = field(default_factory=list)  # per step: forward and backward of one micro-batch
+    micro_batch_counts: list[int] = field(default_factory=list)  # per step: micro-batches that this rank ran
     pauses: list[float] = field(default_factory=list)  # seconds for which saves kept it from training
     save_errors: list[str] = field(default_factory=list)  # why checkpoints could not be saved
     copy_pauses: list[float] = field(default_factory=list)  # seconds for which copies to peers did

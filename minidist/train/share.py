@@ -35,10 +35,10 @@ class Share:
 
     Attributes:
         model: this rank's share of the model, and of the work of a step.
-        optimizer: of ``model.trained``.
-        scaler: of the loss.
+        optimizer: optimizer of ``model.trained``.
+        scaler: loss scaler; no-op except for fp16.
         max_norm: the largest global gradient norm.
-        losses: of each step so far, the mean over the global batch.
+        losses: loss of each step so far, the mean over the global batch.
     """
 
     model: ParallelModel
@@ -169,8 +169,8 @@ class Batch(Sequence):
     (In torch: a map-style ``Dataset``.)
 
     Attributes:
-        corpus, config, step: of the run.
-        numbers: of the micro-batches within the step.
+        corpus, config, step: the run's text and settings, and the number of the step.
+        numbers: numbers of the micro-batches within the step.
     """
 
     corpus: Corpus

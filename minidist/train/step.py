@@ -30,8 +30,8 @@ def train_step(
 
     Args:
         model: this rank's share of the model and of the batch.
-        optimizer: of ``model.trained``.
-        scaler: of the loss; one that does nothing, but for float16.
+        optimizer: optimizer of ``model.trained``.
+        scaler: loss scaler; no-op except for fp16.
         batch: this rank's micro-batches.
         lr: the learning rate.
         max_norm: the largest global gradient norm.

@@ -177,8 +177,8 @@ def restore_state(world: ProcessGroup, options: RunOptions, manifest: Manifest |
     """Put the state that a run goes on from into this rank's share of it. All ranks call it together.
 
     Args:
-        options: which say where the state is: in a checkpoint (with its manifest), in the ranks' memory, or nowhere.
-        share: of the run as it begins; changed in place.
+        options: source of the state: a checkpoint (with its manifest), the ranks' memory, or none.
+        share: this rank's share of a run that begins; changed in place.
 
     Returns:
         What was read and how long it took, under the names of ``RankResult``'s fields.
@@ -205,8 +205,8 @@ def hooks_around(
     """What this run is asked for, in the order in which it begins before a step. All ranks call it together.
 
     Args:
-        share: of this rank, with the state that the run goes on from.
-        step_of_run: for whoever computes a step again.
+        share: this rank's share, with the state that the run goes on from.
+        step_of_run: function that takes one step, for hooks that compute a step again.
     """
     hooks: list[StepHook] = [Evaluation(world, config, options, corpus)]
     if options.rebalance:

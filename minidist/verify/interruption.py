@@ -23,7 +23,7 @@ from minidist.verify.matrix import Combination, covering
 
 @dataclass(frozen=True)
 class Interruption:
-    """A run that is cut off after so many steps, and goes on in another layout."""
+    """A run that is cut off after ``step`` steps, and goes on in another layout."""
 
     before: Layout
     after: Layout
@@ -44,7 +44,7 @@ def covering_interruptions(layouts: Sequence[Layout], steps: int) -> list[Interr
     They come after the first step, half way, and before the last step.
 
     Args:
-        steps: of the whole run, 2 or more.
+        steps: steps of the whole run, 2 or more.
     """
     when = sorted({1, steps // 2, steps - 1})
     every = [Interruption(*triple) for triple in product(layouts, layouts, when) if triple[0] != triple[1]]

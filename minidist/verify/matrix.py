@@ -105,7 +105,7 @@ def pairs_of(settings: dict[str, object]) -> set[Pair]:
 
 
 def every_combination(config: TrainConfig, max_ranks: int) -> list[Combination]:
-    """All legal combinations for a run on up to so many ranks, those of the fewest ranks first."""
+    """All legal combinations for a run on up to ``max_ranks`` ranks, those of the fewest ranks first."""
     sizes = range(1, max_ranks + 1)
     layouts = []
     for dp, tp, cp, pp in product(sizes, repeat=4):

@@ -17,7 +17,7 @@ def decimal(text: str) -> float:
 
 
 def sequences_of(text: str, context: int) -> int:
-    """How many sequences have so many tokens: 16M is 16 x 2^20 where sequences divide that, as in Llama 3, else 16e6.
+    """Number of sequences in a count of tokens: 16M is 16 x 2^20 where sequences divide that, as in Llama 3, else 16e6.
 
     Raises:
         ValueError: if no whole number of sequences has, with the nearest numbers that do.
@@ -50,7 +50,7 @@ def written(value: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """In the unit that fits."""
+    """A duration as text, in the unit that fits."""
     for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= size:
             return f"{seconds / size:,.3g} {unit}" if seconds < 1000 else f"{seconds:,.0f} s"

@@ -31,7 +31,7 @@ def add_live(command: argparse.ArgumentParser) -> None:
 def watching(
     port: int | None, config: TrainConfig, layout: Layout, console: Console
 ) -> Iterator[tuple[Live | None, str | None]]:
-    """Within it a run can be watched. Gives its state and the folder of ``RunOptions.live``; None twice without a port.
+    """Context manager to watch a run: gives its state and the ``RunOptions.live`` folder, both None without a port.
 
     Raises:
         ValueError: for a port that cannot be, or is taken.

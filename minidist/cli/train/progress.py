@@ -24,9 +24,9 @@ class Narrator:
 
     Args:
         progress: the bar.
-        config, layout: of the run.
+        config, layout: settings and layout of the run.
         first: the step that it begins with.
-        live: who shows more of it, if anybody does.
+        live: the live state, which shows more of the run; None for none.
 
     Attributes:
         stragglers: the slow ranks that were found.
@@ -86,7 +86,7 @@ def watch_of(layout: Layout) -> StragglerWatch:
 def narrating(
     console: Console, config: TrainConfig, layout: Layout, first: int, live: Live | None = None
 ) -> Iterator[Narrator]:
-    """Within it there is a bar on the console, below the picture of ``live``."""
+    """Context manager: inside, there is a progress bar on the console, below the picture of ``live``."""
     room = max(4, console.width - NUMBERS)  # on a narrow terminal the layout is cut, not the numbers
     columns = (
         TextColumn("{task.description}", table_column=Column(no_wrap=True, max_width=room)),

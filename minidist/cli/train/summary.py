@@ -45,7 +45,7 @@ def print_summary(console: Console, result: Run, used: RunUtilization | None) ->
 
 
 def _gpu_line(result: Run) -> str:
-    """On what it ran, and which way collectives went."""
+    """The GPUs that the run used, and whether its collectives went by NCCL."""
     models = ", ".join(dict.fromkeys(rank.gpu for rank in result.ranks))
     if len(result.ranks) == 1:
         return f"GPU: {models}"
@@ -55,7 +55,7 @@ def _gpu_line(result: Run) -> str:
 
 
 def _noise_scale(result: Run) -> str:
-    """In samples, of both halves of what was measured: it grows while the loss falls."""
+    """The gradient noise scale of both halves of the run, in samples: it grows while the loss falls."""
     found = [noise for _, noise in result.ranks[0].noise]
     half = len(found) // 2
     parts = [sum(part[1:], part[0]) for part in (found[:half], found[half:]) if part]

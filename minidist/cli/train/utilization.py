@@ -17,7 +17,7 @@ HEADINGS = {  # in 80 columns
 
 @dataclass(frozen=True)
 class RunUtilization:
-    """Of one run.
+    """Utilization of one run: FLOP/s, and shares of time.
 
     Attributes:
         whole: all ranks together.

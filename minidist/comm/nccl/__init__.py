@@ -42,7 +42,7 @@ class Gpus:
     launch them in one order ("Using multiple NCCL communicators concurrently" in its user guide).
 
     Attributes:
-        names: of each rank's GPU; "" where a rank has no NCCL.
+        names: name of each rank's GPU; "" where a rank has no NCCL.
         unwaited: the works that the stream that computes has not been told to wait for, in order.
     """
 

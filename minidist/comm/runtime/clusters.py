@@ -13,7 +13,7 @@ _job_size: int | None = None
 
 
 def new_cluster(world_size: int) -> Cluster:
-    """A Cluster of so many ranks; within ``clusters_of_job`` one of the job's."""
+    """Return a Cluster of ``world_size`` ranks; within ``clusters_of_job`` one of the job's."""
     return _make(world_size)
 
 

@@ -113,7 +113,7 @@ class Cluster:
         return [rank.number for rank in self._ranks]
 
     def regroup(self, world_size: int, without: Collection[int] = ()) -> None:
-        """Let the next run have so many ranks: the survivors in their order, then new ones.
+        """Give the next run ``world_size`` ranks: the survivors in their order, then new ones.
 
         Args:
             without: survivors to end, which are not relied on any longer. So are those that are too many.

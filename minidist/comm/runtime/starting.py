@@ -19,7 +19,7 @@ FILES_OF_RANK, FILES_OF_START = 4, 9  # that are open here: pipes of each rank; 
 
 
 def check_open_files(ranks: int) -> None:
-    """Raise RuntimeError where this process may not open as many files as so many more ranks need."""
+    """Raise RuntimeError if this process may not open the files that ``ranks`` more ranks need."""
     if sys.platform != "linux":
         return
     import resource

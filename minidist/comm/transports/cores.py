@@ -26,8 +26,8 @@ from pathlib import Path
 
 SHARED_SECONDS = 50e-6  # a yield takes longer only if another process then had the core
 CROWDED_NANOSECONDS = 1_000_000  # and longer than this if it was one that does not wait as ranks do
-IN_A_ROW = 5  # so many such yields tell a crowded core
-FORGO = 50  # for so many times as long as such a yield took, the rank does not yield
+IN_A_ROW = 5  # this number of such yields tells a crowded core
+FORGO = 50  # after such a yield, the rank does not yield for this multiple of its length
 LONGEST_FORGONE = 1_000_000_000  # ns: during a yield the process may be stopped, or its machine suspended
 
 

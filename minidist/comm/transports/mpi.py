@@ -35,7 +35,7 @@ class MPITransport(Transport):
     """One rank's end of a run's communicator.
 
     Args:
-        comm: of the run's ranks alone; nobody else sends in it.
+        comm: communicator of the run's ranks only; nobody else sends in it.
         nodes: the node of each rank.
         questions: of all ranks of the job; it ends a run in which nothing moves.
     """
@@ -243,7 +243,7 @@ class Questions:
     """What this rank asks the others of a job, and answers them.
 
     Args:
-        comm: of the whole job. limit: seconds in which nothing moves, after which a wait is over.
+        comm: communicator of the whole job. limit: seconds without any movement after which a wait is over.
     """
 
     def __init__(self, comm: MPI.Comm, limit: float) -> None:

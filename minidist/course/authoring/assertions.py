@@ -97,7 +97,7 @@ def by_group(results) -> list[tuple[int, int, object]]:
 
 
 def trained(world, module, names: Sequence[str], config, layout) -> tuple[str, dict[str, int]]:
-    """In a rank: the fingerprint of a run with these functions of ``module``, and how often each was called."""
+    """Train on a rank with these functions of ``module``; return the fingerprint, and how often each was called."""
     from minidist import overrides
     from minidist.train.result import RunOptions
     from minidist.train.trainer import train_rank

@@ -12,14 +12,14 @@ class Challenge:
 
     Attributes:
         chapter: its number.
-        name: in the name of the file of answers.
+        name: short name, part of the name of the file of answers.
         what: an answer in a word or two: "your all-reduce".
         title: one line.
         rule: what is counted, and what an answer may not do.
-        unit: of the score.
+        unit: unit of the score.
         library: the library's score.
-        known: that of the best idea that its authors tried.
-        idea: that idea, and where it was published; without its code.
+        known: score of the best idea that its authors tried.
+        idea: the best idea, and where it was published; without its code.
         score: judges the answers and returns their score. Raises AssertionError for a wrong answer, whatever its cost.
             It counts or replays; it measures no time, so a score is the same on every machine.
     """

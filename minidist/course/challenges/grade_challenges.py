@@ -41,7 +41,7 @@ def grade_challenges(
     """Judge every answer to a challenge and write leaderboard.csv, best first; Gradescope's files get the scores too.
 
     Args:
-        submissions, out, limits, jobs: as ``grade_class``, which has created ``out``.
+        submissions, out, limits, jobs: the same as for ``grade_class``, which has created ``out``.
         targets: only challenges of these chapters ("3"); tasks ("3.4") have none; all if there are no targets.
     """
     chosen = [challenge for challenge in CHALLENGES if not targets or str(challenge.chapter) in targets]

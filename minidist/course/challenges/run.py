@@ -24,7 +24,7 @@ def run_judge(
     Args:
         workplace: where the judge runs.
         source: the answer; a copy of it is judged.
-        limits: of a submission; None for a learner's own answer.
+        limits: limits of a submission; None for a learner's own answer.
         meanwhile: called every now and then; its exceptions end everything.
     """
     ours, theirs = workplace.new_folder(), workplace.new_folder()

@@ -85,7 +85,7 @@ class Workplace:
         """Run a command and wait for its end and that of all processes that it started.
 
         Args:
-            command, environment, cwd, output, seconds, processes: as ``supervise``.
+            command, environment, cwd, output, seconds, processes: the same as for ``supervise``.
             meanwhile: called every now and then. If it raises an exception, leave the ``with`` block: that ends all.
 
         Raises:

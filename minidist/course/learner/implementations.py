@@ -86,7 +86,7 @@ def _train_rank(implementations: list[Implementation], *arguments):
 
 @contextmanager
 def overriding(implementations: list[Implementation]) -> Iterator[None]:
-    """Within it, this process calls the learner's functions in place of those that it has loaded."""
+    """Context manager: inside, this process calls the learner's functions in place of those that it has loaded."""
     install(implementations)
     try:
         yield

@@ -41,7 +41,7 @@ def report(
     Args:
         folder: the learner's answers.
         shown: the results to show in detail.
-        all_results: of the whole course, for the points and the next task.
+        all_results: results of the whole course, for the points and the next task.
         in_full: show the complete message and traceback.
         told: chapters whose tables have been shown before.
     """

@@ -43,7 +43,7 @@ class Contract:
         task: its number; all its calls on a rank run in one load of the answers.
         forbidden: modules and functions of the library that the answers may not call, because they hold the solutions.
         shared: functions that may return what they were lent.
-        dtype: of the numbers in this test; None for those of the test's own.
+        dtype: dtype of the numbers in this test; None for the test's own.
     """
 
     task: str = ""

@@ -16,7 +16,7 @@ class Student:
 
     Args:
         source: the file of answers.
-        contract: of the task that is judged.
+        contract: contract of the task that is judged.
         ranks: where the answers run.
     """
 

@@ -60,5 +60,5 @@ def blank(shape: int | tuple[int, ...]) -> np.ndarray:
 
 
 def nbytes(elements: int) -> int:
-    """The bytes of so many elements of the working dtype."""
+    """The bytes of ``elements`` elements of the working dtype."""
     return int(elements) * _dtype.itemsize

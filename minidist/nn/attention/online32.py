@@ -25,7 +25,7 @@ class Total:
     """A float32 sum.
 
     Args:
-        shape: of the arrays that are added.
+        shape: shape of the arrays that are added.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -63,7 +63,7 @@ class OnlineSoftmax:
     """The weighted sums of some rows, (..., rows, D), over the tiles seen so far.
 
     Args:
-        shape: of the result, (..., rows, D).
+        shape: shape of the result, (..., rows, D).
 
     Attributes:
         exponent: M of each row, (..., rows, 1) float32.

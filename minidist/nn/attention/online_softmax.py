@@ -48,7 +48,7 @@ class Total:
     """A sum of float32 arrays times powers of two, as the unevaluated sum of two float64 arrays.
 
     Args:
-        shape: of the arrays.
+        shape: shape of the arrays.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -96,7 +96,7 @@ class OnlineSoftmax:
     """The weighted sums of some rows, (..., rows, D), over the tiles seen so far.
 
     Args:
-        shape: of the result, (..., rows, D).
+        shape: shape of the result, (..., rows, D).
 
     Attributes:
         exponent: M of each row, (..., rows, 1) int32.

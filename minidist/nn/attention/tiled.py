@@ -67,7 +67,7 @@ class TileMath:
     Args:
         softmax: the module of a softmax in pieces: one of SOFTMAXES.
         policy: rounds the operands of products, and multiplies them.
-        rate: of dropout on the attention weights.
+        rate: dropout rate of the attention weights.
     """
 
     softmax: ModuleType
@@ -101,7 +101,7 @@ class TileMath:
 
         Args:
             exponent: M of the whole rows, (h, B, queries, 1).
-            gradient: of the output, divided by the rows' sums of weights, (h, B, queries, D).
+            gradient: (h, B, queries, D), gradient of the output, divided by the rows' sums of weights.
             shift: the sum over D of output times gradient, (h, B, 1, queries).
         """
         as_factor, matmul = self.policy.rounded_factor, self.policy.matmul
@@ -127,8 +127,8 @@ class TileMath:
 
         Args:
             into: the three ``Total``s of those heads, (h, B, T, D) each.
-            pair: as of ``pairs``.
-            q, k, v, exponents, gradient, shift: of all heads and tokens; else as of ``differentiate``.
+            pair: an element of ``pairs``.
+            q, k, v, exponents, gradient, shift: arguments of ``differentiate``, here for all heads and tokens.
         """
         i, queries, j, keys = pair
         terms = self.differentiate(

@@ -39,7 +39,7 @@ class Balance:
     """What the routers of a model share, L of them with E experts each.
 
     Args:
-        config: of the mixtures.
+        config: settings of the mixtures.
         layers: L.
         chunks: how many sequence chunks a micro-batch has.
 
@@ -93,7 +93,7 @@ def moved_bias(bias, counts, rate: float):
 
     Args:
         bias: (L, E)
-        counts: of the tokens that chose each expert, integers (L, E).
+        counts: integers (L, E), tokens that chose each expert.
     """
     experts = counts.shape[1]
     excess = experts * counts - counts.sum(axis=1, keepdims=True)  # exact: in 16 bits it may get the wrong sign
@@ -107,7 +107,7 @@ def balance_loss_gradient(scores, shares, coefficient: float, normalized: bool):
     Args:
         scores: (N, E)
         shares: f, (E,): which share of all choices went to each expert.
-        coefficient: of the loss.
+        coefficient: coefficient of the loss.
         normalized: whether a token's scores add up to 1. If not, P is the mean of scores divided by their sum.
 
     Returns:

@@ -98,7 +98,7 @@ class Experts(Module):
         heads: H. Each has 1/H of every expert's hidden units.
         experts: E.
         width, hidden: C, and the hidden units of one expert.
-        std, out_std: of the initial weights, in and out of the hidden units.
+        std, out_std: standard deviations of the initial weights, into and out of the hidden units.
     """
 
     def __init__(self, heads: int, experts: int, width: int, hidden: int, std: float, out_std: float) -> None:
@@ -122,7 +122,7 @@ class Experts(Module):
         return GroupedLinear.apply(hidden, self.proj, counts, True)  # (H, r, C)
 
     def enter(self, x: Tensor) -> Tensor:
-        """On the way into the heads: f, where they are on several ranks."""
+        """Enter the heads: f, where they are on several ranks."""
         return x
 
     def leave(self, y: Tensor) -> Tensor:

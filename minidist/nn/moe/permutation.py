@@ -27,9 +27,9 @@ class Route:
         capacity: how many tokens an expert takes at most; None for all.
 
     Attributes:
-        order: for each row, which of the k N choices it is, counted token by token: integers (R,).
-        token: for each row its token, integers (R,).
-        rows: for each choice its row, integers (N, k); -1 for one that is dropped.
+        order: integers (R,), each row's number among the k N choices, counted token by token.
+        token: integers (R,), each row's token.
+        rows: integers (N, k), each choice's row; -1 for one that is dropped.
         counts: how many rows each expert has: E Python integers. (A GPU stops the host for them, and for how many rows
             there are in all if there is a capacity.)
     """
@@ -50,7 +50,7 @@ def sort_by_expert(chosen, experts: int, capacity: int | None):
     Args:
         chosen: integers (N, k).
         experts: E.
-        capacity: an expert takes its first so many; None for all.
+        capacity: largest number of choices that an expert takes, the first ones; None for all.
 
     Returns:
         Numbers of choices (a token's are k in a row), integers (R,), and counts, integers (E,).
@@ -120,7 +120,7 @@ def combine_rows_backward(gradient, rows, order, token, places, weights):
     """The gradients of ``combine_rows`` with respect to its rows (R, C) and weights (N, k), from its output's (N, C).
 
     Args:
-        order, token: for each row which choice it is, and whose: integers (R,).
+        order, token: integers (R,), the choice of each row, and its token.
     """
     per_row = gradient[token]  # (R, C)
     grad_weights = xp.zeros(weights.size, weights.dtype)

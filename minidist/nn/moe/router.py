@@ -123,11 +123,11 @@ class Router(Module):
     """Chooses the experts of each token.
 
     Args:
-        config: of the mixture.
+        config: settings of the mixture.
         width: C.
-        std: of the initial weights.
-        layer: which mixture of the model this is, counted from 0.
-        balance: of all mixtures of the model.
+        std: standard deviation of the initial weights.
+        layer: number of this mixture in the model, counted from 0.
+        balance: loads and biases of all mixtures of the model.
     """
 
     def __init__(self, config: MoEConfig, width: int, std: float, layer: int, balance: Balance) -> None:

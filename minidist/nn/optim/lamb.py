@@ -39,7 +39,7 @@ def lamb_direction(
 ):
     """LAMB's update u of one array, or of any slice of it: a new array of its shape. The means change in place.
 
-    Args: as of ``adamw_update``; but weight decay is in u, and the learning rate is not.
+    Args: the same as for ``adamw_update``, except that weight decay is in u, and the learning rate is not.
     """
     beta1, beta2 = betas
     exp_avg *= beta1
@@ -60,8 +60,8 @@ def trust_ratios(
     """|w| / |u| of each full matrix; 1 where one of the two is 0. The same on all processes, to the last bit.
 
     Args:
-        weights, updates: by name, the shards that this process counts: together, all have each element once.
-        sizes: of all matrices, in one order on all processes, the number of elements. Some may not be in ``weights``.
+        weights, updates: name -> the shard that this process counts; all processes together have each element once.
+        sizes: matrix name -> elements, in one order on all processes. Some may not be in ``weights``.
         all_max, all_sum: join a vector, elementwise, with those of the processes that count other shards: float64, and
             int64 with sums below 2^62.
 
@@ -93,7 +93,7 @@ def norms(
 
 
 class LAMB(AdamW):
-    """As AdamW, whose states it has.
+    """LAMB: AdamW, with each matrix's step scaled by its trust ratio. Its states are AdamW's.
 
     Args:
         sizes: elements of each full parameter of the model, by name, in one order on all processes.

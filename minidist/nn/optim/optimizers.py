@@ -48,7 +48,7 @@ def sgd_update(data, grad, momentum_buffer, lr: float, momentum: float, weight_d
     Args:
         data, grad, momentum_buffer: the weights, their gradient, and the running sum of it; all of one shape. Without
             momentum there is no such sum: None.
-        weight_decay: as of ``adamw_update``. (torch adds it to the gradient, and so to its sum.)
+        weight_decay: the same as for ``adamw_update``. (torch adds it to the gradient, and so to its sum.)
     """
     if momentum:
         momentum_buffer *= momentum
@@ -111,14 +111,14 @@ class Optimizer:
     """What changes parameters by their gradients, step by step.
 
     Args:
-        parameters: to train; each needs a unique name.
+        parameters: parameters to train; each needs a unique name.
         lr: the learning rate, an attribute that may change before each step.
         weight_decay: applies to parameters with ``decay``.
         states: the names of the arrays that it keeps for each parameter; they start at zero.
 
     Attributes:
         steps: how many it has taken.
-        kinds: for each state, as ``exp_avg.``, the arrays of all parameters by their names.
+        kinds: state, as ``exp_avg.`` -> the arrays of all parameters, by name.
     """
 
     def __init__(self, parameters: Iterable[Parameter], lr: float, weight_decay: float, states: Sequence[str]) -> None:
@@ -205,7 +205,7 @@ def warmup_cosine(step: int, steps: int, peak: float, warmup: int = 0, final: fl
 
     Args:
         step: counted from 0.
-        steps: of the whole run; later steps stay at ``final``.
+        steps: total steps of the run; later steps stay at ``final``.
         peak: the highest rate, reached at step ``warmup``.
         warmup: the number of steps before it; they rise equally, the first from 0.
         final: the rate at the end.

@@ -30,7 +30,7 @@ def feed_back(gradient, residual, send: Callable) -> tuple:
 
     Args:
         gradient, residual: float64 of one shape.
-        send: from what is to be sent, such an array, to what the message stands for, another.
+        send: function that sends a float64 array and returns the array that the message decodes to.
 
     Returns:
         What was sent, and what is left for the next step, so that their sum is gradient + residual.

@@ -53,7 +53,7 @@ class Gathered(Method):
         """The message for a flat float64 array, as arrays: of the same sizes and dtypes on every rank.
 
         Args:
-            dtype: of the bucket. rng: for what is left to chance.
+            dtype: the bucket's dtype. rng: random numbers for stochastic methods.
         """
 
     @abstractmethod
@@ -200,7 +200,7 @@ def top_k(corrected, k: int) -> tuple:
 
     Args:
         corrected: flat float64.
-        k: from 0 to their number.
+        k: number of elements to keep, 0 to all.
 
     Returns:
         Their indices, int32, ascending, and their values, both (k,).
@@ -229,7 +229,7 @@ class TopK(Gathered):
         return f"compress={self.name} sends the largest elements of gradients only; topk:1 has the bits of one process"
 
     def count(self, size: int) -> int:
-        """How many of so many elements are sent."""
+        """Number of elements sent for an array of ``size`` elements."""
         return ceil(self.share * size)
 
     def message_bytes(self, size: int, itemsize: int) -> int:

@@ -13,7 +13,7 @@ class Method(ABC):
     """How gradients are compressed.
 
     Attributes:
-        name: as a layout writes it.
+        name: the method as a layout writes it.
         feeds_back: whether it leaves something out that error feedback can send later.
         on_grid: whether it sends numbers that are no elements, so that feedback.py rounds to a grid.
     """
@@ -39,8 +39,8 @@ class Method(ABC):
         """Bytes of payload that one rank sends in a step for a bucket, in the mean over the ranks.
 
         Args:
-            shapes: of the bucket's parameters, as this rank holds them.
-            ranks: that sum their gradients.
+            shapes: shapes of the bucket's parameters on this rank.
+            ranks: number of ranks that sum their gradients.
             itemsize: bytes of an element of the bucket: 8 for float64.
         """
 
@@ -51,7 +51,7 @@ class Method(ABC):
         """Overwrite this rank's gradients with what stands for their sum over the ranks.
 
         Args:
-            gradients: by parameter name, of any shape, all of one dtype.
+            gradients: parameter name -> gradient, of any shape; all have one dtype.
             residuals: what this rank has left out so far; None without error feedback.
             names: the seed and the step, which with the parameter and the rank name the random numbers.
             group: the ranks, all of which call it alike.

@@ -37,7 +37,7 @@ def power_sgd_step(matrix, q, all_reduce: Callable) -> tuple:
 
     Args:
         matrix: this rank's, float64.  (m, n)
-        q: where to start, the same on every rank, float64.  (n, r)
+        q: starting matrix, the same on every rank, float64.  (n, r)
         all_reduce: overwrites an array with its sum over the ranks.
 
     Returns:

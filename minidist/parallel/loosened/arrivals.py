@@ -1,7 +1,7 @@
 """Whose gradient a parameter server takes next: whoever comes first, or an order that can be repeated.
 
 With ``live`` arrivals the order is that of the clock on the wall, and no two runs are alike. A *seeded* order comes
-from a simulation instead: each worker takes so many seconds for a step, with a little noise that has a name, and waits
+from a simulation instead: each worker takes a given time for a step, with a little noise that has a name, and waits
 where the bound on staleness says so. A server that takes the gradients in that order gives each worker the same weights
 each time, whatever the real workers' speeds: the whole run repeats to the bit, and has a clock on which methods can be
 compared.
@@ -39,8 +39,8 @@ def may_begin(clocks: Sequence[int], worker: int, staleness: float) -> bool:
 
     Args:
         clocks: how many steps each worker has ended.
-        worker: which of them asks.
-        staleness: by how many steps it may be ahead of the slowest; infinite for no bound.
+        worker: number of the worker that asks.
+        staleness: largest number of steps that it may be ahead of the slowest; infinite for no bound.
     """
     return clocks[worker] - min(clocks) <= staleness
 
@@ -75,10 +75,10 @@ def seeded_order(seconds: Sequence[float], steps: int, staleness: float, seed: i
     """All arrivals of a run, in order, where workers take so long for a step and wait by SSP's rule.
 
     Args:
-        seconds: that each worker takes for a step, before noise.
-        steps: that each of them takes.
-        staleness: as of ``may_begin``; with 0 all of them begin each step together.
-        seed: of the noise.
+        seconds: time of each worker's step, before noise.
+        steps: training steps per worker.
+        staleness: the bound that ``may_begin`` takes; with 0 all of them begin each step together.
+        seed: random seed of the noise.
     """
     clocks = [0] * len(seconds)  # steps that each has ended
     working: list[tuple[float, int]] = []  # when each that computes will be done

@@ -34,8 +34,8 @@ class DelayedDataParallel:
     Args:
         parameters: the model's, in the same order on every rank.
         group: the data-parallel ranks.
-        algorithm, reduce_dtype: of the sum.
-        steps: of the run.
+        algorithm, reduce_dtype: algorithm of the all-reduce, and dtype of the sums.
+        steps: total training steps.
     """
 
     def __init__(

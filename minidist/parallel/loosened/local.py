@@ -51,10 +51,10 @@ def outer_step(data, pseudo_gradient, momentum_buffer, lr: float, momentum: floa
 
     Args:
         data: the weights at the start of the round, float32; become those of the next.
-        pseudo_gradient: of their shape and dtype, downhill where it is positive.
+        pseudo_gradient: same shape and dtype as ``data``; positive where the weight went down.
         momentum_buffer: the running sum of pseudo-gradients, of the same shape, zero before the first step. None
             without momentum.
-        lr, momentum: of the outer optimizer; with momentum 0 it is SGD.
+        lr, momentum: settings of the outer optimizer; with momentum 0 it is SGD.
     """
     step = pseudo_gradient
     if momentum:
@@ -86,11 +86,11 @@ class Fragment:
 
     Args:
         parameters: those of the inner optimizer.
-        reduce_dtype: of sums over workers.
+        reduce_dtype: dtype of sums over workers.
 
     Attributes:
-        start: for each parameter, its weights at the start of the round.
-        lr: of the round's first step; None before it.
+        start: parameter name -> its weights at the start of the round.
+        lr: learning rate of the round's first step; None before it.
     """
 
     def __init__(self, parameters: Sequence[Parameter], reduce_dtype) -> None:
@@ -140,12 +140,12 @@ class LocalSGD(Axis):
 
     Args:
         group: the ranks with the same part of the model, one of each worker.
-        micro_batches: of this worker in a step. global_micro_batches: of all of them.
-        steps: of the run.
+        micro_batches: this worker's micro-batches per step. global_micro_batches: those of all workers.
+        steps: total training steps.
         linear: whether the inner optimizer's steps are linear in the gradients: SGD, no clipping, no weight decay.
-        local_steps, fragments: as of ``due``.
-        outer_lr, outer_momentum: as of ``outer_step``.
-        algorithm, reduce_dtype: of the sum over workers.
+        local_steps, fragments: arguments of ``due``.
+        outer_lr, outer_momentum: settings of the outer optimizer, see ``outer_step``.
+        algorithm, reduce_dtype: algorithm of the all-reduce over workers, and dtype of the sums.
     """
 
     steps_apart = True

@@ -70,7 +70,7 @@ def full_from_servers(arrays: dict, shapes: Shapes, group: ProcessGroup, workers
 
     Args:
         arrays: float32, this rank's own: of a server for each of its parameters; of a worker none.
-        shapes: of all of them. group: the workers, and behind them the servers.
+        shapes: parameter name -> full shape. group: the workers, and behind them the servers.
     """
     full = {}
     for server, names in enumerate(names_of_servers(shapes, group.size - workers)):
@@ -87,7 +87,7 @@ class Push:
     """A gradient that a server applied. Versions count its updates.
 
     Attributes:
-        worker, step: whose gradient, and of which of the worker's steps, counted from 0.
+        worker, step: the worker that computed the gradient, and the number of its step, counted from 0.
         read: the version of the weights that it was computed with.
         found: the version of those that it was applied to.
     """
@@ -108,9 +108,9 @@ class SynchronousServer(Axis):
     Args:
         group: all ranks: the workers, and behind them the servers.
         workers: how many of them are workers.
-        steps: that each worker takes.
+        steps: training steps per worker.
         others: the servers, which join the gradient norm.
-        dtype: of the gradients that workers push.
+        dtype: dtype of the gradients that workers push.
     """
 
     steps_apart = True
@@ -184,8 +184,8 @@ class AsynchronousServer(SynchronousServer):
     """One server that updates with each gradient as it comes.
 
     Args:
-        staleness: by how many steps a worker may be ahead of the slowest; infinite for no bound.
-        order: in which it takes the gradients; None for that in which they come.
+        staleness: largest number of steps that a worker may be ahead of the slowest; infinite for no bound.
+        order: the arrivals in the order to take them; None to take gradients as they come.
     """
 
     def __init__(
@@ -232,10 +232,10 @@ class Worker(Axis):
     Args:
         group: all ranks: the workers, and behind them the servers.
         workers: how many of them are workers.
-        steps: that each worker takes.
-        micro_batches: of this worker in a step.
-        clip: to which norm it clips its gradients; None for a synchronous server, which clips their sum.
-        reduce_dtype: in which gradients are accumulated, and pushed to a synchronous server.
+        steps: training steps per worker.
+        micro_batches: this worker's micro-batches per step.
+        clip: largest norm of this worker's gradient; None for a synchronous server, which clips the sum.
+        reduce_dtype: dtype in which gradients are accumulated, and pushed to a synchronous server.
     """
 
     steps_apart = True

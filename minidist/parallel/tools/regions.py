@@ -31,7 +31,7 @@ class Region:
     """A part of a full array.
 
     Attributes:
-        shape: of the part.
+        shape: the part's shape.
         runs: where its elements are in the full array laid flat, in the order of the part. Runs that touch are one.
     """
 
@@ -76,8 +76,8 @@ def part_of_runs(runs: tuple[Run, ...], places: list[Run]) -> tuple[Run, ...]:
     """The runs of a part of a part.
 
     Args:
-        runs: of a part, in the full array.
-        places: of some of its elements, in the part laid flat: pairs (start, stop), ascending.
+        runs: runs of the outer part in the full array.
+        places: runs of the inner part in the outer part laid flat: pairs (start, stop), ascending.
 
     Returns:
         Where those elements are in the full array. Runs that touch are joined, and none is empty.

@@ -96,7 +96,7 @@ def timeline(
 
     Args:
         schedule: the actions of each rank.
-        duration: of an action.
+        duration: time that an action takes.
 
     Raises:
         ScheduleError: if ranks wait for each other for ever, or for what no rank does; it says who waits for what.

@@ -136,7 +136,7 @@ def schedule(name: str, ranks: int, micro_batches: int, virtual: int = 1) -> lis
         virtual: stages on each rank, for the interleaved schedule.
 
     Raises:
-        ValueError: if the schedule cannot take so many micro-batches.
+        ValueError: if the schedule cannot take that number of micro-batches.
     """
     more = (virtual,) if name == "interleaved" else ()
     return [SCHEDULES[name](rank, ranks, micro_batches, *more) for rank in range(ranks)]

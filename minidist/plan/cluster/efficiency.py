@@ -49,7 +49,7 @@ class Efficiency:
         return interpolate(self.products, flops)
 
     def of_collective(self, nbytes: float) -> float:
-        """The share of a link's bandwidth that a collective of so many bytes reaches inside a node."""
+        """The share of a link's bandwidth that a collective of ``nbytes`` reaches inside a node."""
         return interpolate(self.inside, nbytes)
 
 

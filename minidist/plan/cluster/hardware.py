@@ -28,8 +28,8 @@ class Accelerator:
         flops: FLOP/s by precision, of PRECISIONS: "fp32" without tensor cores, the others with them.
         source: where the numbers were read.
         sparse_flops: the same of 2:4 sparse matrices, which vendors like to print.
-        sms: streaming multiprocessors; a TPU's TensorCores. cores: for float32.
-        tensor_cores: of all SMs; a TPU's matrix units.
+        sms: streaming multiprocessors; a TPU's TensorCores. cores: float32 cores.
+        tensor_cores: tensor cores of all SMs; a TPU's matrix units.
         tensor_fma: multiply-adds of 16-bit numbers that one of them starts in each clock.
         clock: Hz, boosted, while the tensor cores work. vector_clock: Hz while the float32 cores do, if it differs.
     """
@@ -75,8 +75,8 @@ class NodeType:
     """A server: accelerators, each with a link to the others inside, and network cards.
 
     Attributes:
-        accelerator, inside, between: names of an accelerator and of two links. inside: from one chip to the node's
-            switch, or in a torus to one neighbour. between: of one network card.
+        accelerator, inside, between: names of an accelerator and of two links. inside: the link of one chip to the
+            node's switch, or in a torus to one neighbour. between: the link of one network card.
         size: the most accelerators.
         nics: network cards, which the accelerators share evenly; 0 is one for each.
         torus: dimensions of the torus that the chips form; 0 where a switch connects them.
@@ -164,8 +164,8 @@ class ClusterSpec:
             own switch first. Or a file of links, FILE.toml: see ``from_toml``.
         nics: network cards in each node; 0 is one for each accelerator.
         torus: the shape of the one torus that all accelerators form; () where nodes have switches.
-        name: of the kind of node. full_size: the accelerators of a full node.
-        options: as they were written.
+        name: name of the kind of node. full_size: accelerators of a full node.
+        options: options as they were written.
     """
 
     accelerator: Accelerator
@@ -204,7 +204,7 @@ class ClusterSpec:
 
     @property
     def links(self) -> Links:
-        """By which collectives choose their algorithms: each accelerator's share, if all of a node send at once.
+        """Links by which collectives choose their algorithms: each accelerator's share, if all of a node send at once.
 
         On rails, what they send to their own rail does not cross the oversubscribed links.
         """
@@ -216,7 +216,7 @@ class ClusterSpec:
 
     @property
     def size(self) -> str:
-        """As it is written: nodes x accelerators in each, or the shape of the torus."""
+        """The size as it is written: nodes x accelerators in each, or the shape of the torus."""
         return "x".join(map(str, self.torus or (self.nodes, self.node_size)))
 
     def __str__(self) -> str:
@@ -265,7 +265,7 @@ class ClusterSpec:
         return replace(spec, **dict(_option(option, text, hardware) for option in options))
 
     def check(self, world_size: int) -> None:
-        """Raise ValueError if a layout of so many ranks does not fill this cluster; it names those that would."""
+        """Raise ValueError if ``world_size`` ranks do not fill this cluster exactly; it names sizes that would."""
         if world_size == self.world_size:
             return
         others = [self._written(size) for size in self._sizes_of(world_size)]
@@ -276,7 +276,7 @@ class ClusterSpec:
         )
 
     def _sizes_of(self, count: int) -> list[str]:
-        """Up to two sizes with so many accelerators: one node if they fit, else nodes filled evenly."""
+        """Up to two sizes with ``count`` accelerators: one node if they fit, else nodes filled evenly."""
         full_size = self.full_size or self.node_size
         if self.torus:
             return ["x".join(map(str, _most_cubic(count, len(self.torus))))] if count <= full_size else []
@@ -388,7 +388,7 @@ def _option(option: str, text: str, hardware: Hardware) -> tuple[str, object]:
 
 
 def _most_cubic(count: int, dimensions: int) -> tuple[int, ...]:
-    """The shape of so many chips whose longest side is shortest."""
+    """The shape of ``count`` chips whose longest side is shortest."""
     if dimensions == 1:
         return (count,)
     sides = [side for side in range(1, count + 1) if count % side == 0]

@@ -56,7 +56,7 @@ def kernel_seconds(
     """Seconds of work that computes and moves bytes at the same time: the longer of the two.
 
     Args:
-        nbytes: that cross the chip's memory bus, read and written.
+        nbytes: bytes that cross the chip's memory bus, read and written.
         precision: a key of ``accelerator.flops``; any, where there are no FLOPs.
         flops_efficiency: the share of the peak FLOP/s that arithmetic reaches, above 0 and at most 1.
         memory_efficiency: the same of the memory bandwidth.
@@ -96,7 +96,7 @@ def prefill(config: GPTConfig, batch: int, context: int, bytes_each: float = 2) 
     """``batch`` prompts of ``context`` tokens each; logits for the last token of each.
 
     Args:
-        bytes_each: of one weight, activation, key or value.
+        bytes_each: bytes of one weight, activation, key or value.
 
     Returns:
         "products" and "attention", one kernel each.

@@ -113,7 +113,7 @@ class Torus(Topology):
 
 
 def torus(shape: tuple[int, ...], link: Link, wraps: bool = True) -> Torus:
-    """A torus of TPUs; without ``wraps`` a mesh. ``link``: between two neighbours, with its latency.
+    """A torus of TPUs; without ``wraps`` a mesh. ``link``: the link of two neighbours, with its latency.
 
     Raises:
         ValueError: if a side has no chip.

@@ -25,10 +25,10 @@ class Run:
 
     Attributes:
         budget: FLOPs that it was meant to take, 6 N D; tokens come in whole steps.
-        width: of the model.
+        width: width of the model.
         parameters: N. tokens: D, text seen again counted again.
-        flops: of the matrix products, as counted in forward and backward.
-        loss: on held-out text, nats per token.
+        flops: FLOPs of the matrix products, as counted in forward and backward.
+        loss: loss on held-out text, nats per token.
     """
 
     budget: float
@@ -48,8 +48,8 @@ class Experiment:
     """Runs, and what follows from them.
 
     Attributes:
-        runs: that the law is fitted to. next_runs: at the larger budget that it then predicts.
-        layers: of all models. text_tokens: of the text that all were trained on.
+        runs: runs that the law is fitted to. next_runs: runs at the larger budget that it then predicts.
+        layers: layers of every model. text_tokens: tokens of the text that all were trained on.
     """
 
     layers: int

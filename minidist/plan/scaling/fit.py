@@ -37,9 +37,9 @@ class Fit:
     """A law fitted to runs, and the laws that resampled runs give.
 
     Attributes:
-        runs: as measured.
+        runs: the measured runs.
         draws: one law for each bootstrap sample; the spread of what follows from them is its uncertainty.
-        seed: of the samples.
+        seed: random seed of the samples.
     """
 
     law: ScalingLaw
@@ -67,7 +67,7 @@ def fit(runs: Sequence[Training], name: str = "fitted", draws: int = 0, seed: in
     """Fit E, A, B, alpha and beta.
 
     Args:
-        runs: with different parameters and different tokens, not all at the same tokens per parameter: otherwise the
+        runs: runs of different parameters and tokens, not all at the same number of tokens per parameter: otherwise the
             two terms cannot be told apart.
         draws: bootstrap samples: as many runs, drawn with replacement (Efron, 1979); 0 for none.
         delta: where the Huber loss turns from quadratic to linear, in log loss; at or below the noise of a run.
@@ -178,7 +178,7 @@ class IsoFlop:
 
     Attributes:
         flops: the budget.
-        parameters: of the minimum. lowest: its loss.
+        parameters: parameters at the minimum. lowest: its loss.
         sizes: the smallest and the largest that were trained.
     """
 

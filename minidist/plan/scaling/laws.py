@@ -48,9 +48,9 @@ class ScalingLaw:
 
     Attributes:
         E: the loss of an infinite model after infinitely many tokens, nats per token.
-        A, alpha: of the term of the parameters. B, beta: of the term of the tokens.
+        A, alpha: constants of the term of the parameters. B, beta: constants of the term of the tokens.
         source: where the constants were read.
-        standard_errors: of the constants, by name, where they are known. The constants hang together (a larger A goes
+        standard_errors: constant -> its standard error, where it is known. The constants hang together (a larger A goes
             with a larger alpha), so an interval of a prediction cannot be had from these alone.
 
     Raises:
@@ -75,7 +75,7 @@ class ScalingLaw:
         return self.E + self.A * parameters**-self.alpha + self.B * tokens**-self.beta
 
     def training(self, parameters: float, tokens: float) -> Training:
-        """A model of this size, trained on so many tokens."""
+        """A model of this size, trained on ``tokens`` tokens."""
         return Training(parameters, tokens, self.loss(parameters, tokens))
 
     @property

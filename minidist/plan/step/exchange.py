@@ -65,7 +65,7 @@ class Exchange:
         return 4 * (self.network.reduce_scatter(group, self.terms) + self.network.all_gather(group, self.gathered))
 
     def tp_at_ends(self, rank: int) -> float:
-        """In layers: of what the embedding looks up, and of the gradient of the head's input, one all-reduce each."""
+        """All-reduces of the embedding's output and of the gradient of the head's input, in layers: 4 make one."""
         return ((rank == 0) + (rank == self.layout.pp - 1)) / 4
 
     def cp(self, compute: Compute) -> float:
@@ -99,7 +99,7 @@ class Exchange:
     # ── Bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def sent(self, micro_batches: int, layers: int, sparse: int, rank: int, compute: Compute) -> list[Sent]:
-        """What a rank of the pipeline, with so many layers, sends in a step of so many micro-batches."""
+        """What a pipeline rank with ``layers`` layers sends in a step of ``micro_batches`` micro-batches."""
         layout, m = self.layout, micro_batches
         again = 1.5 if layout.recompute == "full" else 1.0  # forward once more
         count = m * (again * layers + self.tp_at_ends(rank))
@@ -155,7 +155,7 @@ def gradients_and_parameters(
     Args:
         replicas: the ranks that ZeRO shards over, or that hold the same parameters. held: parameters of the rank.
         forward, backward: seconds of one micro-batch, to hide behind.
-        layers: of the rank: of what is sent once a step, one part in so many cannot hide.
+        layers: layers of the rank: a 1/layers part of what is sent once a step cannot hide.
     """
     groups = [(held.dense, replicas)]
     if held.experts:

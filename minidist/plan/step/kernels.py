@@ -29,7 +29,7 @@ class Part:
     """A rank's part of the work: what decides how long its kernels take.
 
     Attributes:
-        tokens: of one micro-batch on a rank. Of the sequence between the tensor-parallel regions it has 1/sp of them.
+        tokens: tokens of one micro-batch on a rank. Between the tensor-parallel regions it has 1/sp of them.
         tp: ranks that share heads and hidden units. sp: the same number with sequence parallelism, else 1.
         pairs: the share of all pairs of tokens whose scores a rank computes for its tokens: 1/2 where a causal mask's
             work is spread evenly.
@@ -111,7 +111,7 @@ def linear_layers(model: ModelShape, part: Part) -> list[tuple[float, float, flo
 
 
 def mlp_layers(model: ModelShape, part: Part, hidden: float, tokens: float) -> list[tuple[float, float, float]]:
-    """Those of an MLP with so many hidden units, for so many tokens: (m, k, n) each."""
+    """Products of an MLP with ``hidden`` hidden units, for ``tokens`` tokens: (m, k, n) each."""
     inner = (2 if model.gated else 1) * hidden / part.tp
     return [(tokens, model.width, inner), (tokens, hidden / part.tp, model.width)]
 

@@ -11,14 +11,14 @@ class Demonstration:
     """Call it to run it: ``show.ring(ranks=4)`` returns an animation, which Jupyter displays.
 
     Args:
-        name: as on the command line.
+        name: its name on the command line.
         about: what it shows, for the menu.
         make: (ranks, size, seed) -> the animation. It may raise ValueError for a size that it does not accept.
         ranks, size: the defaults.
         size_is: what ``size`` counts.
         least_ranks, most_ranks: the smallest and the largest number of ranks.
         most: the largest size.
-        group: of the menu.
+        group: its group in the menu.
         scenes: the names of its scenes with the default sizes.
     """
 

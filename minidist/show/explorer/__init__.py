@@ -1,4 +1,4 @@
-"""The explorer: what training a model on so many GPUs costs, as a page of sliders. Everything in it was planned before.
+"""The explorer: what training a model on many GPUs costs, as a page of sliders. Everything in it was planned before.
 
 choices.py has the sliders, table.py plans every position of them, packing.py makes the tables small, presets.py has the
 well-known cases, zoom.py the levels from a tensor core to a building; page.py makes the page, web/ is what runs in it.

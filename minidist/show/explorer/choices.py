@@ -38,9 +38,9 @@ class Choice:
     """A model of the explorer.
 
     Attributes:
-        model: as ``model_of`` takes it. name: "" for that of the library.
-        batch_tokens: of a step, at every position of the sliders. source: who trained with so many.
-        positions: of the sliders that are this model's own.
+        model: the model as ``model_of`` takes it. name: "" for that of the library.
+        batch_tokens: tokens of a step, at every position of the sliders. source: who trained with that number.
+        positions: slider -> its positions, for the sliders that are this model's own.
     """
 
     key: str

@@ -21,14 +21,14 @@ def packed_column(values: list[float | None], sizes: tuple[int, ...], digits: in
 
 
 def _rounded(values: np.ndarray, digits: int) -> np.ndarray:
-    """To so many significant digits; a gap is NaN, and stays one."""
+    """Round to ``digits`` significant digits; a gap is NaN, and stays one."""
     sizes = np.abs(values)
     powers = 10.0 ** (digits - 1 - np.floor(np.log10(np.where(sizes > 0, sizes, 1))))
     return np.round(values * powers) / powers
 
 
 def _numbers(values: np.ndarray, digits: int) -> list[float | int]:
-    """As they are written: short, and with what was there before in place of a gap, which gzip finds again."""
+    """The numbers as they are written: short, and a gap repeats the number before it, which gzip finds again."""
     found, last = [], 0
     for value in values.tolist():
         if value == value:

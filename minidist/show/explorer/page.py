@@ -48,7 +48,7 @@ class Explorer:
     """Planned tables of models on one kind of GPU. Jupyter displays it as a page of sliders.
 
     Attributes:
-        gpu: a node of hardware.toml. tables: of the models, by the keys of CHOICES.
+        gpu: a node of hardware.toml. tables: key of CHOICES -> the model's table.
     """
 
     gpu: str
@@ -114,7 +114,7 @@ def explore(
     """Plan every position of the sliders.
 
     Args:
-        models: of CHOICES; each takes some seconds.
+        models: names in CHOICES; each takes some seconds.
         gpu: one of GPUS.
         advance: called with a model's name whenever the layouts on one number of GPUs have been planned.
 

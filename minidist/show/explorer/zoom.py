@@ -24,9 +24,9 @@ class Level:
     """A level of the machine.
 
     Attributes:
-        holds: units of the level below. of: their name. gpus: in it; 0 below a whole GPU.
+        holds: units of the level below. of: their name. gpus: GPUs in it; 0 below a whole GPU.
         bandwidth: bytes/s, for each GPU, over what connects these units. link: what that is.
-        share: where the bandwidth is on the page's scale, 0 to 1.
+        share: place of the bandwidth on the page's scale, 0 to 1.
     """
 
     name: str

@@ -22,7 +22,7 @@ def fill(amounts: Mapping[str, float], capacity: float) -> list[list[tuple[str, 
 
     Args:
         amounts: how much there is of each kind, in the unit of ``capacity``.
-        capacity: of one device.
+        capacity: capacity of one device.
 
     Returns:
         For each device its pieces (kind, from, to), from the bottom up.

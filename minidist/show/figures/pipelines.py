@@ -25,7 +25,7 @@ def draw(pipelines: Mapping[str, Sequence[Sequence[Slot]]], unit: str = "slots",
 
     Args:
         pipelines: title -> for each rank its actions and their times.
-        unit: of the times. Seconds are labelled in milliseconds or microseconds where there are few.
+        unit: unit of the times. Seconds are labelled in milliseconds or microseconds where there are few.
         ranks: their numbers, from the first stage on; 0, 1, 2, ... by default.
     """
     from matplotlib.figure import Figure

@@ -45,9 +45,9 @@ def draw(peak: float, bandwidth: float, series: Mapping[str, Sequence[Dot]], tit
 
     Args:
         peak: FLOP/s.
-        bandwidth: of memory, bytes/s.
+        bandwidth: memory bandwidth, bytes/s.
         series: the kernels by the names of their series.
-        precision: of the peak; named on the picture.
+        precision: precision of the peak; named on the picture.
     """
     from matplotlib.figure import Figure
 

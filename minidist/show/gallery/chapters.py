@@ -17,8 +17,8 @@ class Picture:
     Args:
         file: its name in the gallery.
         chapter: its title, such as "3. Collectives".
-        question: that the chapter asks at its beginning.
-        content: of the PNG file.
+        question: question that the chapter asks at its beginning.
+        content: bytes of the PNG file.
     """
 
     file: str

@@ -20,7 +20,7 @@ def files(made: Mapping[str, Animation | str], pictures: Sequence[Picture]) -> I
 
     Args:
         made: the name of each demonstration, in the order of the menu -> its animation, or why there is none.
-        pictures: of the chapters.
+        pictures: pictures of the chapters.
     """
     shown = [name for name, animation in made.items() if isinstance(animation, Animation)]
     for number, name in enumerate(shown):

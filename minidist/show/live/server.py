@@ -44,7 +44,7 @@ class Server(ThreadingHTTPServer):
 
 @contextmanager
 def serving(live: Live, orders: str, port: int = 0) -> Iterator[str]:
-    """Within it there is a page at the address that this gives; at the end it has seen how the run ended.
+    """Context manager: serve a page at the address that it gives; at its end the page has seen how the run ended.
 
     Args:
         orders: the folder where faults are ordered.

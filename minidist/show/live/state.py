@@ -19,7 +19,7 @@ class Live:
     """The run so far. One thread changes it, others may read.
 
     Attributes:
-        losses: of each step.
+        losses: loss of each step.
         moments: the newest step that every rank has reported, or else the newest one: rank -> Moment.
         news: what happened, the newest last.
         ended: why the run is over; "" while it goes on.

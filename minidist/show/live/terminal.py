@@ -31,7 +31,7 @@ def loss_line(losses: list[float], steps: int) -> Text:
 
 
 def loss_bars(losses: list[float], steps: int, width: int = WIDE) -> Text:
-    """The losses of a run of so many steps as a line of bars, each the mean of the steps that it stands for."""
+    """The losses of a run of ``steps`` steps as a line of bars, each the mean of the steps that it stands for."""
     each = -(-steps // width)
     means = [sum(part) / len(part) for part in (losses[i : i + each] for i in range(0, len(losses), each))]
     low, high = min(means), max(means)

@@ -12,7 +12,7 @@ class Animation:
     """The scenes of a demonstration to choose from, and one with an injected bug. Jupyter displays it as a player.
 
     Args:
-        name: of the demonstration, as on the command line.
+        name: name of the demonstration on the command line.
         title: what it shows.
         scenes: the correct run, or several to compare.
         broken: the run with the injected bug; the "break it" button shows it.

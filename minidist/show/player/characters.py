@@ -26,7 +26,7 @@ def lines_of(frame: Frame, height: float, colours: bool = True) -> list[Text]:
     """The frame as lines of WIDTH characters.
 
     Args:
-        height: of the scene, in lines.
+        height: height of the scene, in lines.
         colours: without them, a box is filled with its mark.
     """
     canvas = _Canvas(ceil(height), colours)

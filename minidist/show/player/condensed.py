@@ -15,10 +15,10 @@ class Condensed(PathPatch):
     """A line of text, vertically centred.
 
     Args:
-        figure: that it will be on.
+        figure: figure that it will be on.
         place: (x, y), in the coordinates of a transform.
         text: one line.
-        size: in points.
+        size: type size in points.
         room: inches that it may be wide.
         anchor: "start", "middle" or "end": which part of it is at x.
     """

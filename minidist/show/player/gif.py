@@ -9,7 +9,7 @@ from minidist.show.player.still import FAINT_TEXT, LIGHT, LINE, draw_frame, draw
 INCHES, DPI = 8.0, 100
 STEP, LAST = 1500, 5000  # milliseconds per frame; the last one stays longer, so that it can be read
 COLOURS = 128  # in the palette; the scenes use a dozen, the others smooth edges
-SAMPLED = 4  # every so many pixels decide the palette, across and down
+SAMPLED = 4  # pixels between those that decide the palette, across and down
 TITLE, TEXT = 11, 9.5  # type sizes in points
 CHARACTERS = 108  # in a line of text
 

@@ -35,7 +35,7 @@ def whole(
     """The page.
 
     Args:
-        scenes: correct ones; then broken ones, so many.
+        scenes: the correct scenes; then the broken ones, ``broken`` in number.
         first: the number of the scene that it begins with.
         links: "previous", "next" and "gallery" -> other pages, where there are any.
     """
@@ -52,7 +52,7 @@ def in_notebook(page: str, title: str, picture, lines: float) -> str:
     """What a notebook shows: the player in a frame of its own; without scripts, as on GitHub, a still picture.
 
     Args:
-        page: from ``whole``.
+        page: a page made by ``whole``.
         picture: a matplotlib Figure.
         lines: the height of the tallest scene.
     """

@@ -68,7 +68,7 @@ class Curve:
 
     Args:
         points: (x, y) of each.
-        width: in pixels of the page.
+        width: width in pixels of the page.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -128,7 +128,7 @@ class Dial:
     """Something that the viewer sets, such as the bandwidth of a link.
 
     Args:
-        values: in words, from the smallest on.
+        values: the values in words, from the smallest on.
         start: the number of the value that it begins with.
     """
 
@@ -146,7 +146,7 @@ class Frame:
         note: what happens in this step, in one sentence.
         facts: name -> figure, such as "bytes so far"; the names are the same in every frame of a scene.
         at: the moment on the clock that all scenes of an animation share, such as ms; by default, the frame's number.
-        lines: of the scene's code, the numbers of those that this step runs.
+        lines: numbers of the lines of the scene's code that this step runs.
     """
 
     shapes: tuple[Shape, ...]
@@ -163,20 +163,20 @@ class Scene:
     Args:
         name: a word or two, for the button that selects it.
         title: what it shows, in one line.
-        frames: at least one.
-        height: of the grid, in lines.
+        frames: one frame or more.
+        height: height of the grid, in lines.
         key: meaning -> colour, shown below the picture.
         verdict: the outcome of the run in a few words, such as "wrong sum in 8 of 16 chunks".
         first_wrong: the number of the first wrong frame; None if no frame is wrong.
-        stills: which frames a still picture shows; the last one by default.
-        twin: of a broken scene the name of the one that it matches moment by moment; "" if it matches each of them.
-        details: for a broken run, where it diverges: after which step, in which parameter, by how many ulps. Folded.
+        stills: numbers of the frames that a still picture shows; the last one by default.
+        twin: name of the scene that a broken one matches moment by moment; "" if it matches each of them.
+        details: where a broken run diverges: after which step, in which parameter, by how many ulps. Folded.
         questions: what is asked before some frames.
         cues: what a speaker says at some frames.
         code: lines of the program that the steps run, to be lit up by ``Frame.lines``.
         dials: what the viewer sets.
         variants: the scene for every position of the dials, the last dial's first. This scene is one of them.
-        bug: of a broken scene what was injected, if it is not the animation's bug.
+        bug: what was injected into a broken scene, if it is not the animation's bug.
     """
 
     name: str

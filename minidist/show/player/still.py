@@ -17,7 +17,7 @@ LINE = 2  # a line is twice as high as a character is wide
 
 
 def draw(scenes: Sequence[Scene], bug: str, broken: int = 1):
-    """A matplotlib Figure: the stills of every scene under its title. The last scenes, so many, have the bug."""
+    """A matplotlib Figure: the stills of every scene under its title. The last ``broken`` scenes have the bug."""
     from matplotlib.figure import Figure
 
     correct = len(scenes) - broken
@@ -73,7 +73,7 @@ def _scene(part, scene: Scene, heading: str) -> None:
 
 
 def type_size(character: float) -> float:
-    """The type size in points, 10 at most, at which a digit is as wide as a character of so many inches."""
+    """The type size in points, 10 at most, at which a digit is as wide as a character of ``character`` inches."""
     return min(10.0, 72 * 1.55 * character)
 
 
@@ -81,7 +81,7 @@ def draw_frame(axes, frame: Frame, height: float, size: float, write: Callable |
     """Draw a frame of a scene.
 
     Args:
-        height: of the scene, in lines.
+        height: height of the scene, in lines.
         size: the type size in points.
         write: writes a text instead: (axes, (x, y), text, size, room in characters, anchor, colour).
     """

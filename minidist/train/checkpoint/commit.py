@@ -102,7 +102,7 @@ def saves(disk: Disk, root: Path) -> list[str]:
 
 
 def name_of(step: int) -> str:
-    """The name of the checkpoint after so many steps."""
+    """The name of the checkpoint after ``step`` steps."""
     return f"step-{step:06d}"
 
 

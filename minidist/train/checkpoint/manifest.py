@@ -72,9 +72,9 @@ class Progress:
 
     Attributes:
         step: how many steps have been taken.
-        losses: of each of them.
+        losses: loss of each step.
         updates: how many of them the optimizer took: its step, for the bias correction.
-        loss_scale, good_steps, skipped_steps: of the GradScaler (nn/precision/underflow.py).
+        loss_scale, good_steps, skipped_steps: state of the GradScaler (nn/precision/underflow.py).
     """
 
     step: Count
@@ -100,13 +100,13 @@ class Manifest:
     """All of a checkpoint but the values of its arrays.
 
     Attributes:
-        layout: of the run that wrote it, for people: any layout reads it.
+        layout: layout of the run that wrote it, for people: any layout reads it.
         config: the settings of the run, by name.
         corpus: the SHA-256 of the text.
-        versions: of what may change bits (``backend.versions``).
+        versions: name -> version of what may change bits (``backend.versions``).
         checked: the number of steps after which the numbers were last checked (train/resilience/); None without checks.
-        arrays: by name, as in the fingerprint: ``blocks.0.mlp.fc.weight``, ``exp_avg.blocks.0.mlp.fc.weight``.
-        files: by name.
+        arrays: name as in the fingerprint -> entry: ``blocks.0.mlp.fc.weight``, ``exp_avg.blocks.0.mlp.fc.weight``.
+        files: name -> entry.
     """
 
     layout: str
@@ -250,7 +250,7 @@ def other_versions(manifest: Manifest, backend: str) -> str:
     """What is another than when the checkpoint was written, and may change bits, in words; "" if nothing is.
 
     Args:
-        backend: on which the run goes on.
+        backend: name of the backend that the run goes on with.
     """
     there = {"backend": manifest.config["backend"]} | manifest.versions
     here = {"backend": backend} | versions(backend)

@@ -68,7 +68,7 @@ class Generation:
     """The snapshots of one step that a rank holds.
 
     Attributes:
-        progress: of the run at the end of that step.
+        progress: progress of the run at the end of that step.
         owners: the names of all its snapshots, whoever holds them: ``rank 1 of dp=3``.
         arrays: name -> shape and dtype of every array that they make up together.
         held: those that are here, by name.
@@ -96,8 +96,8 @@ class Peers(StepHook):
     Args:
         world: all ranks.
         asked: how often, and how many copies.
-        snapshots: of this rank's share of the run.
-        layout: in words, for the names of the snapshots.
+        snapshots: ``Snapshots`` of this rank's share of the run.
+        layout: the layout in words, for the names of the snapshots.
 
     Attributes:
         pauses: seconds that each exchange kept this rank from training.
@@ -261,8 +261,8 @@ def recover(world: ProcessGroup, step: int, share: Share) -> Progress:
 
     Args:
         world: all ranks, of which some may hold nothing.
-        step: of a generation that ``survey`` found whole. What is newer is forgotten.
-        share: of the run as it begins; changed in place.
+        step: step of a generation that ``survey`` found whole; newer generations are forgotten.
+        share: this rank's share of a run that begins; changed in place.
 
     Returns:
         How far the run is.
@@ -328,7 +328,7 @@ def fetch(
     Args:
         mine: the snapshots that this rank holds.
         requests: and for each the rank that holds it.
-        dtypes: of the arrays, by name.
+        dtypes: array name -> dtype.
     """
     asked = [[request for request, holder in requests if holder == rank] for rank in range(world.size)]
     everyone = [json.loads(text) for text in texts_of_all(json.dumps(asked), world)]

@@ -148,7 +148,7 @@ def read_part(array: ArrayEntry, name: str, runs: tuple[Run, ...], read: Read) -
 
     Args:
         array: what the manifest says of it.
-        name: of the array.
+        name: array name.
         runs: where the part is in the full array.
         read: ``read(file, name, start, stop)`` reads those elements of the slice that a file has of an array.
 
@@ -173,7 +173,7 @@ class Files:
     """Reads slices out of a checkpoint's files. A context manager.
 
     Attributes:
-        bytes_read: of values, so far.
+        bytes_read: bytes of values read so far.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -211,9 +211,9 @@ def restore(manifest: Manifest, read: Read, share: Share) -> Progress:
     """Put a checkpoint into this rank's share of a run. All ranks call it together, before the first step.
 
     Args:
-        manifest: of the checkpoint.
+        manifest: the checkpoint's manifest.
         read: as for ``read_part``.
-        share: of the run as it begins; changed in place.
+        share: this rank's share of a run that begins; changed in place.
 
     Returns:
         How far the run is.

@@ -64,9 +64,9 @@ class Part:
     """A part of a full array that this rank saves.
 
     Attributes:
-        values: in host memory, flat; nobody else changes them.
+        values: flat array in host memory; nobody else changes it.
         runs: where they are in the full array.
-        shape: of the full array.
+        shape: full shape of the array.
     """
 
     values: np.ndarray
@@ -83,7 +83,7 @@ def writers(held: list[Held]) -> list[set[str]]:
     """Which parameters each rank saves its part of: of ranks with the same part, one does.
 
     Args:
-        held: for each rank what it has.
+        held: what each rank has.
 
     Returns:
         For each rank the names. The same on every rank, because it depends on nothing else.
@@ -105,7 +105,7 @@ class Snapshots:
 
     Args:
         world: all ranks.
-        share: of this rank.
+        share: this rank's share of the run.
     """
 
     def __init__(self, world: ProcessGroup, share: Share) -> None:
@@ -145,7 +145,7 @@ class Saving:
     """What a run is asked to save.
 
     Attributes:
-        folder: in which checkpoints are; made if it is not there.
+        folder: folder of the checkpoints; made if it does not exist.
         every: steps between two of them. The last step is saved too.
         keep: how many to keep, the newest ones; 0 for all.
         mode: "async" to write behind training, "sync" to pause it until the checkpoint is committed.
@@ -200,8 +200,8 @@ class Saver(StepHook):
     Args:
         world: all ranks.
         saving: what, where and when.
-        snapshots: of this rank's share of the run.
-        manifest: of this run, without arrays and files.
+        snapshots: ``Snapshots`` of this rank's share of the run.
+        manifest: function from progress to this run's manifest, without arrays and files.
         first: the steps that the run goes on from. Newer checkpoints in the folder are removed.
         on_saved: called on rank 0 with the name of each checkpoint when it is committed, or with why there is none.
 

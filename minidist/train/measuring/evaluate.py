@@ -95,7 +95,7 @@ def measured_peak(world: ProcessGroup, seconds: float = SECONDS, sizes: Sequence
 
     Args:
         world: all ranks of the run, on one machine.
-        seconds: for how long to measure; each size has one turn at least.
+        seconds: time to measure for; each size has one turn at least.
         sizes: n of the products (n, n) @ (n, n); None for those that fit the device.
     """
     clock, on_host = world.transport.clock, backend.on_host(xp.empty(0))
@@ -124,5 +124,5 @@ def measured_peak(world: ProcessGroup, seconds: float = SECONDS, sizes: Sequence
 
 
 def share_of_cores(ranks: int, cores: int) -> float:
-    """The share of a core that each of so many busy ranks gets."""
+    """The share of a core that each of ``ranks`` busy ranks gets."""
     return min(1.0, cores / ranks)

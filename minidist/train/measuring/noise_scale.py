@@ -80,12 +80,12 @@ class NoiseScale:
 
 
 class NoiseScales(StepHook):
-    """Measures before every so many steps of a run.
+    """Measures the gradient noise scale before every ``every``-th step of a run.
 
     Args:
         every: steps from one measurement to the next.
-        batch_at: from a step to all of its micro-batches, also while a ramp takes fewer.
-        samples: in each of them.
+        batch_at: function from a step to all of its micro-batches, also while a ramp takes fewer.
+        samples: samples per micro-batch.
     """
 
     def __init__(self, every: int, batch_at: Callable[[int], Sequence[MicroBatch]], samples: int) -> None:
@@ -108,9 +108,9 @@ def measure(model: Module, zero_grad: Callable[[], None], batch: Sequence[MicroB
     """Measure at the weights of now: the gradient of each micro-batch by itself, and their mean.
 
     Args:
-        model: on one rank. Its gradients are those of the last micro-batch afterwards.
+        model: the whole model, on one rank. Its gradients are those of the last micro-batch afterwards.
         zero_grad: sets them to zero.
-        batch: at least two micro-batches. samples: in each.
+        batch: micro-batches, two or more. samples: samples in each.
     """
     total: dict = {}
     squares = 0.0
@@ -128,7 +128,7 @@ def measure(model: Module, zero_grad: Callable[[], None], batch: Sequence[MicroB
 
 @contextmanager
 def without_hooks(model: Module) -> Iterator[None]:
-    """Within it nobody hears of gradients: a replay, say, which compares the steps' own (replicas/notes.py)."""
+    """Context manager: gradient hooks are off inside; a replay, say, compares the steps' own (replicas/notes.py)."""
     hooks = {parameter: parameter.hooks for parameter in model.parameters()}
     for parameter in hooks:
         parameter.hooks = []

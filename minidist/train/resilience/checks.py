@@ -39,13 +39,13 @@ class Finding:
 
     Attributes:
         way: "vote" or "replay".
-        step: in which it happened; that before the first step since the last check if a copy has changed since.
+        step: step in which it happened; that before the first step since the last check if a copy has changed since.
         verified: the last step whose numbers are known to be right; -1 for those before the first step.
-        rank: that holds (vote) or computed (replay) other numbers than the others, maybe because it was sent wrong
+        rank: rank that holds (vote) or computed (replay) other numbers than the others, maybe because it was sent wrong
             ones; None if nobody can be named.
         suspects: the ranks with a part that differs.
         names: what differs: of all that a step makes at the same time, what it makes first.
-        element: where it differs most; None if the arrays of that step are gone.
+        element: the element that differs most; None if the arrays of that step are gone.
     """
 
     way: str
@@ -106,8 +106,8 @@ class ReplicaChecks(StepHook):
         way: "vote"; "replay" where a vote names nobody; "auto" to replay only if some part of the state has too few
             holders to vote on.
         take_step: the step of this run, for the replay.
-        keepers: of states. What the last check has found right is kept until the next: a failure between them goes
-            back to it.
+        keepers: savers of the run's state. They keep what the last check found right until the next check: a failure
+            between the two goes back to it.
     """
 
     def __init__(

@@ -45,14 +45,14 @@ class Interruption:
     """A failure that a run survived.
 
     Attributes:
-        step: counted from 0, in which it happened.
-        ranks: that failed; none where nobody could be named, as in a deadlock.
-        why: in one line.
+        step: step in which it happened, counted from 0.
+        ranks: the failed ranks; none where nobody could be named, as in a deadlock.
+        why: the reason, in one line.
         before, after: the layouts.
         resumed: the step with which the run went on.
         source: where its state came from: the folder of a checkpoint, "the memory of peers", or "the beginning"; ""
             if the next failure came before that was known.
-        lost: which copies in memory could not be used, and why; "" if none was missing.
+        lost: copies in memory that could not be used, and why; "" if none was missing.
         detect: seconds from the last report of a rank that failed until the failure was known.
         restart: seconds from then until all ranks were ready to take a step.
         recompute: seconds that it took to come to ``step`` again.
@@ -80,12 +80,12 @@ class Attempt:
 
     Args:
         before: the interruption before it, to which the time of going on is charged.
-        since: when that was known, by ``time.monotonic``.
+        since: time at which it became known, by ``time.monotonic``.
         on_event: called for each event too.
-        verified: as below, by the attempts before.
+        verified: the same attribute at the end of the attempts before.
 
     Attributes:
-        struck: the faults that have.
+        struck: faults that have struck.
         verified: the number of steps after which the state was last known to be right: with which an attempt began,
             or which the ranks have checked since.
     """
@@ -154,9 +154,9 @@ def go_back(
     """Find the newest state to go on from, and give the cluster the size of the layout.
 
     Args:
-        cluster: of the ranks that survived, if any have.
-        layout: to go on in.
-        options: of the run before.
+        cluster: cluster of the ranks that survived, if any have.
+        layout: the layout to go on in.
+        options: options of the run before.
         origin: the checkpoint that the run itself began with; None if it began with nothing.
         not_after: steps after which the numbers are not to be relied on; None for none.
         interruption: told where the run goes on.
@@ -188,8 +188,8 @@ def newest_intact(folder: str, after: int, not_after: int | None) -> str | None:
     """The newest checkpoint whose files are as they were written; None without any.
 
     Args:
-        after: with more steps than so many.
-        not_after: and no more than so many; None for no limit.
+        after: number of steps; only later checkpoints count.
+        not_after: number of steps; no later checkpoint counts; None for no limit.
     """
     disk, root = Disk(), Path(folder)
     for name in reversed(committed(disk, root)):

@@ -77,8 +77,8 @@ class Fault:
         rank: whose.
         step: counted from 0, in which it happens, or begins.
         kind: one of KINDS.
-        factor: of slow.
-        place: of flip, one of FLIPS.
+        factor: slowdown factor of ``slow``.
+        place: what ``flip`` hits, one of FLIPS.
 
     Raises:
         ValueError: for values that no fault has.
@@ -129,7 +129,7 @@ class Faults(StepHook):
     """Makes the faults of one rank happen.
 
     Args:
-        faults: of all ranks.
+        faults: faults of all ranks.
         world: all ranks.
         orders: the folder where more of them are ordered while the run goes on (orders.py); None for nowhere.
     """
@@ -137,7 +137,7 @@ class Faults(StepHook):
     def __init__(self, faults: Sequence[Fault], world: ProcessGroup, orders: str | None = None) -> None:
         self.orders, self.world = orders, world
         self.mine = [fault for fault in faults if fault.rank == world.rank]
-        self.factor = 1.0  # what the rank computes takes so many times as long
+        self.factor = 1.0  # how many times as long this rank's computing takes
         self.slowed_to = 0.0  # the compute clock, up to which a slow rank has taken its extra time
 
     def begin_run(self, share: Share) -> None:

@@ -41,8 +41,8 @@ def deal(speeds: Sequence[float], micro_batches: int) -> list[int]:
     been the best choice for its last micro-batch, so no other rank could have taken it earlier.)
 
     Args:
-        speeds: of the ranks, in micro-batches per second or any other unit; positive.
-        micro_batches: to deal out, at least as many as ranks.
+        speeds: speed of each rank, in micro-batches per second or any other unit; positive.
+        micro_batches: micro-batches to deal out, at least as many as ranks.
 
     Returns:
         A count for each rank; their sum is ``micro_batches``.
@@ -79,7 +79,7 @@ class Rebalance(StepHook):
 
     Args:
         world: all ranks.
-        layout, config: of the run.
+        layout, config: the run's layout and settings.
         model: this rank's share of it.
         paces: seconds of computing for one micro-batch, in each step so far.
         every: steps between two comparisons.

@@ -87,7 +87,7 @@ def replay(
 
 @contextmanager
 def _nodes_of_roles(world: ProcessGroup, shift: int) -> Iterator[None]:
-    """Within it a rank counts as on the node of the role that it plays: float32 sums depend on who shares a node."""
+    """Context manager: a rank counts as on the node of the role that it plays; float32 sums depend on shared nodes."""
     nodes = world.transport.nodes
     world.transport.nodes = tuple(nodes[(rank - shift) % world.size] for rank in range(world.size))
     try:
@@ -108,8 +108,8 @@ def wrong_computation(digests: Sequence[str], ranks: Sequence[int]) -> int | Non
     Two computations outvote the third only if two different ranks made them: a broken rank repeats its error.
 
     Args:
-        digests: of the three results.
-        ranks: who computed them.
+        digests: digests of the three results.
+        ranks: the rank that made each of them.
     """
     odd = odd_ones_out(list(digests))
     if not odd or len({rank for place, rank in enumerate(ranks) if place not in odd}) < 2:
@@ -122,8 +122,8 @@ class Verdict:
     """What follows from computations that differ.
 
     Attributes:
-        keys: for each role that differs, what of it does, of all that a step makes at the same time.
-        rank: who was wrong; None if that cannot be told.
+        keys: role that differs -> the keys that differ, of all that a step makes at the same time.
+        rank: the rank that was wrong; None if that cannot be told.
     """
 
     keys: dict[int, list[Key]]
@@ -134,9 +134,8 @@ def judge(keys: list[list[Key]], computations: list[list[Noted]], time: int) -> 
     """Say which rank was wrong at the first difference.
 
     Args:
-        keys: of each role, what is noted.
-        computations: for each of them, of each role the digests. In computation c, role r was played by rank
-            (r + c) mod N.
+        keys: each role's keys, in the order of its notes.
+        computations: each computation's digests, by role. In computation c, rank (r + c) mod N played role r.
         time: the place in the notes at which they first differ.
     """
     size = len(keys)

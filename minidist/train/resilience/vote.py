@@ -37,11 +37,11 @@ class Key:
     """Which part. Two ranks with the same key must hold the same bits, unless it is a gradient, which no sum has met.
 
     Attributes:
-        kind: of the array: of a gradient, the weights that the optimizer updates, one of its states of them, the
+        kind: kind of the array: a gradient, the weights that the optimizer updates, one of its states of them, the
             weights that the model computes with where these are others (16 bits wide, or gathered), ...
-        name: of the parameter.
+        name: parameter name.
         runs: where the part is in the full array: see parallel/tools/regions.py.
-        shape: of the full array.
+        shape: full shape of the array.
     """
 
     kind: str
@@ -66,7 +66,7 @@ class Parts:
     """All parts that one rank holds of a run's state.
 
     Attributes:
-        get: for each key a function that returns the array as it is now.
+        get: key -> function that returns the array as it is now.
     """
 
     def __init__(self, share: Share) -> None:
@@ -104,9 +104,9 @@ class Element:
     """Where two copies of a part differ most.
 
     Attributes:
-        size: of the difference, relative to the root mean square of the part.
-        name: of the array.
-        index: in the full array.
+        size: the difference, relative to the root mean square of the part.
+        name: array name.
+        index: position in the full array.
         values: there, in both copies.
     """
 
@@ -162,7 +162,7 @@ class Notes:
     """The notes of one rank on one computation of some steps.
 
     Args:
-        share: whose numbers.
+        share: the share whose numbers are noted.
         gradients: whether to note the rank's own gradients too.
 
     Attributes:
@@ -204,7 +204,7 @@ def odd_ones_out(digests: list[str]) -> list[int] | None:
     """Who disagrees with the majority.
 
     Args:
-        digests: of each voter.
+        digests: digest of each voter.
 
     Returns:
         The places in the list of those that have another digest than more than half of all voters; [] if all agree.
@@ -244,8 +244,8 @@ def vote(keys: list[list[Key]], noted: list[Noted]) -> tuple[int, list[Disagreem
     """Compare what ranks noted.
 
     Args:
-        keys: of each rank, what it noted.
-        noted: of each rank, the digests.
+        keys: each rank's keys, in the order of its notes.
+        noted: each rank's digests.
 
     Returns:
         The first place in the notes at which ranks disagree, and about what. (-1, []) if they agree throughout.

@@ -42,7 +42,7 @@ def _seconds(student: Student, ranks: int, elements: int, alpha: float, beta: fl
 
 
 def run_all_reduce(world, answers, seeds: list[int], elements: int, alpha: float, beta: float) -> np.ndarray:
-    """In a rank: the array after the all-reduce."""
+    """Run the answer on a rank: return the array after the all-reduce."""
     flat = random_words(seeds[world.rank], elements)
     seeds.clear()  # no rank knows what the others hold
     observe_collectives(world, refuse_background)

@@ -48,7 +48,7 @@ def _placed(student: Student, a: np.ndarray, b: np.ndarray, tokens: int, rank: i
 
 
 def run_mlp(world, answers, rows: list, placed: list, shape: tuple[int, int, int]) -> np.ndarray:
-    """In a rank: its rows of the output."""
+    """Run the answer on a rank: return its rows of the output."""
     x, mine = rows[world.rank].copy(), placed[world.rank]
     rows.clear()  # no rank knows what the others hold
     placed.clear()

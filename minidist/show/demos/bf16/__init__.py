@@ -15,7 +15,7 @@ from minidist.train.layout import Layout
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
-    """Train a model of width ``size`` on so many ranks in bf16 and in fp16, with master weights and without."""
+    """Train a model of width ``size`` on ``ranks`` ranks in bf16 and in fp16, with master weights and without."""
     config, layout = config_of(ranks, size, seed), Layout(dp=ranks, zero=1)
     fp16 = replace(config, precision="fp16", loss_scale=1024.0)
     with warm_ranks() as warm:

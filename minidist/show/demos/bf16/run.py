@@ -63,7 +63,7 @@ class Weight:
     """One weight over a run; step 0 is the weight before the first step.
 
     Args:
-        format: of what is stored.
+        format: format of the stored weight.
         masters: (steps + 1,) float32, as the optimizer left them.
         stored: (steps + 1,) the codes that are stored for them.
     """

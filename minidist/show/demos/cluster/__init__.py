@@ -19,7 +19,7 @@ RANKS = (4, 8)
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
-    """A step of so many ranks, of a model of width ``size``."""
+    """A step of ``ranks`` ranks, of a model of width ``size``."""
     if ranks not in RANKS:
         raise ValueError(f"the demonstration cluster shows {' or '.join(map(str, RANKS))} ranks, not {ranks}")
     check_width(size, LEAST, MOST)

@@ -41,7 +41,7 @@ class Bars:
         return ceil(step.seconds / self.cell - 1e-9)  # the longest takes CELLS, but for a rounding
 
     def row(self, place: int, name: str, step: Step, cells: int | None) -> list[Shape]:
-        """A cluster's name, and so many cells of its bar; None for a step not shown yet."""
+        """A cluster's name, and the first ``cells`` cells of its bar; None for a step not shown yet."""
         top = TOP + place * PITCH
         shapes: list[Shape] = [Label(LEFT - 1, top + HIGH / 2, name, "faint" if cells is None else "ink", "end")]
         if not cells:
@@ -89,7 +89,7 @@ class Bars:
         return shapes
 
     def mark(self, place: int, step: Step) -> list[Shape]:
-        """On a bar, where the step ends that it is compared with."""
+        """Mark the end of the step to compare with, on a bar."""
         top, x = TOP + place * PITCH, self.x(step.seconds)
         return [Box(x - 0.15, top - 0.2, 0.3, HIGH + 0.4, "ink", "", "|")]
 

@@ -26,10 +26,10 @@ class Step:
     """The recorded step on one cluster.
 
     Args:
-        name: of the cluster, in a word or two.
+        name: name of the cluster, in a word or two.
         spec: the cluster. topology: its links, and which rank sits on which chip.
         replayed: the run on its clock. report: what the clock says about the step.
-        layout: of the run.
+        layout: layout of the run.
     """
 
     name: str
@@ -97,7 +97,7 @@ def layout_of(ranks: int) -> Layout:
 
 
 def config_of(width: int, seed: int) -> TrainConfig:
-    """One layer and one step, with so many tokens that tensor parallelism sends more than data parallelism."""
+    """One layer and one step, with enough tokens that tensor parallelism sends more than data parallelism."""
     return TrainConfig(
         layers=1, heads=4, width=width, context=256, global_batch=4 * DP, micro_batch=4, steps=1, seed=seed,
     )  # fmt: skip

@@ -17,7 +17,7 @@ class Story:
     """Makes a scene of each step.
 
     Args:
-        steps: on one node, on two, and behind the congested uplink.
+        steps: the step on one node, on two, and behind the congested uplink.
         across: the name of a cluster of two nodes -> the step on it with tensor parallelism across nodes.
     """
 

@@ -21,7 +21,7 @@ COLOURS = dict(zip(KINDS, (*GROUPS, DATA_PARALLEL), strict=True))
 
 
 def width_of(gigabytes: float) -> float:
-    """Lines across a link with so many GB/s in each direction; a line is as high as two characters are wide."""
+    """Lines across a link of ``gigabytes`` GB/s in each direction; a line is as high as two characters are wide."""
     return gigabytes * PER_GB
 
 

@@ -11,7 +11,7 @@ from minidist.show.player.animation import Animation
 
 
 def animation(kind: Kind, ranks: int, size: int, seed: int) -> Animation:
-    """Run the collective without and with the bug, on so many ranks, with ``size`` numbers in each chunk."""
+    """Run the collective without and with the bug, on ``ranks`` ranks, with ``size`` numbers in each chunk."""
     size *= ranks  # from here on: numbers in each array
     with warm_ranks() as warm:
 

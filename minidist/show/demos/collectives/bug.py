@@ -93,7 +93,7 @@ def reduce_scatter_ring(chunks: list[np.ndarray], combine: np.ufunc, group: Proc
 
 
 def all_gather_ring(chunks: list[np.ndarray], group: ProcessGroup) -> None:
-    """In the last step, rank 1 sends the previous step's chunk again (with two ranks: zeros)."""
+    """Ring all-gather in whose last step rank 1 sends the previous step's chunk again (with two ranks: zeros)."""
     size, rank = group.size, group.rank
     right, left = (rank + 1) % size, (rank - 1) % size
     for step in range(size - 1):

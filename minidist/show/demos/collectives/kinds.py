@@ -17,7 +17,7 @@ class Kind:
     """One collective.
 
     Args:
-        name: as on the command line.
+        name: its name on the command line.
         title: what it does, in one line.
         programs: name of the scene -> the algorithm: ``program(array, world)`` works on a rank's flat array.
         broken: name of the scene -> the same algorithm with the bug.

@@ -123,7 +123,7 @@ def cues_of_bug(first: int, steps: int, harm: Harm | None) -> tuple[Cue, ...]:
 def _choices(
     right: str, value: float, others: dict[str, float], form: str, most: int = 3
 ) -> tuple[tuple[str, ...], int]:
-    """At most so many answers of different values, from the smallest on, and the number of the right one."""
+    """Up to ``most`` answers of different values, in ascending order, and the number of the right one."""
     chosen = {value: right}
     for text, other in others.items():
         if len(chosen) < most:

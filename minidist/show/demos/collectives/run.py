@@ -90,8 +90,8 @@ def _steps(logs: list[list], marks: list[list], numbers: list[list], integers: l
     """The state before the first step, and after each step.
 
     Args:
-        logs: of each rank.
-        marks, numbers, integers: for each rank, its array at first and after each message that it received.
+        logs: log of each rank.
+        marks, numbers, integers: each rank's array at first and after each message that it received.
     """
     ranks = len(logs)
     cells, sums = ([[_cells(array, ranks) for array in arrays] for arrays in kind] for kind in (marks, integers))

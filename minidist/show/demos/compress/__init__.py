@@ -20,7 +20,7 @@ __all__ = ["MOST", "animation"]
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
-    """Train a model of width ``size`` on so many ranks, and draw as many numbers of a gradient."""
+    """Train a model of width ``size`` on ``ranks`` ranks, and draw ``size`` numbers of a gradient."""
     config = config_of(ranks, size, seed)
     with warm_ranks() as warm:
         pairs = [

@@ -19,7 +19,7 @@ class Curves:
     """The losses of every run, each (seeds, steps).
 
     Args:
-        full: with all gradients.
+        full: losses with full gradients.
         compressed: method -> with error feedback.
         forgetful: method -> without.
         shares: method -> the bytes of a step's messages, as a share of those of full gradients.

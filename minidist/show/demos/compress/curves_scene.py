@@ -42,7 +42,7 @@ def above(losses: np.ndarray, full: np.ndarray) -> np.ndarray:
 
 
 def worse(shown: Curves) -> int:
-    """In how many runs, over all methods and seeds, the last steps' loss is higher without feedback."""
+    """Number of runs, over all methods and seeds, whose last steps' loss is higher without feedback."""
     return sum(
         int((windows(shown.forgetful[name])[:, -1] > windows(losses)[:, -1]).sum())
         for name, losses in shown.compressed.items()

@@ -23,7 +23,7 @@ class Round:
     Args:
         start: Q that it began with.  (n, r)
         products: the sum of the ranks' M Q, as the first all-reduce leaves it.  (m, r)
-        p: with orthonormal columns.  (m, r)
+        p: the products with their columns made orthonormal.  (m, r)
         q: the sum of the ranks' M^T P, as the second all-reduce leaves it.  (n, r)
     """
 

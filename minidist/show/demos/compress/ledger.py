@@ -20,7 +20,7 @@ def scene(shown: Recorded, number: int, most: float, verdict: str, details: str,
     """The number's account on rank 0: a frame before the first step, and one for each.
 
     Args:
-        number: of the parameter that is drawn.
+        number: index of the drawn number in the gradient.
         most: the upper end of the scale.
         lost: whether residuals are.
     """

@@ -44,7 +44,7 @@ class Message:
     """An entry of a rank's log: one parameter of n numbers in one step; every array is float64 (n,).
 
     Args:
-        gradient: of this rank's micro-batches.
+        gradient: the gradient of this rank's micro-batches.
         before: the residual that the steps before left.
         sent: what the message stands for.
         after: the residual that is left now, or what is lost if nobody keeps it.
@@ -95,7 +95,7 @@ class Recorded:
     """One method in one run.
 
     Args:
-        method: as in ``--compress``.
+        method: the method as ``--compress`` takes it.
         messages: parameter name -> [rank][step].
     """
 
@@ -126,7 +126,7 @@ class Recorded:
         return int(sent.any(axis=(0, 1)).sum())
 
     def balances(self) -> tuple[int, int]:
-        """In how many numbers, of how many, sent + new residual is gradient + old residual, to the last bit."""
+        """Count the numbers where sent + new residual is gradient + old residual, to the last bit; and all numbers."""
         every = [message.balanced for ranks in self.messages.values() for rank in ranks for message in rank]
         return int(sum(one.sum() for one in every)), sum(one.size for one in every)
 

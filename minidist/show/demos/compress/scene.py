@@ -18,7 +18,7 @@ class Kind:
     """How a method is shown.
 
     Args:
-        name: of the scene.
+        name: name of the scene.
         title: without the number of steps.
         sent: (message, followed) -> what the note says as it is sent.
         panel: (message, bytes) -> the shapes of the message.
@@ -54,7 +54,7 @@ def scene(
     Args:
         number: the one to follow.
         most: the value of the highest bar.
-        nbytes: of a message.
+        nbytes: bytes of a message.
         lost: whether the residual is.
     """
     count = shown.drawn[0].gradient.size

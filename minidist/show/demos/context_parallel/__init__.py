@@ -31,7 +31,7 @@ MOST = 64  # tokens in a chunk
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
-    """A step with both ways to place the chunks, on so many ranks, with ``size`` tokens in each chunk of zigzag."""
+    """A step with both ways to place the chunks, on ``ranks`` ranks, with ``size`` tokens in each chunk of zigzag."""
     configs = {kind: config_of(kind, ranks, size, seed) for kind in CHUNKS}
     with warm_ranks() as warm:
         runs, proofs, bad, harms = {}, {}, {}, {}

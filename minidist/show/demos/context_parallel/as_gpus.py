@@ -20,7 +20,7 @@ from minidist.train.layout import Layout
 from minidist.train.result import Run
 
 NAME = "as GPUs would"
-TOKENS, WIDTH = 1024, 64  # about so many tokens, so that tiles take as long as messages somewhere on the dials
+TOKENS, WIDTH = 1024, 64  # about this number of tokens, so that somewhere on the dials tiles take as long as messages
 HEIGHT, LEFT, RIGHT = 13.0, 3.0, 71.0
 BAND = 6.0  # lines: a heading and the ranks of one run
 MOMENTS = 0.0, 0.6, 1.0  # of the longest run; the first wrong one of a broken run is the second
@@ -41,7 +41,7 @@ class Timeline:
     """Forward of one run on the cluster's clock, in µs from its beginning.
 
     Args:
-        visits: of each hop and rank, when it begins and ends.
+        visits: times at which a visit begins and ends, by hop and rank.
         run: what happens in them.
         messages: (receiver, posted, arrived).
     """

@@ -28,7 +28,7 @@ def scene_of(name: str, run: Pass, right: Pass, loss: float, verdict: str, **mor
 
     Args:
         right: the pass without the bug, which may be ``run``.
-        loss: of the step.
+        loss: loss of the step.
         more: further fields of the Scene.
     """
     last = run.ranks - 1
@@ -103,7 +103,7 @@ def _note(run: Pass, hop: int, done: int, wrong: set[tuple[int, int]], spoilt: s
 
 
 def errors(run: Pass, right: Pass) -> dict[int, tuple[float, float]]:
-    """By how much of their norms dK and dV of each rank's keys and values are off; 0 where no bit differs."""
+    """Relative error of dK and dV of each rank's keys and values, by norm; 0 where no bit differs."""
     found = {}
     for owner in range(run.ranks):
         pairs = zip(run.gradients(owner), right.gradients(owner), strict=True)

@@ -24,7 +24,7 @@ def stale_backward(keys_values, group, visit):
 
 
 def keep_own(qkv, rank: int, ranks: int) -> None:
-    """In all tokens of some heads, (H/N, B, T, 3 D), put this rank's keys and values in the place of the others'."""
+    """Overwrite the others' keys and values with this rank's, in all tokens of some heads, (H/N, B, T, 3 D)."""
     tokens, width = qkv.shape[2] // ranks, qkv.shape[3] // 3
     mine = qkv[:, :, rank * tokens : (rank + 1) * tokens, width:].copy()
     for chunk in range(ranks):

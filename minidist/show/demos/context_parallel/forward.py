@@ -66,7 +66,7 @@ def _frame(kind: str, run: Pass, hop: int, done: int, longest: int, ends: Mappin
     """The state in which keys and values have made ``hop`` hops, and the tiles of hop ``done`` are computed.
 
     Args:
-        ends: as of ``clock.draw``.
+        ends: name of a run -> the slot in which it has ended, as for ``clock.draw``.
     """
     ranks, chunks = run.ranks, chunks_of(kind, run.ranks)
     computing = hop == done >= 0

@@ -27,7 +27,7 @@ class Exchanged:
     Args:
         before, after: CRC-32 of what this rank has for each chunk of tokens and head. Of the first all-to-all these
             are the keys and values, of the second one the outputs.
-        nbytes: that the rank sent.
+        nbytes: bytes that the rank sent.
     """
 
     before: dict[Place, int]

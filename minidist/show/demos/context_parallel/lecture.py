@@ -107,7 +107,7 @@ def of_wrong_gradients(scene: Scene) -> Scene:
 
 
 def questions_of_gpus(link: str, hidden: bool, message: float, work: float, wrong: bool) -> tuple[Question, ...]:
-    """On the cluster's clock; times in µs."""
+    """Questions about a timeline on the cluster's clock; times in µs."""
     if wrong:
         return (
             Question(

@@ -30,7 +30,7 @@ class Visit:
         owner: the rank whose keys and values should be here.
         used: CRC-32 of the keys and values that the rank computed with.
         pairs: chunks of queries and of keys whose tiles it computed.
-        gradients: in backward what it adds to those of the keys and values, (2, H, B, T/N, D) float32.
+        gradients: (2, H, B, T/N, D) float32, the terms for keys and values that backward adds; None in forward.
     """
 
     way: str
@@ -53,9 +53,9 @@ class Pass:
     """Forward or backward of a run's attention.
 
     Args:
-        visits: of each hop, of each rank.
+        visits: visits by hop and rank.
         slots_of_pair: what a tile pair takes, in units of a pair of zigzag's smaller chunks.
-        nbytes: that a rank sent.
+        nbytes: bytes that a rank sent.
     """
 
     visits: Sequence[Sequence[Visit]]

@@ -37,8 +37,8 @@ class Runs:
 
     Args:
         runs: sync -> its fastest run.
-        drift: where the ranks' weights go over more steps.
-        verdict: in a few words.
+        drift: drift of the ranks' weights over more steps.
+        verdict: the verdict in a few words.
         details: sync -> the verdict in full.
     """
 
@@ -57,7 +57,7 @@ class Runs:
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
-    """Train a model of width ``size`` on so many ranks, in three ways, and with one bucket dropped.
+    """Train a model of width ``size`` on ``ranks`` ranks, in three ways, and with one bucket dropped.
 
     Raises:
         ValueError: for a width that shows nothing or takes too long.

@@ -111,7 +111,7 @@ class Large:
     """One way to sum, large, and the race of all three below it.
 
     Args:
-        steps: by the name of the sync, in the order of the race.
+        steps: sync -> its step, in the order of the race.
         sync: the one that is large.
         longest: ns; the end of the axis.
     """

@@ -26,7 +26,7 @@ def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
 
 
 def layouts_of(ranks: int, elements: int) -> dict[str, Layout]:
-    """Name of the scene -> layout, for a model with so many elements."""
+    """Name of the scene -> layout, for a model with ``elements`` elements."""
     ring = Layout(dp=ranks, algorithm="ring")
     bucketed = replace(ring, sync="bucketed", bucket_mb=8 * elements / BUCKETS / 2**20)  # of float64 gradients
     return {

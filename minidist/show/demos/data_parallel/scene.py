@@ -52,9 +52,9 @@ class Race:
     """Makes the scenes of one position of the dials.
 
     Args:
-        steps: by sync, correct or broken; all on one clock.
+        steps: sync -> its step, correct or broken; all on one clock.
         longest: ns; the end of the axis.
-        words: of the dials: link, latency, chip.
+        words: values of the dials, in words: link, latency, chip.
         ranks: how many there are.
         proofs: what the run of a sync proves, in a few words.
         details: the same in full.

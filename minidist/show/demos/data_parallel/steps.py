@@ -22,7 +22,7 @@ class Step:
         sync: how gradients are summed, one of ``parallel.data.SYNCS``.
         log: rank 0's phases, waits and collectives, in ns from the beginning of the step.
         end: ns, when the last rank ends it.
-        full: when each bucket is full, in ns; () where there are none or where nobody knows.
+        full: time at which each bucket is full, in ns; () where there are none or where nobody knows.
     """
 
     sync: str

@@ -28,7 +28,7 @@ class Drift:
     Args:
         ranks: the distance of each rank's weights from the single-process run after each step, and at first, as a share
             of the weights' own size: (ranks, steps + 1).
-        apart: that between the weights of rank 0 and rank 1: (steps + 1,).
+        apart: (steps + 1,), distance between the weights of rank 0 and rank 1.
         losses, right: the loss of each step, and the single-process run's.
     """
 

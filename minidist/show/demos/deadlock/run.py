@@ -22,8 +22,8 @@ class Event:
     """A rank enters a call, or ends.
 
     Args:
-        time: in ns.
-        call: as the picture shows it; "" at the end of the program.
+        time: time in ns.
+        call: the call as the picture shows it; "" at the end of the program.
         sends, receives: the messages that the call posts, as (source, destination).
     """
 
@@ -114,7 +114,7 @@ def moments(events: Sequence[Event], fits: bool) -> list[Moment]:
     """The state after each event.
 
     Args:
-        events: in the order of their times.
+        events: the events in the order of their times.
         fits: whether a message fits the queue, so that no send waits.
     """
     found, calls, posted = [], {}, set()

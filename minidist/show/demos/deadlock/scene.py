@@ -43,7 +43,7 @@ def of_events(
 
 
 def _moment(events: list[Event]) -> float:
-    """On a clock that all programs share: how many ranks have made a call, and hundredths for what happened since."""
+    """Time on a clock that all programs share: ranks that have made a call, and hundredths for what happened since."""
     started = len({event.rank for event in events})
     since = len(events) - next((i for i in range(len(events)) if len({e.rank for e in events[: i + 1]}) == started), 0)
     return started + max(0, since - 1) / 100

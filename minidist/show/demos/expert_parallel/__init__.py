@@ -28,7 +28,7 @@ CAPACITY = 1.0  # times an even share of the tokens
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
-    """A step on so many ranks with ``size`` tokens on each, and a longer run without and with a balance loss."""
+    """A step on ``ranks`` ranks with ``size`` tokens on each, and a longer run without and with a balance loss."""
     with warm_ranks() as warm:
         log, routes, broken = _step(warm, "routes", config_of(ranks, size, seed), "broken", lecture.routes)
         config = config_of(ranks, size, seed, CAPACITY)

@@ -23,8 +23,8 @@ class Load:
     Args:
         aux_loss: the coefficient of its balance loss.
         counts: tokens that chose each expert, integers (steps, E).
-        losses: of each step.
-        fingerprint: of the run.
+        losses: loss of each step.
+        fingerprint: fingerprint of the run.
     """
 
     aux_loss: float
@@ -54,7 +54,7 @@ def config_of(ranks: int, seed: int, aux_loss: float) -> TrainConfig:
 
 
 def loads_of(warm: WarmRanks, ranks: int, seed: int) -> tuple[dict[str, Load], dict[str, Load]]:
-    """Both runs on so many ranks, each compared with one process; and both with the bug."""
+    """Both runs on ``ranks`` ranks, each compared with one process; and both with the bug."""
     right, wrong = {}, {}
     for name, aux_loss in AUX_LOSS.items():
         config = config_of(ranks, seed, aux_loss)

@@ -45,7 +45,7 @@ def scene_of(loads: Loads, right: Loads | None = None) -> Scene:
 
 
 def _differs(load: Load, right: Load) -> np.ndarray:
-    """In which steps the experts have other loads than without the bug, bool (steps,)."""
+    """The steps in which the experts have other loads than without the bug, bool (steps,)."""
     return (load.counts != right.counts).any(axis=1)
 
 

@@ -62,7 +62,7 @@ def capacity(scene: Scene, step: Step) -> Scene:
 
 
 def balance(scene: Scene, without: Load) -> Scene:
-    """With the run without a balance loss."""
+    """The balance scene with a question; ``without`` is the load of the run without a balance loss."""
     most = without.excess()[-1].max()
     question = Question(
         len(scene.frames) - 1,

@@ -80,7 +80,7 @@ def homes(step: Step, rows: Rows, routed: bool, combined: bool) -> list[Shape]:
 
 
 def row_height(step: Step) -> float:
-    """Lines of a row: so many that the longest column fills its place."""
+    """Lines of a row, chosen so that the longest column fills its place."""
     return min(1.0, (END - ROWS) / max(step.loads))
 
 
@@ -88,7 +88,7 @@ def stacks(step: Step, rows: Rows, computed: int | None = None) -> list[Shape]:
     """The experts, with the rows that are expected, have arrived, or have gone home again.
 
     Args:
-        computed: so many rows have been computed by every rank that has them; what is shorter is idle until then.
+        computed: rows that each rank has computed, if it has as many; a shorter column is idle until then.
     """
     wide, high = pitch(step.ranks) - GAP, row_height(step)
     now = ROWS + (computed or 0) * high
@@ -122,7 +122,7 @@ def _expert(step: Step, rank: int, what: str) -> Box:
 
 
 def arrows(step: Step, distance: int) -> list[Shape]:
-    """One message from each rank to the rank so many places after it, in its colour."""
+    """One message from each rank to the rank ``distance`` places after it, in its colour."""
     shapes: list[Shape] = []
     wide = pitch(step.ranks) - GAP
     for source in range(step.ranks):

@@ -31,7 +31,7 @@ class Routed:
 
     Args:
         chosen: the experts of each token, integers (N, k).
-        weights: of them, (N, k).
+        weights: (N, k), the weights of those experts.
     """
 
     chosen: np.ndarray
@@ -58,11 +58,11 @@ class Step:
     """What the ranks of a run recorded in its step.
 
     Args:
-        routes: of each micro-batch. Rank r has number r.
+        routes: routes of each micro-batch; that of rank r has number r.
         ranks: how many share the experts.
-        row_bytes: of one row between two ranks.
-        gradients: of all experts.
-        loss, fingerprint: of the run.
+        row_bytes: bytes of one row between two ranks.
+        gradients: gradients of all experts.
+        loss, fingerprint: loss and fingerprint of the run.
         capacity: how many tokens of a micro-batch an expert takes at most; None for all.
     """
 
@@ -110,7 +110,7 @@ class Step:
         return self.rows.sum(axis=0).tolist()
 
     def moved(self, distances: Sequence[int]) -> int:
-        """Rows that ranks send to the rank so many places after them, summed over these distances."""
+        """Rows that ranks send to the ranks these distances after them, summed over the distances."""
         return sum(int(self.rows[rank, (rank + i) % self.ranks]) for i in distances for rank in range(self.ranks))
 
 

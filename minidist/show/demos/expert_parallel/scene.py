@@ -16,8 +16,8 @@ class Story:
     """Collects the frames of one step.
 
     Args:
-        step: of the run that is shown.
-        reference: of one process.
+        step: the step of the run that is shown.
+        reference: the step of one process.
     """
 
     def __init__(self, step: Step, reference: Step) -> None:

@@ -21,7 +21,7 @@ MOST = 6  # steps between two checkpoints
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
-    """A run of so many ranks, with ``size`` steps from one checkpoint to the next."""
+    """A run of ``ranks`` ranks, with ``size`` steps from one checkpoint to the next."""
     if size < 2:
         raise ValueError(f"size, the steps between two checkpoints, must be from 2 to {MOST}, got {size}: none is lost")
     config = config_of(ranks, size, seed)

@@ -71,7 +71,7 @@ class CrashingDisk(Disk):
     """A disk whose power fails.
 
     Args:
-        power_fails_at: in which operation, counted from 0; None for never. Reading is no operation.
+        power_fails_at: number of the operation that fails, counted from 0; None for never. Reading is no operation.
 
     Attributes:
         operations: those that have begun, the last one included: ("rename", path, new path).

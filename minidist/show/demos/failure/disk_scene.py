@@ -56,7 +56,7 @@ class Table:
     """A row for each file, and what they are at any moment.
 
     Args:
-        recording: of the save.
+        recording: the recorded save.
         ranks: how many have a file in it.
     """
 

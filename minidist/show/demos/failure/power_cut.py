@@ -21,7 +21,7 @@ class Left:
 
     Args:
         files: all that is there.
-        step: of the checkpoint that training goes on from; None where it cannot.
+        step: step of the checkpoint that training goes on from; None where it cannot.
         error: why it cannot, as minidist says it.
     """
 

@@ -28,7 +28,7 @@ class Operation:
     """A call of a method of Disk.
 
     Args:
-        time: of its beginning, in ns.
+        time: time of its beginning, in ns.
         method: its name.
         arguments: paths; of "write" a path and the content.
     """
@@ -89,9 +89,9 @@ class Group:
     """Operations of one frame.
 
     Args:
-        method: of all of them.
+        method: the method that all of them call.
         about: RANKS, MANIFEST, LATEST, FOLDER (the one with all checkpoints) or OLD.
-        operations: in their order.
+        operations: the operations in their order.
     """
 
     method: str
@@ -108,7 +108,7 @@ class Recording:
         old, new: the steps of the checkpoint that was there, and of the one that is saved.
         before: the operations up to the save.
         groups: those of the save.
-        fingerprint: of the run.
+        fingerprint: fingerprint of the run.
     """
 
     root: Path

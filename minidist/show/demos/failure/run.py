@@ -28,10 +28,10 @@ class Part:
     """What was seen of a run in one layout, from its start or a checkpoint to its end.
 
     Args:
-        layout: of the ranks.
+        layout: layout of the ranks.
         first: the steps that had been taken before.
-        losses: of the steps that each rank ended here, ``[rank][step - first]``.
-        saved: for each checkpoint that was committed, how many steps it has.
+        losses: losses of the steps that each rank ended here, ``[rank][step - first]``.
+        saved: step count of each committed checkpoint.
     """
 
     layout: Layout
@@ -57,7 +57,7 @@ class Interrupted:
         before, after: its two parts.
         fault: what was ordered.
         error: how the first part ended.
-        files, nbytes: of the checkpoint that the second part read.
+        files, nbytes: number of files, and bytes, of the checkpoint that the second part read.
         resumed: the run that is the second part.
         reference: the fingerprint of the run that was never interrupted, in one process.
     """

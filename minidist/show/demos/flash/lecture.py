@@ -12,7 +12,7 @@ WHY = "Each term was exp(score − old maximum). One factor turns their sum into
 
 
 def causal(scene: Scene, standard: tuple[int, int], traffic: tuple[int, int]) -> Scene:
-    """With the reads and writes of the standard form and of this one."""
+    """Add questions to the causal scene; ``standard`` and ``traffic`` are (reads, writes) of the two forms."""
     grows = frame_where(scene, lambda frame: "the maximum grows" in frame.note)
     fewer = sum(standard) / sum(traffic)
     saved = Question(

@@ -14,7 +14,7 @@ from minidist.nn.attention.tiled import tiles
 from minidist.trace import Event
 
 WIDTH = 8  # of a head, d
-MOST_TILES = 6  # of queries: so many rows has the grid at most
+MOST_TILES = 6  # most tiles of queries: rows of the grid
 KINDS = ("causal", "no mask", "standard")
 INNERMOST = 7  # arrays that the tiled form has in the fast memory while it merges a tile: Q, O, sums, maxima, K, V, S
 
@@ -26,7 +26,7 @@ class Moment:
     Args:
         stage: None if a tile was merged; otherwise which of the result's arrays was written to, 0 for the first.
         queries: the rows that are worked on.
-        keys: of the merged tile.
+        keys: keys of the merged tile.
         sizes: elements of each array in the fast memory, in the order in which they came.
         reads, writes: elements so far.
         largest: each row's largest score so far, (rows,); of a merged tile.
@@ -98,7 +98,7 @@ class Attention:
         fast: elements that the fast memory has room for.
         output: (N, d)
         right: the output by three plain lines of NumPy.
-        log: for Perfetto.
+        log: events for Perfetto.
     """
 
     kind: str

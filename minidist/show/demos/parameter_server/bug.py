@@ -57,7 +57,7 @@ def rates_with_copies(self: AsynchronousShare, lr: float) -> Iterator[float]:
 
 
 def with_copies() -> ExitStack:
-    """Within it, seeded orders and asynchronous servers have this bug."""
+    """Context manager: inside, seeded orders and asynchronous servers have this bug."""
     stack = ExitStack()
     for module in (arrivals, server):
         stack.enter_context(patch.object(module, "may_begin", counted_twice))

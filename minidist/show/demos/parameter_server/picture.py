@@ -23,8 +23,8 @@ class Lanes:
 
     Attributes:
         run: what is shown.
-        end: where its time ends, in simulated seconds.
-        bound: by how many steps a worker may be ahead; None for no bound.
+        end: end of its time, in simulated seconds.
+        bound: largest number of steps that a worker may be ahead; None for no bound.
     """
 
     run: Recorded

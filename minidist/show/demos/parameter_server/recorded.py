@@ -16,10 +16,10 @@ class Landing:
 
     Attributes:
         worker, step: whose, and of which of its steps, counted from 0.
-        begin, end: when the worker pulled the weights, and when its gradient was there.
+        begin, end: times at which the worker pulled the weights, and its gradient was there.
         read: the version of the weights that it was computed with.
         found: the version that it was applied to.
-        ahead: by how many steps the worker was ahead of the slowest when it began.
+        ahead: steps that the worker was ahead of the slowest when it began.
         again: whether this very gradient had been applied before.
     """
 
@@ -42,10 +42,10 @@ class Recorded:
     """A run as its server saw it.
 
     Attributes:
-        landings: in order.
-        made: when the server had each version.
-        losses: of its weights on the same samples, after every N gradients of N workers; the first before any.
-        fingerprint: of the end.
+        landings: the landings in order.
+        made: time at which the server had each version.
+        losses: loss of its weights on the same samples, after every N gradients of N workers; the first before any.
+        fingerprint: fingerprint at the end.
     """
 
     layout: Layout

@@ -44,7 +44,7 @@ def seconds_of(slower: int) -> float:
 
 
 def steps_of(layout: Layout, slower: int) -> int:
-    """So many that no worker runs out of steps while it is watched."""
+    """Steps of a run, chosen so that no worker runs out of them while it is watched."""
     each = 1 if layout.sync == "async" else slower
     return ceil(seconds_of(slower) / (each * (1 + 0.4 * NOISE))) + layout.staleness
 
@@ -59,7 +59,7 @@ def train(
 
 
 def train_with_servers(warm: WarmRanks, servers: int, workers: int, slower: int, seed: int) -> Run:
-    """A short asynchronous run with so many servers."""
+    """A short asynchronous run with ``servers`` servers."""
     layout = replace(layout_of("asynchronous", workers, slower), servers=servers)
     return warm.train(config_of(workers, seed, SHARED_STEPS), layout, digests=False)
 

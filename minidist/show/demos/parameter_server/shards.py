@@ -25,7 +25,7 @@ class Shards:
         sizes: elements of each parameter by name.
         servers: the names that each server holds.
         first: the rank of the first server.
-        nbytes: of one worker's push, to each server.
+        nbytes: bytes of one worker's push, to each server.
     """
 
     sizes: Mapping[str, int]
@@ -66,7 +66,7 @@ class Shards:
         return next(server for server, names in enumerate(self.servers) if name in names)
 
     def held(self, dealt: int) -> list[int]:
-        """Elements on each server when so many parameters have been dealt."""
+        """Elements on each server when ``dealt`` parameters have been dealt."""
         seen = self.order[:dealt]
         return [sum(self.sizes[name] for name in names if name in seen) for names in self.servers]
 

@@ -17,7 +17,7 @@ def of_kind(kind: str, run: Recorded, seconds: float, proof: str) -> str:
     """How long workers waited, and how old gradients were.
 
     Args:
-        proof: that the synchronous run has the bits of one process.
+        proof: sentence saying that the synchronous run has the bits of one process.
     """
     landed, idle = run.by(seconds), Lanes(run, seconds).idle(seconds)
     waited = f"Workers waited {idle:.0%} of the time"

@@ -36,7 +36,7 @@ class Lecture:
     """One schedule in a lecture.
 
     Args:
-        times: of the scene's frames.
+        times: times of the scene's frames.
     """
 
     kind: Kind

@@ -26,9 +26,9 @@ class Band:
     """One pipeline.
 
     Args:
-        rows: for each rank its actions and their times.
+        rows: each rank's actions and their times.
         told: its length, which appears when it is over.
-        delays: for each rank the times, from and to, in which it waits for a message that is in flight.
+        delays: intervals (from, to) in which each rank waits for a message that is in flight.
         mistaken: actions with a wrong input, where it begins.
         corrupted: actions with a wrong result.
         stuck_until: if the ranks wait for each other forever, until when that is shown.
@@ -52,9 +52,9 @@ class Chart:
     """Bands on one axis.
 
     Args:
-        unit: of the axis.
+        unit: unit of the axis.
         scale: how many units one of the bands' times is.
-        right: where the axis ends, in characters.
+        right: end of the axis, in characters.
     """
 
     bands: Sequence[Band]

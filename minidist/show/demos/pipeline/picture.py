@@ -27,9 +27,9 @@ class Lanes:
     """The picture of one schedule.
 
     Args:
-        rows: for each rank its actions and their times, in slots.
+        rows: each rank's actions and their times, in slots.
         window: the slots that the axis shows.
-        micro_batches: of a step.
+        micro_batches: micro-batches of a step.
         virtual: stages of a rank.
         mistaken: action -> the wrong micro-batch that it takes.
         corrupted: actions with a wrong result because of those.

@@ -26,7 +26,7 @@ def of_plan(kind: Kind, ranks: int, micro_batches: int, proof: str, rounded: str
     """The scene of a schedule.
 
     Args:
-        proof: that a real run of it computes the right thing, for the details.
+        proof: sentence saying that a real run of it computes the right thing, for the details.
         rounded: added to the number of micro-batches in the title.
     """
     rows = kind.slots(ranks, micro_batches)
@@ -52,8 +52,8 @@ def with_bug(kind: Kind, ranks: int, micro_batches: int, losses: tuple[float, fl
     """Draw the schedule with the bug, frame by frame.
 
     Args:
-        losses: of the first step: without the bug, and with it.
-        difference: where the real run diverges, for the details.
+        losses: losses of the first step: without the bug, and with it.
+        difference: point at which the real run diverges, for the details.
     """
     rows = slots_with_bug(kind, ranks, micro_batches)
     corrupted = corrupted_by(MISTAKEN, rows)
@@ -79,7 +79,7 @@ def deadlocked(kind: Kind, ranks: int, micro_batches: int, waits: str) -> Scene:
     """A schedule that the bug stops, at the same moments as without it.
 
     Args:
-        waits: who waits for whom in the real run, for the details.
+        waits: text saying who waits for whom in the real run, for the details.
     """
     rows, stuck = slots_with_bug(kind, ranks, micro_batches), waits_with_bug(kind, ranks, micro_batches)
     lanes = Lanes(rows, window(ranks, micro_batches), micro_batches, kind.virtual, stuck=stuck)

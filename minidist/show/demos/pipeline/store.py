@@ -27,7 +27,7 @@ class Stack:
 
     Args:
         row: the rank's actions and their times.
-        ranks, micro_batches: of the pipeline.
+        ranks, micro_batches: sizes of the pipeline.
         virtual: stages of a rank.
     """
 

@@ -9,7 +9,7 @@ from minidist.show.player.animation import Animation
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
-    """A step in each mode, on so many ranks, of a model of width ``size``."""
+    """A step in each mode, on ``ranks`` ranks, of a model of width ``size``."""
     config, layouts = config_of(ranks, size, seed), layouts_of(ranks)
     with warm_ranks() as warm:
         runs = [warm.train(config, layout, train_logging_memory, trace=True) for layout in layouts]

@@ -15,7 +15,7 @@ BUG = "in the last step, the recomputed forward has a different dropout mask"
 
 
 def train_redrawn(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
-    """In the last step, everything recomputed has the dropout of the step after it."""
+    """Train; everything recomputed in the last step has the dropout of the step after it."""
     right = Region.run_again
 
     def other(value):

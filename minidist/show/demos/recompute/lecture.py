@@ -17,7 +17,7 @@ def questions(mode: str, rank: MemoryLog, share: float, frames: int) -> tuple[Qu
     Args:
         rank: what one rank held.
         share: the FLOPs that are recomputed, as a share of those of forward and backward.
-        frames: of the scene.
+        frames: number of frames of the scene.
     """
     if mode == "none":
         starts = sorted(rank.places("backward"))

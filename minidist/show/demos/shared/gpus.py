@@ -30,7 +30,7 @@ def on_gpus(logs: Sequence[list], link: str, latency: str, chip: str) -> Replaye
     """A recorded run on a cluster whose ranks share a switch; the words are those of the dials.
 
     Args:
-        logs: for each rank what it traced (``RankResult.log``).
+        logs: trace of each rank (``RankResult.log``).
     """
     return on_links(logs, Link(LINKS[link], LATENCIES[latency]), chip)
 

@@ -47,7 +47,7 @@ class Bar:
         lane: "compute" or "communication".
         start, end: ns from the beginning of the step.
         colour: "#RRGGBB" or one of THEME.
-        mark: for terminals without colours.
+        mark: the mark that fills it in terminals without colours.
         texts: the longest that fits is written on it.
         outline: the colour of its outline.
     """
@@ -103,7 +103,7 @@ def communications(log: Sequence[Event]) -> list[Event]:
 
 
 def ticks(longest: float, most: int = 7) -> list[float]:
-    """Round times from 0 to the longest, about so many at most."""
+    """Round times from 0 to the longest, about ``most`` at most."""
     units = (unit * 10.0**power for power in range(-3, 9) for unit in (1, 2, 5))
     step = next(unit for unit in units if longest / unit <= most)
     return [round(number * step, 3) for number in range(int(longest / step) + 1)]
@@ -119,8 +119,8 @@ class Lanes:
     """The picture of one step.
 
     Args:
-        bars: of each rank.
-        end: of this step, in ns.
+        bars: bars of each rank.
+        end: end of this step, in ns.
         longest: the longest of the steps to compare, which share one time axis.
     """
 

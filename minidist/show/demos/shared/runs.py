@@ -14,7 +14,7 @@ from minidist.train.trainer import run
 from minidist.verify.comparison import ONE_PROCESS, Difference, agrees, first_difference
 
 RANKS = min(4, max(2, cores()))  # the default where a picture shows real times
-TRIES = 3  # such a picture shows the fastest of so many runs
+TRIES = 3  # runs, of which such a picture shows the fastest
 
 
 class WarmRanks:

@@ -74,7 +74,7 @@ class Stacks:
         kept: the bytes that a rank keeps by formula, drawn as a line.
         notes: phase -> what happens in it.
         facts: (what rank 0 held, a place) -> the facts at that place.
-        marks: of each rank.
+        marks: marks of each rank.
         key: meaning -> colour, of the marks and the line.
         lane: whether marks have a line of their own below the areas.
     """

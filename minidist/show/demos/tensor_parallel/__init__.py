@@ -18,7 +18,7 @@ MEASURED, ON_GPUS = "as measured here", "as GPUs would"
 
 
 def tp(ranks: int, size: int, seed: int) -> Animation:
-    """Cut an MLP; train a model at least ``size`` wide, split over so many ranks. Then skip one of the all-reduces.
+    """Cut an MLP; train a model at least ``size`` wide, split over ``ranks`` ranks. Then skip one of the all-reduces.
 
     Raises:
         ValueError: for a width that shows nothing or takes too long.

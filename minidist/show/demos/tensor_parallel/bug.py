@@ -19,7 +19,7 @@ WITHOUT_G = "blocks.0.mlp.proj"
 
 @contextmanager
 def without_g():
-    """Within it, g adds nothing up: each rank continues with its own partial sum."""
+    """Context manager: inside, g adds nothing up; each rank continues with its own partial sum."""
     with patch.object(mappings, "sum_over", lambda array, group, dtype: _skip(DROPPED_G, group) or array):
         yield
 

@@ -47,7 +47,7 @@ def cells(
     outline: str | None = "paper",
     tall: float = 1,
 ) -> list[Box]:
-    """A matrix as boxes, one for each number; a row is so many lines tall."""
+    """A matrix as boxes, one for each number; a row is ``tall`` lines tall."""
     return [
         Box(left + CELL * column, top + tall * row, CELL, tall, fill_of(row, column), text_of(number), " ", outline,
             id_of(row, column))

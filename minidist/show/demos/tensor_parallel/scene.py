@@ -48,8 +48,8 @@ def of_run(name: str, run: Run, longest: int, proof: str, logs: Sequence[list] |
 
     Args:
         longest: the longest of the steps to compare, in ns.
-        proof: that the run matches one process, or where it diverges.
-        logs: of the same run on another clock; its own by default.
+        proof: sentence saying that the run matches one process, or where it diverges.
+        logs: logs of the same run on another clock; its own by default.
         more: further fields of the Scene.
     """
     step = step_of(run) if logs is None else traced_step(logs)

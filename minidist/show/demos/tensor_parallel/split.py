@@ -26,7 +26,7 @@ from minidist.show.demos.tensor_parallel import bug
 from minidist.show.demos.tensor_parallel.numbers import Numbers
 
 SUMS = np.float64  # in which the ranks' terms are added
-RANKS = 2  # so many cut the matrices, whatever the number of ranks that train: the picture stays readable
+RANKS = 2  # ranks that the matrices are cut for, whatever the number that train: the picture stays readable
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Held:
         x_hat, x, y: (t, C); gain: (C,); full: (T, C), what f returned.
         a: (C, hidden); z: (T, hidden); b: (hidden, C); partial: (T, C), its terms of y.
         d_y, d_x: (t, C); d_full: (T, C), what came back through g; d_partial: (T, C), its terms of d_x.
-        d_z, d_a, d_b: as z, a and b; own_gain: (C,), the gradient of gain from its tokens; d_gain: (C,), the one used.
+        d_z, d_a, d_b: like z, a, b; own_gain: (C,), the gradient of gain from its tokens; d_gain: (C,), the one used.
         sent: bytes that it had sent after f, g, g's backward, f's backward, and at the end.
     """
 

@@ -12,7 +12,7 @@ STALE = {1: train_stale, 2: train_stale, 3: train_stale_sharded}  # the stages t
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
-    """The bytes by formula, and two steps in each stage, on so many ranks, of a model of width ``size``."""
+    """The bytes by formula, and two steps in each stage, on ``ranks`` ranks, of a model of width ``size``."""
     config, layouts = config_of(ranks, size, seed), layouts_of(ranks)
     with warm_ranks() as warm:
         runs = [warm.train(config, layout, train_logging_memory, trace=True) for layout in layouts]

@@ -53,7 +53,7 @@ def stale_mark(held: MemoryLog, nbytes: int) -> Mark:
 
 
 def stale_marks(held: MemoryLog, nbytes: int) -> list[Mark]:
-    """In stage 3: whenever the block is unsharded."""
+    """Mark each time in stage 3 that the block is unsharded."""
     return [Mark(start, end, "wrong", "last block stale", nbytes) for start, end in held.places(STALE_PARAMETERS)]
 
 
@@ -61,12 +61,12 @@ def of_stage(
     stage: int, held: MemoryLog, ranks: int, most: int, total: int, verdict: str, details: str,
     marks: Sequence[Mark] = (), before: MemoryLog | None = None,
 ) -> Scene:  # fmt: skip
-    """What rank 0 of so many holds.
+    """What rank 0 of ``ranks`` holds.
 
     Args:
         most: the bytes that fill the height.
         total: the number of parameters.
-        marks: of a bug.
+        marks: marks of a bug.
         before: what it holds one stage earlier.
     """
     formulas = FORMULAS[stage]

@@ -29,7 +29,7 @@ def kept(kind: str, stage: int, ranks: int) -> float:
 
 
 def scene(ranks: int) -> Scene:
-    """With a dial for the number of ranks, which begins with so many or the next larger number."""
+    """A scene with a dial for the number of ranks, which begins with ``ranks`` or the next larger number."""
     start = next((i for i, count in enumerate(RANKS) if count >= ranks), len(RANKS) - 1)
     variants = tuple(_scene(count) for count in RANKS)
     dial = Dial("ranks", tuple(map(str, RANKS)), start)

@@ -10,13 +10,13 @@ class Lecture:
     """A walk through an animation, with questions on the way.
 
     Attributes:
-        scene: that was chosen.
+        scene: the chosen scene.
         frame: the number of the one that is shown.
         dials: the number of the value of each of the scene's dials.
         dial: the number of the one that is turned.
         asks: whether questions are asked.
         question: the open one, if any.
-        votes: for each of its choices.
+        votes: votes for each of its choices.
         waiting: the text of a question that a later frame answers -> its votes.
     """
 

@@ -49,7 +49,7 @@ def note(lecture: Lecture) -> Text:
 
 
 def facts(scene: Scene, number: int, width: int, most: int | None = None) -> Text:
-    """Each fact and its figure, on at most so many lines of this width; a width of 0 gives each a line."""
+    """Each fact and its figure, on at most ``most`` lines of this width; a width of 0 gives each a line."""
     pairs = [Text(f"{what}: {value}") for what, value in scene.frames[number].facts.items()]
     return Text("\n").join(_packed(pairs, width)[:most])
 

@@ -30,7 +30,7 @@ def draw(
 
     Args:
         step: the arrays after this step, and its messages.
-        journeys: of the whole run; ``number`` is that of this frame.
+        journeys: the journeys of the whole run; ``number`` is that of this frame.
         wrong: (ranks, chunks) bool, where the run without the bug has something else.
         adds: whether the collective adds: then every rank's contribution has its place in what travels.
         text_of: (rank, chunk) -> what is written on what travels; by default its chunks' letters.

@@ -16,8 +16,8 @@ class Places:
 
     Args:
         ranks: the middle of each rank's box.
-        stops: for each rank, the middle of what it sends or has received.
-        links: on which messages travel, drawn below everything.
+        stops: the middle of what each rank sends or has received.
+        links: curves that messages travel on, drawn below everything.
     """
 
     ranks: tuple[Point, ...]

@@ -20,7 +20,7 @@ class Tile:
 
 
 def draw(chunks: int, done: Mapping[tuple[int, int], Tile], hop: int | None = None) -> list[Shape]:
-    """The square, with so many chunks along each side.
+    """The square, with ``chunks`` chunks along each side.
 
     Args:
         done: (chunk of queries, chunk of keys) -> its tile.

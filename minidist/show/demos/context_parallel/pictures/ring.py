@@ -40,8 +40,8 @@ def draw(
     """The circle.
 
     Args:
-        queries: of each rank the chunks that stay, in words.
-        idle: of each rank, whether it has nothing to compute.
+        queries: the chunks that stay on each rank, in words.
+        idle: whether each rank has nothing to compute.
         busy: whether the others compute.
         moves: the kind of travellers that have just moved on by one rank.
     """
@@ -77,7 +77,7 @@ def _chip(one: Traveller, ranks: int, below: int) -> Box:
 
 
 def _arrow(one: Traveller, ranks: int) -> Arrow:
-    """To the rank that has it now from the one before, along the circle."""
+    """An arrow along the circle, from the rank before to the rank that has it now."""
     before = (one.rank - 1) % ranks
     start, end = (_around((before + part) / ranks) for part in (0.36, 0.68))
     return Arrow(*start, *end, of_rank(one.owner), f"{before} → {one.rank}: {one.kind} {one.owner}")

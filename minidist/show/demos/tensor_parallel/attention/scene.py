@@ -21,7 +21,7 @@ EVERYWHERE = MEANINGS["replicated"]
 
 
 def text_of(number: float) -> str:
-    """With at most one decimal, and no zero before it."""
+    """The number with at most one decimal, and no zero before the point."""
     rounded = round(float(number), 1) + 0.0
     text = f"{rounded:.0f}" if rounded == round(rounded) else f"{rounded:.1f}".replace("0.", ".")
     return text.replace("-", "−")
