@@ -128,7 +128,7 @@ def measure(model: Module, zero_grad: Callable[[], None], batch: Sequence[MicroB
 
 @contextmanager
 def without_hooks(model: Module) -> Iterator[None]:
-    """Context manager: gradient hooks are off inside; a replay, say, compares the steps' own (replicas/notes.py)."""
+    """Context manager: gradient hooks are off inside; a replay, say, compares the steps' own (resilience/vote.py)."""
     hooks = {parameter: parameter.hooks for parameter in model.parameters()}
     for parameter in hooks:
         parameter.hooks = []
