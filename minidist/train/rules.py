@@ -24,8 +24,8 @@ from minidist.parallel.loosened.arrivals import read_arrivals
 from minidist.parallel.tools.schedules import SCHEDULES
 
 SERVED = ("server", "async")  # kinds of sync that have a parameter server
-LOOSE = (*SERVED, "local", "delayed")
-SYNCS = (*TIGHT_SYNCS, "delayed", "server", "async", "local")  # the last four loosen the step
+LOOSE = ("delayed", *SERVED, "local")
+SYNCS = (*TIGHT_SYNCS, *LOOSE)
 GRAD_SYNCS = ("micro_batch", "step")
 ZERO_ALGORITHMS = tuple(ALL_GATHER)  # reduce-scatter has the same
 

@@ -110,14 +110,14 @@ def served_share(world: ProcessGroup, config: TrainConfig, layout: Layout) -> Sh
 
 
 def worker_of(group: ProcessGroup, config: TrainConfig, layout: Layout) -> Axis:
-    """A worker's end."""
+    """A worker's end of the exchange with the servers."""
     count = len(share_of(group.rank, layout.dp, config.micro_batches))
     clip = config.clip if layout.slack else None
     return Worker(group, layout.dp, config.steps, count, clip, np.dtype(config.reduce_dtype))
 
 
 def server_of(group: ProcessGroup, config: TrainConfig, layout: Layout) -> Axis:
-    """A server's."""
+    """A server's end: synchronous, unless workers may be apart."""
     if not layout.slack:
         others = group.new_group(list(range(layout.dp, group.size)))
         return SynchronousServer(group, layout.dp, config.steps, others, np.dtype(config.reduce_dtype))
@@ -127,7 +127,7 @@ def server_of(group: ProcessGroup, config: TrainConfig, layout: Layout) -> Axis:
 
 
 def no_micro_batches(_: int) -> tuple[range, int]:
-    """Those of a server."""
+    """A server's micro-batches in a step, and the largest count on any rank: none."""
     return range(0), 0
 
 
