@@ -68,6 +68,9 @@ def test_links_lead_somewhere_and_names_that_link_to_a_file_are_defined_there():
             file = (page.parent / name).resolve() if name else page
             if not file.exists() or (anchor and anchor not in map(slug, re.findall(r"^#+ (.*)", TEXT[file], re.M))):
                 wrong.append((page.name, target))
+        for name, target in re.findall(r"\[`?([\w\\]+\.py)`?\]\(([^)\s]+\.py)\)", text):
+            if name.replace("\\", "") != Path(target).name:
+                wrong.append((page.name, name, target))
         for name, target in re.findall(r"\[`([\w.]+)(?<!\.py)`\]\(([^)\s]+\.py)\)", text):
             code = (page.parent / target).read_text(encoding="utf-8")
             if not all(re.search(rf"\b(class|def) {part}\b|^{part} = ", code, re.M) for part in name.split(".")):

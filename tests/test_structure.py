@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -113,3 +114,14 @@ def test_tests_that_the_library_names_exist():
     files = [file for kind in ("*.py", "*.toml") for file in ROOT.rglob(kind)]
     named = {name for file in files for name in re.findall(r"tests/[a-z_/0-9]+\.py", file.read_text(encoding="utf-8"))}
     assert len(named) > 3 and [name for name in named if not (ROOT.parent / name).exists()] == []
+
+
+def test_every_library_mutant_changes_a_line_that_is_there_once():
+    mutants = tomllib.loads((ROOT.parent / "tests" / "library_mutants.toml").read_text(encoding="utf-8"))
+    gone = [
+        (package, mutant["file"], mutant["line"])
+        for package, some in mutants.items()
+        for mutant in some
+        if (ROOT / package / mutant["file"]).read_text(encoding="utf-8").count(mutant["line"]) != 1
+    ]
+    assert sum(map(len, mutants.values())) == 60 and not gone

@@ -1,7 +1,7 @@
 """Stragglers: which ranks are slower than the others, how much, and since when.
 
 All ranks of a run meet in every step, so one slow rank slows all of them, and the time of a step tells nothing about
-whose fault it is. The time that a rank *computes* does (comm's compute_clock.py): a rank that waits computes nothing.
+whose fault it is. The time that a rank *computes* does (comm's cores.py): a rank that waits computes nothing.
 
 MegaScale finds them so: about 0.5 % of its machines were some 10 % slow (Jiang et al., "MegaScale: Scaling Large
 Language Model Training to More Than 10,000 GPUs", NSDI 2024). Simplified: it records single code segments by CUDA

@@ -65,7 +65,7 @@ class RankResult:
         default_factory=list
     )  # of weights and optimizer state after each step, if asked for
     step_seconds: list[float] = field(default_factory=list)  # of each step taken here, without what is between steps
-    compute_seconds: list[float] = field(default_factory=list)  # of each of them: see comm's compute_clock.py
+    compute_seconds: list[float] = field(default_factory=list)  # of each of them: see comm's transports/cores.py
     seconds_without_core: list[float] = field(default_factory=list)  # of each: computing had to wait for a core
     micro_batch_seconds: list[float] = field(default_factory=list)  # per step: forward and backward of one micro-batch
     micro_batch_counts: list[int] = field(default_factory=list)  # per step: micro-batches that this rank ran

@@ -131,7 +131,7 @@ class Faults(StepHook):
     Args:
         faults: faults of all ranks.
         world: all ranks.
-        orders: the folder where more of them are ordered while the run goes on (orders.py); None for nowhere.
+        orders: the folder where more of them are ordered while the run goes on (``order``); None for nowhere.
     """
 
     def __init__(self, faults: Sequence[Fault], world: ProcessGroup, orders: str | None = None) -> None:
