@@ -1,0 +1,90 @@
+"""Marks: the few shapes that a picture is made of, each with keyframes on the story's clock.
+
+The stage is 1280 wide and 600 high, in pixels of a beamer of 1280 x 720; a browser scales it to any window. Time is in
+seconds at normal speed. Between two keyframes every number and every colour changes evenly.
+"""
+
+from dataclasses import dataclass, field
+
+WIDTH, HEIGHT = 1280, 600
+SMALLEST = 28  # pixels of type; the last row reads no less
+THEME = ("ink", "faint", "paper", "wrong", "right")  # colours that a page chooses for its background
+MOVING = ("x", "y", "w", "h", "fill", "opacity", "turn")  # what may change; all else of a mark stays
+
+
+@dataclass
+class Mark:
+    """A rectangle, a text or a line, and how it changes.
+
+    Args:
+        kind: "box", "text", "line" or "dot".
+        keys: (moment, what holds from then on), in the order of time; what a key leaves out stays as it is.
+        still: what never changes: text, size (of its type), anchor, stroke, width, points, round (of corners).
+        thing: the name of what it is, such as "rank 2's term of chunk b"; a pointer that rests on it shows it.
+    """
+
+    kind: str
+    keys: list[tuple[float, dict]]
+    still: dict = field(default_factory=dict)
+    thing: str = ""
+
+    def to(self, at: float, lasting: float = 0.0, **changes) -> "Mark":
+        """Hold still until ``at``, then change evenly; return the mark, so that changes can follow each other."""
+        last, now = self.keys[-1]
+        if wrong := changes.keys() - set(MOVING):
+            raise ValueError(f"a mark cannot change {', '.join(sorted(wrong))}: only {', '.join(MOVING)}")
+        if at < last - 1e-6:  # what begins when another change ends may be a rounding error early
+            raise ValueError(f"a change at {at:g} s begins before the last one ends, at {last:g} s")
+        at = max(at, last)
+        self.keys += [(at, now), (at + lasting, now | changes)]
+        return self
+
+    def enter(self, at: float, lasting: float = 0.3) -> "Mark":
+        """Be invisible before ``at``. Called first."""
+        self.keys[0] = (self.keys[0][0], self.keys[0][1] | {"opacity": 0})
+        return self.to(at, lasting, opacity=1)
+
+    def leave(self, at: float, lasting: float = 0.3) -> "Mark":
+        return self.to(at, lasting, opacity=0)
+
+    @property
+    def now(self) -> dict:
+        """What holds after the last change."""
+        return self.keys[-1][1]
+
+    def at(self, moment: float) -> dict:
+        """What holds at a moment."""
+        before = self.keys[0]
+        for key in self.keys:
+            if key[0] > moment:
+                share = (moment - before[0]) / (key[0] - before[0])
+                return {name: between(value, key[1][name], share) for name, value in before[1].items()}
+            before = key
+        return before[1]
+
+
+def between(one, other, share: float):
+    """The value at a share of the way from one to the other; a named colour changes in the middle."""
+    if isinstance(one, str):
+        if one == other or not (one.startswith("#") and other.startswith("#")):
+            return one if share < 0.5 else other
+        parts = ([int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in (one, other))
+        return "#" + "".join(f"{round(a + (b - a) * share):02X}" for a, b in zip(*parts, strict=True))
+    return one + (other - one) * share
+
+
+def box(x: float, y: float, w: float, h: float, fill: str = "faint", thing: str = "", **still) -> Mark:
+    """A rectangle with its upper left corner at (x, y)."""
+    return Mark("box", [(0.0, dict(x=x, y=y, w=w, h=h, fill=fill, opacity=1))], still, thing)
+
+
+def text(x: float, y: float, words: str, size: float = SMALLEST, fill: str = "ink", anchor: str = "middle", **still):
+    """Words, with (x, y) in the middle of their height, and at their start, middle or end as ``anchor`` says."""
+    still = {"text": words, "size": size, "anchor": anchor} | still
+    return Mark("text", [(0.0, dict(x=x, y=y, fill=fill, opacity=1))], still)
+
+
+def line(points, fill: str = "faint", width: float = 3, closed: bool = False, **still) -> Mark:
+    """A line through points (x, y); ``turn`` from 0 to 1 draws it from its start to its end."""
+    still = {"points": [(round(x, 1), round(y, 1)) for x, y in points], "width": width, "closed": closed} | still
+    return Mark("line", [(0.0, dict(x=0, y=0, fill=fill, opacity=1, turn=1))], still)
