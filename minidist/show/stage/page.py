@@ -2,9 +2,10 @@
 
 import base64
 import gzip
+import hashlib
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -14,23 +15,39 @@ from minidist.show.stage.marks import HEIGHT, WIDTH, Mark
 from minidist.show.stage.story import Story
 
 WEB = Path(__file__).parent / "web"
+NO_LINKS: Mapping[str, str] = {}
 
 
-def whole(title: str, stories: Sequence[Story], links: dict[str, str] | None = None) -> str:
+def whole(title: str, stories: Sequence[Story], first: int = 0, links: Mapping[str, str] = NO_LINKS) -> str:
     """The page.
 
     Args:
-        stories: in the order of the buttons; broken ones stand behind the right one of the same name.
+        stories: in the order of the buttons, the broken ones with the names of the right ones.
+        first: the number of the story that it begins with.
         links: "previous", "next" and "gallery" -> other pages, where there are any.
     """
-    data = {"width": WIDTH, "height": HEIGHT, "links": links or {}, "stories": [_story(story) for story in stories]}
-    packed = gzip.compress(json.dumps(data, separators=(",", ":")).encode(), mtime=0)
+    data = {"width": WIDTH, "height": HEIGHT, "links": dict(links), "first": first, "stories": list(map(_story, stories))}
     return Template(_file("stage.html")).substitute(
         TITLE=html.escape(title),
         STYLE=_file("stage.css"),
         SCRIPT=_file("stage.js"),
-        STORIES=base64.b64encode(packed).decode(),
+        STORIES=packed(json.dumps(data, separators=(",", ":"))),
     )
+
+
+def in_notebook(page: str, title: str, picture: bytes) -> str:
+    """What a notebook shows: the page in a frame of its own; without scripts, as on GitHub, a picture (a PNG file)."""
+    return Template(_file("notebook.html")).substitute(
+        NAME=hashlib.sha256(page.encode()).hexdigest()[:12],
+        TITLE=html.escape(title, quote=True),
+        PICTURE=base64.b64encode(picture).decode(),
+        PAGE=packed(page),
+    )
+
+
+def packed(text: str) -> str:
+    """A text compressed by gzip, in base64. The same text gives the same letters: there is no time stamp."""
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def _story(story: Story) -> dict:
@@ -41,8 +58,10 @@ def _story(story: Story) -> dict:
         "broken": story.broken,
         "code": list(story.code),
         "key": list((story.key or {}).items()),
-        "marks": [_mark(mark) for mark in story.marks],
+        "marks": [] if story.dials else [_mark(mark) for mark in story.marks],
         "beats": [asdict(beat) for beat in story.beats],
+        "dials": [asdict(dial) for dial in story.dials],
+        "variants": list(map(_story, story.variants)),
     }
 
 

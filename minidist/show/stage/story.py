@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from minidist.show.stage.marks import Mark
 
@@ -51,6 +52,20 @@ class Beat:
 
 
 @dataclass(frozen=True)
+class Dial:
+    """Something that the viewer sets, such as the bandwidth of a link.
+
+    Args:
+        values: the values in words, from the smallest on; a dozen or more.
+        start: the number of the value that it begins with.
+    """
+
+    name: str
+    values: tuple[str, ...]
+    start: int = 0
+
+
+@dataclass(frozen=True)
 class Story:
     """A run, or a part of one, as moving marks.
 
@@ -61,9 +76,10 @@ class Story:
         beats: at least one; the first is at the beginning.
         verdict: the outcome in a few words.
         broken: what bug was injected; "" if none was.
-        texts: for each beat, the picture as lines for a terminal.
         code: lines of the program, lit up by ``Beat.lines``.
         key: meaning -> colour.
+        dials: what the viewer sets.
+        variants: the story for every position of the dials, the last dial's first; this one is one of them.
     """
 
     name: str
@@ -72,9 +88,21 @@ class Story:
     beats: Sequence[Beat]
     verdict: str = ""
     broken: str = ""
-    texts: Sequence[Sequence[str]] = ()
     code: Sequence[str] = ()
     key: dict[str, str] | None = None
+    dials: Sequence[Dial] = ()
+    variants: Sequence["Story"] = ()
+
+    def __post_init__(self) -> None:
+        if [beat.at for beat in self.beats] != sorted({beat.at for beat in self.beats}) or self.beats[0].at != 0:
+            raise ValueError(f"the beats of {self.name!r} do not begin at 0, or do not follow each other")
+        if self.dials and len(self.variants) != prod(len(dial.values) for dial in self.dials):
+            raise ValueError(f"{self.name!r} needs a variant for every position of its dials")
+
+    def turned(self, positions: Sequence[int]) -> "Story":
+        """The variant with the dials at these positions."""
+        sizes = [len(dial.values) for dial in self.dials]
+        return self.variants[sum(at * prod(sizes[i + 1 :]) for i, at in enumerate(positions))] if sizes else self
 
     @property
     def ends(self) -> float:

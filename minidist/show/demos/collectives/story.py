@@ -71,7 +71,7 @@ def story(name: str, question: str, steps: Sequence[Step], says, right: Sequence
                 if state and frames.get((rank, chunk)) != state:
                     frames[rank, chunk] = state
                     x, y = slot(rank, chunk, ranks - 1)
-                    frame = box(x, y, block[1], block[0] * ranks, "#FFFFFF00", stroke=state, width=4)
+                    frame = box(x, y, block[1], block[0] * ranks, "none", stroke=state, width=4)
                     marks.append(frame.enter(at + MOVES, 0.2))
     values = [(0.0, "0")] + [(n * STEP - 0.3, f"{max(step.sent):.2f}".rstrip("0").rstrip(".")) for n, step in enumerate(steps) if n]
     marks += counter(1110, 250, "arrays sent\nby each GPU", values)

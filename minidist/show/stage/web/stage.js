@@ -7,11 +7,11 @@ async function unpack(text) {
   return JSON.parse(await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text());
 }
 
-const { stories, width, height, links } = await unpack($("stories").textContent);
+const { stories, width, height, links, first } = await unpack($("stories").textContent);
 const right = stories.filter((one) => !one.broken);
 const brokenOf = (story) => stories.find((one) => one.broken && one.name === story.name);
 const rightOf = (story) => right.find((one) => one.name === story.name);
-const colour = (name) => (name.startsWith("#") ? name : `var(--${name})`);
+const colour = (name) => (name.startsWith("#") || name === "none" ? name : `var(--${name})`);
 
 function element(name, attributes = {}, parent = null) {
   const made = document.createElementNS(SVG, name);
@@ -74,48 +74,89 @@ class Stage { // one svg with the marks of a story
 }
 
 const stage = new Stage($("stage")), beside = new Stage($("beside"));
-const state = { story: null, other: null, time: 0, beat: 0, playing: 0, asked: null, votes: [] };
+const state = { story: null, other: null, dials: [], time: 0, beat: -1, playing: 0, asked: null, done: new Set(), votes: new Map() };
+const turned = (story) => (story.dials.length
+  ? story.variants[story.dials.reduce((index, dial, i) => index * dial.values.length + (state.dials[i] ?? dial.start), 0)] : story);
 
-function show(story, { time = 0, other = null } = {}) {
+function make(tag, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(tag), properties);
+  made.append(...children);
+  return made;
+}
+
+function show(story, { time = 0, other = null, dials = story.dials.map((dial) => dial.start) } = {}) {
   stop();
-  Object.assign(state, { story, other });
-  stage.show(story);
-  if (other) beside.show(other);
-  $("beside").hidden = !other;
-  $("question").textContent = story.question;
+  close();
+  Object.assign(state, { story, other, dials, beat: -1 });
+  state.now = turned(story);
+  const bad = [state.now, other].find((one) => one?.broken);
+  stage.show(state.now);
+  if (other) beside.show(turned(other));
+  $("beside").toggleAttribute("hidden", !other);
+  $("question").textContent = state.now.question;
+  $("bug").textContent = bad ? `Broken${bad === other ? " (right)" : other ? " (left)" : ""}: ${bad.broken}.` : "";
+  $("bug").hidden = !bad;
   document.body.classList.toggle("broken", Boolean(story.broken));
   $("break").textContent = story.broken ? "fix it" : "break it";
-  $("break").disabled = !(story.broken ? rightOf(story) : brokenOf(story));
+  $("break").disabled = !twin(story);
+  $("compare").disabled = !twin(story) && right.length < 2;
   $("compare").setAttribute("aria-pressed", Boolean(other));
-  $("clock").max = story.beats.at(-1).at;
+  $("clock").max = state.now.beats.at(-1).at;
   for (const button of $("scenes").children) button.setAttribute("aria-pressed", button.textContent === story.name);
-  $("code").replaceChildren(...story.code.map((line) => Object.assign(document.createElement("li"), { textContent: line || " " })));
+  $("code").replaceChildren(...state.now.code.map((line) => make("li", { textContent: line || " " })));
+  $("key").replaceChildren(...state.now.key.map(([name, fill]) => {
+    const patch = make("i");
+    patch.style.background = colour(fill);
+    return make("span", {}, patch, name);
+  }));
+  showDials(story);
   goTo(time);
 }
 
+const twin = (story) => (story.broken ? rightOf(story) : brokenOf(story));
+
+function showDials(story) {
+  $("dials").hidden = !story.dials.length;
+  $("dials").replaceChildren(...story.dials.map((dial, i) => {
+    const input = make("input", { type: "range", min: 0, max: dial.values.length - 1, value: state.dials[i] });
+    input.setAttribute("aria-label", dial.name);
+    input.setAttribute("aria-valuetext", dial.values[state.dials[i]]);
+    input.oninput = () => {
+      const share = state.time / state.now.beats.at(-1).at, dials = state.dials.with(i, Number(input.value));
+      show(story, { dials, other: state.other });
+      goTo(share * state.now.beats.at(-1).at);
+      $("dials").children[i].querySelector("input").focus();
+    };
+    return make("label", {}, `${dial.name} `, input, make("output", { textContent: ` ${dial.values[state.dials[i]]}` }));
+  }));
+}
+
 function goTo(time) {
-  const { story } = state;
-  state.time = Math.max(0, Math.min(story.beats.at(-1).at, time));
+  const { beats } = state.now;
+  state.time = Math.max(0, Math.min(beats.at(-1).at, time));
   stage.at(state.time);
   if (state.other) beside.at(state.time);
   $("clock").value = state.time;
-  const beat = story.beats.findLastIndex((one) => one.at <= state.time + .001);
-  if (beat !== state.beat || !$("says").textContent) tell(beat);
+  const beat = beats.findLastIndex((one) => one.at <= state.time + .001);
+  if (beat !== state.beat) tell(beat);
 }
 
 function tell(beat) {
   state.beat = beat;
-  const { story } = state, { says, facts, lines, cue } = story.beats[beat], last = beat === story.beats.length - 1;
-  $("says").textContent = last && story.verdict ? `${says} ${story.verdict}` : says;
-  $("facts").replaceChildren(...Object.entries(facts ?? {}).flatMap(([name, value]) => [["dt", name], ["dd", value]].map(([tag, words]) =>
-    Object.assign(document.createElement(tag), { textContent: words }))));
-  $("verdict").textContent = story.broken ? `Broken: ${story.broken}.` : "";
+  const { story, now } = state, { says, facts, lines, cue } = now.beats[beat], last = beat === now.beats.length - 1;
+  const verdict = last && now.verdict ? [make("b", { textContent: ` ${now.verdict}`, className: now.broken ? "wrong" : "right" })] : [];
+  $("says").replaceChildren(says, ...verdict);
+  $("clock").setAttribute("aria-valuetext", says);
+  $("facts").replaceChildren(...Object.entries(facts ?? {}).flatMap(([name, value]) => [make("dt", { textContent: name }), make("dd", { textContent: value })]));
   $("cue").textContent = cue;
   [...$("code").children].forEach((line, i) => line.classList.toggle("lit", lines.includes(i)));
-  location.replace(`#${encodeURIComponent(story.name)}${story.broken ? "!" : ""}${state.other ? "+" : ""}@${beat}`);
+  history.replaceState(null, "", `#${encodeURIComponent(story.name)}${story.broken ? "!" : ""}${state.other ? "+" : ""}@${beat}`);
 }
 
-function stop() { cancelAnimationFrame(state.playing); state.playing = 0; }
+function stop() {
+  cancelAnimationFrame(state.playing);
+  state.playing = 0;
+}
 
 function playTo(end) { // the clock runs to the next beat, at the speed of the story
   stop();
@@ -128,86 +169,83 @@ function playTo(end) { // the clock runs to the next beat, at the speed of the s
   state.playing = requestAnimationFrame(tick);
 }
 
-function ask(question) {
-  state.asked = question;
-  state.votes = question.choices.map(() => 0);
-  $("asked").hidden = false;
+function ask(question, reveals) { // each click on a choice is a vote, for a class that raises hands
+  const votes = state.votes.get(question.text) ?? question.choices.map(() => 0);
+  state.votes.set(question.text, votes);
+  state.asked = { question, reveals };
   $("text").textContent = question.text;
-  $("reason").textContent = "";
-  $("reveal").hidden = true;
-  $("choices").replaceChildren(...question.choices.map((choice, i) => {
-    const item = document.createElement("li"), count = document.createElement("b");
-    item.append(choice, count);
-    item.onclick = () => vote(i);
-    return item;
-  }));
+  $("reason").textContent = reveals ? question.reason : "";
+  $("choices").replaceChildren(...question.choices.map((choice, i) => make("li",
+    { onclick: () => vote(i), className: reveals && i === question.answer ? "right" : "" },
+    make("span", { textContent: choice }), make("b", { textContent: votes[i] ? ` ${votes[i]}` : "" }))));
+  $("asked").hidden = false;
 }
 
 function vote(i) {
-  if (!state.asked || !(i in state.votes)) return;
-  state.votes[i] += 1;
-  $("choices").children[i].querySelector("b").textContent = ` ${state.votes[i]} ✋`;
+  const { question, reveals } = state.asked ?? {};
+  if (!question || reveals || i >= question.choices.length) return;
+  state.votes.get(question.text)[i] += 1;
+  ask(question, reveals);
 }
 
-function answer(question) {
-  ask(question);
-  $("choices").children[question.answer].className = "right";
-  $("reason").textContent = question.reason;
+function close() {
+  state.asked = null;
+  $("asked").hidden = true;
 }
 
-function onward() {
-  const { story, beat, time } = state, here = story.beats[beat];
-  if (state.playing) { stop(); goTo(story.beats[beat + 1]?.at ?? time); return; }
-  if (!$("asked").hidden) { $("asked").hidden = true; state.asked = null; }
-  else if (time >= here.at && here.asks && state.done !== here) { state.done = here; ask(here.asks); return; }
-  else if (time >= here.at && here.answers && state.done !== here) { state.done = here; answer(here.answers); return; }
-  if (story.beats[beat + 1]) playTo(story.beats[beat + 1].at);
+function onward() { // what is asked or answered here, then the clock to the next beat
+  const { now, beat, time, playing } = state, here = now.beats[beat], next = now.beats[beat + 1];
+  if (playing) { stop(); return goTo(next.at); }
+  if (state.asked) close();
+  else if ($("asking").checked && time <= here.at + .001) {
+    for (const [question, reveals] of [[here.answers, true], [here.asks, false]]) {
+      const name = question && `${reveals}${beat}${question.text}`;
+      if (question && !state.done.has(name)) { state.done.add(name); return ask(question, reveals); }
+    }
+  }
+  return next && playTo(next.at);
 }
 
 function backward() {
   stop();
-  $("asked").hidden = true;
-  state.done = null;
-  const { story, time } = state;
-  goTo(story.beats.findLast((one) => one.at < time - .001)?.at ?? 0);
+  close();
+  goTo(state.now.beats.findLast((one) => one.at < state.time - .001)?.at ?? 0);
 }
 
-const breakIt = () => {
-  const other = state.story.broken ? rightOf(state.story) : brokenOf(state.story);
-  if (other) show(other, { time: state.time, other: state.other && state.story });
-};
-const compare = () => {
-  const other = state.story.broken ? rightOf(state.story) : brokenOf(state.story) ?? right.find((one) => one !== state.story);
-  show(state.story, { time: state.time, other: state.other ? null : other });
-};
-const evidence = () => {
-  $("evidence").hidden = !$("evidence").hidden;
-  $("more").setAttribute("aria-expanded", !$("evidence").hidden);
-};
-const theme = () => document.documentElement.classList.toggle("dark");
+const breakIt = () => twin(state.story)
+  && show(twin(state.story), { time: state.time, other: state.other && state.story, dials: twin(state.story).dials.length ? state.dials : [] });
+const following = () => right[(right.findIndex((one) => one.name === state.story.name) + 1) % right.length];
+const compare = () => show(state.story, { time: state.time, other: state.other ? null : twin(state.story) ?? following(), dials: state.dials });
+const dark = () => document.documentElement.classList.toggle("dark");
+const jump = (time) => { stop(); close(); goTo(time); };
+const follow = (where) => links[where] && location.assign(links[where]);
 
-Object.assign($("next"), { onclick: onward });
-Object.assign($("back"), { onclick: backward });
-Object.assign($("break"), { onclick: breakIt });
-Object.assign($("compare"), { onclick: compare });
-Object.assign($("more"), { onclick: evidence });
-Object.assign($("theme"), { onclick: theme });
-$("clock").oninput = () => { stop(); goTo(Number($("clock").value)); };
-const KEYS = { " ": onward, ArrowRight: onward, ArrowLeft: backward, b: breakIt, c: compare, e: evidence, d: theme,
-  s: () => show(right[(right.findIndex((one) => one.name === state.story.name) + 1) % right.length]),
-  Home: () => goTo(0), End: () => goTo(Infinity) };
+function evidence() {
+  $("panel").hidden = !$("panel").hidden;
+  $("evidence").setAttribute("aria-expanded", !$("panel").hidden);
+}
+
+for (const [id, action] of Object.entries({ next: onward, back: backward, break: breakIt, compare, evidence })) $(id).onclick = action;
+$("clock").oninput = () => jump(Number($("clock").value));
+const KEYS = { b: breakIt, c: compare, e: evidence, d: dark, s: () => show(following()), q: () => { $("asking").click(); close(); },
+  f: () => (document.fullscreenElement ? document.exitFullscreen() : document.documentElement.requestFullscreen()),
+  "<": () => follow("previous"), ">": () => follow("next"), g: () => follow("gallery") };
+const MOVES = { " ": onward, ArrowRight: onward, PageDown: onward, ArrowLeft: backward, PageUp: backward, Home: () => jump(0),
+  End: () => jump(Infinity), Escape: () => (state.asked ? close() : $("panel").hidden || evidence()) };
 addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || (event.target.matches("input[type=range]") && event.key.startsWith("Arrow"))) return;
+  const action = MOVES[event.key] ?? ($("keys").checked ? KEYS[event.key] : null);
+  if (event.key === " " && event.target.matches("button, input[type=checkbox]")) return;
   if (/^[1-6]$/.test(event.key) && state.asked) vote(Number(event.key) - 1);
-  else if (KEYS[event.key]) { event.preventDefault(); KEYS[event.key](); }
+  else if (action) { event.preventDefault(); action(); }
 });
 
-$("scenes").replaceChildren(...right.map((story) => Object.assign(document.createElement("button"),
-  { textContent: story.name, onclick: () => show(story) })));
+$("scenes").replaceChildren(...right.map((story) => make("button", { textContent: story.name, onclick: () => show(story) })));
 $("scenes").hidden = right.length < 2;
-if (matchMedia("(prefers-color-scheme: dark)").matches) theme();
+$("links").replaceChildren(...Object.entries(links).map(([name, href]) => make("a", { textContent: name, href })));
+if (matchMedia("(prefers-color-scheme: dark)").matches) dark();
 
 const [, name, bad, two, beat] = decodeURIComponent(location.hash).match(/^#(.*?)(!?)(\+?)@(\d+)$/) ?? [];
-const wanted = right.find((one) => one.name === name) ?? right[0], chosen = bad ? brokenOf(wanted) ?? wanted : wanted;
-show(chosen, { time: chosen.beats[beat]?.at ?? 0, other: two ? (bad ? wanted : brokenOf(wanted)) : null });
+const wanted = right.find((one) => one.name === name), chosen = wanted ? (bad && brokenOf(wanted)) || wanted : stories[first];
+show(chosen, { time: turned(chosen).beats[beat]?.at ?? 0, other: two ? twin(chosen) ?? following() : null });
 document.body.dataset.ready = "yes";

@@ -1,0 +1,62 @@
+"""What a demonstration returns: its stories, right and broken, and the forms to show them in."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from minidist.show.notebook import png
+from minidist.show.stage import page, still
+from minidist.show.stage.story import Story
+
+
+@dataclass(frozen=True, repr=False)
+class Animation:
+    """The stories of a demonstration. Jupyter displays it as a player.
+
+    Args:
+        name: name of the demonstration on the command line.
+        title: what it shows.
+        scenes: the right runs, and the broken ones, each with the name of the right one that it belongs to.
+        logs: what each rank traced in the run of the first scene, for Perfetto.
+    """
+
+    name: str
+    title: str
+    scenes: tuple[Story, ...]
+    logs: Sequence[list] = ()
+
+    def __repr__(self) -> str:
+        return f"<animation {self.name}: {', '.join(story.name for story in self.right)}; and broken runs>"
+
+    @property
+    def right(self) -> tuple[Story, ...]:
+        return tuple(story for story in self.scenes if not story.broken)
+
+    def find(self, name: str | None = None, broken: bool = False) -> Story:
+        """The story of this name, or the first one, or the run that the bug spoils in its place.
+
+        Raises:
+            ValueError: if there is none, naming those that there are.
+        """
+        those = [story for story in self.scenes if bool(story.broken) == broken]
+        for story in those:
+            if name in (None, story.name):
+                return story
+        what = "broken scene" if broken else "scene"
+        raise ValueError(f"{self.name} has no {what} {name!r}: choose from {', '.join(repr(one.name) for one in those)}")
+
+    def twin(self, story: Story) -> Story | None:
+        """The broken run of a right one, the right run of a broken one; None if the bug cannot be shown there."""
+        return next((one for one in self.scenes if one.name == story.name and bool(one.broken) != bool(story.broken)), None)
+
+    def html(self, first: Story | None = None, links: Mapping[str, str] = page.NO_LINKS) -> str:
+        """A page that needs no network and begins with a story; arguments as in ``page.whole``."""
+        return page.whole(self.title, self.scenes, self.scenes.index(first) if first else 0, links)
+
+    def figure(self):
+        """A matplotlib Figure of the first and the last beat of every scene."""
+        return still.sheet(self.scenes, [0, 1, -1])
+
+    def _repr_html_(self) -> str:
+        first = self.scenes[0]
+        stills = [story for story in (first, self.twin(first)) if story]
+        return page.in_notebook(self.html(), self.title, png(still.sheet(stills, [0, 1, -1]), 56))

@@ -1,0 +1,73 @@
+"""A walk through an animation: the clock, the beats, the questions. Without a screen; stage.js does the same in a page."""
+
+from minidist.show.stage.animation import Animation
+from minidist.show.stage.story import Question, Story
+
+
+class Lecture:
+    """Where a lecture is.
+
+    Attributes:
+        story: the one that is shown.
+        time: the moment on its clock.
+        question: the open one, if any; the audience votes until it is revealed.
+        votes: hands for each of its choices.
+        revealed: whether its answer is shown.
+    """
+
+    def __init__(self, animation: Animation, story: Story) -> None:
+        self.animation = animation
+        self.show(story)
+
+    def show(self, story: Story, time: float = 0.0) -> None:
+        """Show a story at a moment."""
+        self.story = story
+        self.asked: set[tuple[int, bool]] = set()
+        self.go(time)
+
+    def go(self, time: float) -> None:
+        """Set the clock; a question that is open is closed."""
+        self.time = min(max(0.0, time), self.story.ends)
+        self.question: Question | None = None
+        self.votes, self.revealed = [], False
+
+    @property
+    def beat(self) -> int:
+        """The number of the last beat that has come."""
+        return max(i for i, beat in enumerate(self.story.beats) if beat.at <= self.time + 1e-6)
+
+    def onward(self) -> float | None:
+        """Open what is asked or answered here, or close it; return the moment to which the clock is to run, if it is."""
+        if self.question is not None:
+            self.go(self.time)
+        else:
+            number, beat = self.beat, self.story.beats[self.beat]
+            for reveals, question in ((True, beat.answers), (False, beat.asks)):
+                if question and self.time <= beat.at + 1e-6 and (number, reveals) not in self.asked:
+                    self.asked.add((number, reveals))
+                    self.question, self.revealed, self.votes = question, reveals, [0] * len(question.choices)
+                    return None
+        later = self.story.beats[self.beat + 1 :]
+        return later[0].at if later else None
+
+    def back(self) -> None:
+        """Go to the beat before."""
+        before = [beat.at for beat in self.story.beats if beat.at < self.time - 1e-6]
+        self.go(before[-1] if before else 0.0)
+
+    def vote(self, number: int) -> None:
+        """Count a hand for a choice, from 0 on."""
+        if self.question is not None and not self.revealed and number < len(self.votes):
+            self.votes[number] += 1
+
+    def break_it(self) -> bool:
+        """Show this moment with the bug, or without it again; return whether there is such a run."""
+        twin = self.animation.twin(self.story)
+        if twin:
+            self.show(twin, self.time)
+        return twin is not None
+
+    def next_scene(self) -> None:
+        right = self.animation.right
+        number = next(i for i, story in enumerate(right) if story.name == self.story.name)
+        self.show(right[(number + 1) % len(right)])

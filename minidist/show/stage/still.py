@@ -1,0 +1,114 @@
+"""Moments of a story as pictures, by Matplotlib: a slide of one, a sheet of all beats, a GIF of the running clock."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from textwrap import fill
+
+from minidist.show.palette import PAPER
+from minidist.show.stage.marks import HEIGHT, WIDTH
+from minidist.show.stage.story import Beat, Story
+
+INCHES = 13.333  # the width of a slide of 16:9
+POINTS = 72 * INCHES / WIDTH  # of a pixel of the stage
+PER_ROW = 3
+FRAMES = 12  # of a GIF, each second
+PAUSE = 1.5  # seconds at every beat of a GIF
+
+
+def draw(axes, story: Story, moment: float, points: float = POINTS) -> None:
+    """Draw the stage at a moment into Matplotlib axes; ``points`` is how many a pixel of the stage is wide there."""
+    from matplotlib.patches import FancyBboxPatch, PathPatch, Rectangle
+    from matplotlib.path import Path as Way
+
+    axes.set(xlim=(0, WIDTH), ylim=(HEIGHT, 0), aspect="equal")
+    axes.axis("off")
+    for order, mark in enumerate(story.marks):
+        now, still = mark.at(moment), mark.still
+        if not now["opacity"]:
+            continue
+        colour, look = PAPER.get(now["fill"], now["fill"]), {"alpha": now["opacity"], "zorder": order}
+        if mark.kind == "text":
+            weight = "bold" if still.get("weight", 500) > 600 else "normal"
+            at = {"start": "left", "middle": "center", "end": "right"}[still["anchor"]]
+            axes.text(now["x"], now["y"], still["text"], ha=at, va="center", fontsize=still["size"] * points * 0.92,
+                      color=colour, weight=weight, **look)  # fmt: skip
+        elif mark.kind == "line":
+            way = [(x + now["x"], y + now["y"]) for x, y in still["points"]]
+            way = way[: max(1, round(now["turn"] * len(way)))] + way[:1] * still["closed"]
+            axes.add_patch(PathPatch(Way(way), fill=False, edgecolor=colour, linewidth=still["width"] * points, **look))
+        else:
+            edge = {"linewidth": 0}
+            if stroke := still.get("stroke"):
+                edge = {"linewidth": still.get("width", 3) * points, "edgecolor": PAPER.get(stroke, stroke)}
+            corner, size = (now["x"], now["y"]), (now["w"], now["h"])
+            if still.get("round"):
+                shape = f"round,pad=0,rounding_size={still['round']}"
+                axes.add_patch(FancyBboxPatch(corner, *size, boxstyle=shape, facecolor=colour, **edge, **look))
+            else:
+                axes.add_patch(Rectangle(corner, *size, facecolor=colour, **edge, **look))
+
+
+def slide(story: Story, beat: int):
+    """A matplotlib Figure of 16:9 with the question above and the sentence of the beat below."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(INCHES, 7.5))
+    draw(figure.add_axes((0, 0.1, 1, 600 / 720)), story, story.beats[beat].at)
+    figure.text(0.5, 0.96, _heading(story), ha="center", va="center", fontsize=26, weight="bold", color=PAPER["ink"])
+    figure.text(0.5, 0.05, fill(_says(story, beat), 90), ha="center", va="center", fontsize=22, color=PAPER["ink"])
+    return figure
+
+
+def sheet(stories: Sequence[Story], beats: Sequence[int] | None = None):
+    """A matplotlib Figure of the beats of stories, each story under its question; all beats, or those of the numbers."""
+    from matplotlib.figure import Figure
+
+    chosen = [[i for i in beats or range(len(story.beats)) if i < len(story.beats)] for story in stories]
+    rows = [-(-len(numbers) // PER_ROW) for numbers in chosen]
+    width = INCHES / PER_ROW
+    figure = Figure(figsize=(INCHES, sum(rows) * (width * HEIGHT / WIDTH + 0.5) + 0.4 * len(stories)), layout="constrained")
+    parts = figure.subfigures(len(stories), 1, height_ratios=rows, squeeze=False)[:, 0]
+    for part, story, numbers, count in zip(parts, stories, chosen, rows, strict=True):
+        part.suptitle(_heading(story), fontsize=14, weight="bold")
+        panels = part.subplots(count, PER_ROW, squeeze=False).flat
+        for axes in panels:
+            axes.axis("off")
+        for axes, beat in zip(part.axes, numbers, strict=False):
+            draw(axes, story, story.beats[beat].at, POINTS / PER_ROW)
+            axes.set_title(fill(_says(story, beat), 60), fontsize=9)
+    return figure
+
+
+def gif(story: Story, path: Path) -> None:
+    """Write the running clock as an animated picture; it rests at every beat."""
+    from matplotlib.animation import FuncAnimation, PillowWriter
+    from matplotlib.figure import Figure
+
+    moments: list[tuple[float, Beat]] = []
+    for beat, after in zip(story.beats, [*story.beats[1:], None], strict=True):
+        moments += [(beat.at, beat)] * round(PAUSE * FRAMES)
+        count = round((after.at - beat.at) * FRAMES) if after else 0
+        moments += [(beat.at + i / FRAMES, beat) for i in range(1, count)]
+    figure = Figure(figsize=(8, 4.5), dpi=100)
+    axes = figure.add_axes((0, 0.1, 1, 600 / 720))
+
+    def show(number: int):
+        moment, beat = moments[number]
+        axes.clear()
+        draw(axes, story, moment, 72 * 8 / WIDTH)
+        for text in list(figure.texts):
+            text.remove()
+        figure.text(0.5, 0.96, _heading(story), ha="center", va="center", fontsize=14, weight="bold")
+        figure.text(0.5, 0.05, fill(beat.says, 90), ha="center", va="center", fontsize=12)
+        return ()
+
+    FuncAnimation(figure, show, len(moments), blit=False).save(path, PillowWriter(fps=FRAMES))
+
+
+def _heading(story: Story) -> str:
+    return f"Broken: {story.broken}" if story.broken else story.question
+
+
+def _says(story: Story, beat: int) -> str:
+    last = beat == len(story.beats) - 1
+    return f"{story.beats[beat].says} {story.verdict}".strip() if last else story.beats[beat].says

@@ -1,0 +1,181 @@
+"""An animation in a terminal: a player with the page's keys, or its beats one below the other in a file or a pipe."""
+
+from rich.console import Console
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding
+from textual.widgets import Static
+
+from minidist.show.stage.animation import Animation
+from minidist.show.stage.characters import picture
+from minidist.show.stage.lecture import Lecture
+from minidist.show.stage.story import Story
+
+RATE = 15  # pictures a second, while the clock runs
+PRINTED = 80, 22  # columns and lines of a printed picture
+KEYS = "space on   ← back   s scene   b break   e evidence   n notes   d questions   q quit"
+
+
+def play(animation: Animation, story: Story) -> Story:
+    """Show the player, beginning with this story, until the user quits; return the last story shown."""
+    player = Player(animation, story)
+    player.run()
+    return player.lecture.story
+
+
+class Player(App):
+    """The question above, the stage, and below it what has happened."""
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    Static { padding: 0 1; }
+    #stage { height: 1fr; padding: 0; }
+    #keys { height: 1; background: $panel; }
+    """
+    BINDINGS = [  # noqa: RUF012  Textual declares it so
+        Binding("space,right,pagedown", "onward"),
+        Binding("left,pageup", "back"),
+        Binding("home", "go(0)"),
+        Binding("end", "go(999999)"),
+        Binding("b", "break_it"),
+        Binding("s", "next_scene"),
+        Binding("e", "open('evidence')"),
+        Binding("n", "open('notes')"),
+        *(Binding(str(digit), f"vote({digit})") for digit in range(1, 7)),
+        Binding("q,escape", "quit"),
+    ]
+
+    def __init__(self, animation: Animation, story: Story) -> None:
+        super().__init__()
+        self.lecture = Lecture(animation, story)
+        self.opened: set[str] = set()
+        self.timer = None
+
+    def compose(self) -> ComposeResult:
+        for part in ("title", "stage", "says", "asked", "more", "keys"):
+            yield Static(id=part, markup=False)
+
+    def on_mount(self) -> None:
+        self.update_all()
+
+    def on_resize(self) -> None:
+        self.update_all()
+
+    def update_all(self) -> None:
+        """Show the moment, and whatever is open."""
+        lecture, story = self.lecture, self.lecture.story
+        beat = story.beats[lecture.beat]
+        notes = Text(beat.cue, "italic") if "notes" in self.opened else Text()
+        parts = {
+            "title": title(story),
+            "says": says(story, lecture.beat),
+            "asked": asked(lecture),
+            "more": Text("\n").join(filter(None, (evidence(story, lecture.beat, self.size.width) if "evidence" in self.opened else None, notes))),
+            "keys": Text(KEYS),
+        }  # fmt: skip
+        lines = 0
+        for name, text in parts.items():
+            part = self.query_one(f"#{name}", Static)
+            part.update(text)
+            part.display = bool(text.plain)
+            lines += sum(max(1, -(-len(line) // (self.size.width - 2))) for line in text.plain.split("\n")) * part.display
+        room = max(4, self.size.height - lines)
+        self.query_one("#stage", Static).update(picture(story, lecture.time, self.size.width, room, not self.no_color))
+
+    def action_onward(self) -> None:
+        if self.timer is not None:
+            self.stop(self.until)
+        else:
+            self.until = self.lecture.onward()
+            if self.until is not None:
+                self.timer = self.set_interval(1 / RATE, self.tick)
+        self.update_all()
+
+    def tick(self) -> None:
+        """Move the clock by a picture."""
+        time = self.lecture.time + 1 / RATE
+        if time >= self.until:
+            self.stop(self.until)
+        else:
+            self.lecture.go(time)
+        self.update_all()
+
+    def stop(self, at: float | None = None) -> None:
+        """Stop the clock."""
+        if self.timer is not None:
+            self.timer.stop()
+            self.timer = None
+        if at is not None:
+            self.lecture.go(at)
+
+    def action_back(self) -> None:
+        self.stop()
+        self.lecture.back()
+        self.update_all()
+
+    def action_go(self, time: float) -> None:
+        self.stop(time)
+        self.update_all()
+
+    def action_break_it(self) -> None:
+        self.stop()
+        if not self.lecture.break_it():
+            self.notify("there is nothing to break in this scene", timeout=3)
+        self.update_all()
+
+    def action_next_scene(self) -> None:
+        self.stop()
+        self.lecture.next_scene()
+        self.update_all()
+
+    def action_open(self, what: str) -> None:
+        """Open a panel, or close it."""
+        self.opened ^= {what}
+        self.update_all()
+
+    def action_vote(self, digit: int) -> None:
+        self.lecture.vote(digit - 1)
+        self.update_all()
+
+
+def title(story: Story) -> Text:
+    return Text.assemble(("Broken: ", "bold red"), (story.question, "bold")) if story.broken else Text(story.question, "bold")
+
+
+def says(story: Story, beat: int) -> Text:
+    last = beat == len(story.beats) - 1 and story.verdict
+    return Text.assemble(story.beats[beat].says, (f" {story.verdict}" if last else "", "red" if story.broken else "green"))
+
+
+def asked(lecture: Lecture) -> Text:
+    """The open question with its choices, and its answer when it is revealed."""
+    question = lecture.question
+    if question is None:
+        return Text()
+    lines = [Text(question.text, "bold")]
+    for number, choice in enumerate(question.choices):
+        right = lecture.revealed and number == question.answer
+        hands = f"   {lecture.votes[number]} for it" if lecture.votes[number] else ""
+        lines.append(Text(f"  {number + 1}  {choice}{hands}", "bold green" if right else ""))
+    return Text("\n").join([*lines, Text(question.reason)] if lecture.revealed else lines)
+
+
+def evidence(story: Story, beat: int, width: int) -> Text:
+    """The figures of a beat, the bug, and the lines of the program that have run."""
+    now = story.beats[beat]
+    lines = [Text("   ".join(f"{name}: {value}" for name, value in (now.facts or {}).items()))]
+    lines += [Text(f"bug: {story.broken}", "red")] if story.broken else []
+    lines += [Text(line, "bold" if i in now.lines else "dim") for i, line in enumerate(story.code)]
+    return Text("\n").join(lines)
+
+
+def print_animation(animation: Animation, story: Story, console: Console) -> None:
+    """Print a story's beats, each with its picture."""
+    console.print(title(story))
+    for number, beat in enumerate(story.beats):
+        console.print(f"\n── {number} of {len(story.beats) - 1} ──", markup=False)
+        console.print(picture(story, beat.at, *PRINTED, console.color_system is not None), soft_wrap=True)
+        console.print(says(story, number))
+        console.print(evidence(story, number, console.width))
+    others = [f"--scene {one.name!r}" for one in animation.right if one.name != story.name] + ["--break"] * (not story.broken)
+    console.print(Text(f"\nalso: {', '.join(others)}", "dim"), soft_wrap=True)
