@@ -47,7 +47,7 @@ DEMONSTRATIONS = {
     )
     for demonstration in (
         _collective(kinds.BROADCAST, "rank 0's array on every rank: tree, naive, ring"),
-        _collective(kinds.RING, "the ring all-reduce, chunk by chunk"),
+        _collective(kinds.ALL_REDUCE, "the ring all-reduce, chunk by chunk"),
         _collective(kinds.REDUCE_SCATTER, "one chunk of the sum on each rank"),
         _collective(kinds.ALL_GATHER, "every rank's chunk on every rank"),
         _collective(kinds.ALL_TO_ALL, "a different chunk from every rank to every other"),

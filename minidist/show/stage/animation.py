@@ -42,11 +42,15 @@ class Animation:
             if name in (None, story.name):
                 return story
         what = "broken scene" if broken else "scene"
-        raise ValueError(f"{self.name} has no {what} {name!r}: choose from {', '.join(repr(one.name) for one in those)}")
+        raise ValueError(
+            f"{self.name} has no {what} {name!r}: choose from {', '.join(repr(one.name) for one in those)}"
+        )
 
     def twin(self, story: Story) -> Story | None:
         """The broken run of a right one, the right run of a broken one; None if the bug cannot be shown there."""
-        return next((one for one in self.scenes if one.name == story.name and bool(one.broken) != bool(story.broken)), None)
+        return next(
+            (one for one in self.scenes if one.name == story.name and bool(one.broken) != bool(story.broken)), None
+        )
 
     def html(self, first: Story | None = None, links: Mapping[str, str] = page.NO_LINKS) -> str:
         """A page that needs no network and begins with a story; arguments as in ``page.whole``."""

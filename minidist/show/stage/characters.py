@@ -50,6 +50,8 @@ class _Board:
                     self.pixels[y][x] = shown
                     if y % 2 == 0:
                         self.letters.pop((y // 2, x), None)
+        if "text" in mark.still and len(mark.still["text"]) < right - left:
+            self._write((left + right) // 2, (top + bottom) // 4, mark.still["text"], "ink")
         if "stroke" in mark.still:
             self._frame(left, top // 2, right - 1, (bottom - 1) // 2, mark.still["stroke"])
 
@@ -60,9 +62,7 @@ class _Board:
         for y in range(top + 1, bottom):
             self._letter(y, left, CORNERS[5], colour)
             self._letter(y, right, CORNERS[5], colour)
-        for corner, (y, x) in zip(
-            CORNERS, ((top, left), (top, right), (bottom, left), (bottom, right)), strict=False
-        ):
+        for corner, (y, x) in zip(CORNERS, ((top, left), (top, right), (bottom, left), (bottom, right)), strict=False):
             self._letter(y, x, corner, colour)
 
     def _letter(self, line: int, column: int, letter: str, colour: str) -> None:
@@ -70,11 +70,13 @@ class _Board:
             self.letters[line, column] = letter, colour
 
     def text(self, mark: Mark, now: dict) -> None:
-        words = mark.still["text"]
         column, pixel = self._place(now["x"], now["y"])
-        column -= {"start": 0, "middle": len(words) // 2, "end": len(words)}[mark.still["anchor"]]
+        self._write(column, pixel // 2, mark.still["text"], now["fill"], mark.still["anchor"])
+
+    def _write(self, column: int, line: int, words: str, colour: str, anchor: str = "middle") -> None:
+        column -= {"start": 0, "middle": len(words) // 2, "end": len(words)}[anchor]
         for i, letter in enumerate(words):
-            self._letter(pixel // 2, column + i, letter, now["fill"])
+            self._letter(line, column + i, letter, colour)
 
     def line(self, mark: Mark, now: dict) -> None:
         points = [(x + now["x"], y + now["y"]) for x, y in mark.still["points"]]

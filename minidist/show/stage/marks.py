@@ -19,7 +19,8 @@ class Mark:
     Args:
         kind: "box", "text", "line" or "dot".
         keys: (moment, what holds from then on), in the order of time; what a key leaves out stays as it is.
-        still: what never changes: text, size (of its type), anchor, stroke, width, points, round (of corners).
+        still: what never changes: text, size (of its type), anchor, weight, stroke, width, points, closed, round (of
+            corners), sign (a character for a terminal without colours). A box has its text in its middle.
         thing: the name of what it is, such as "rank 2's term of chunk b"; a pointer that rests on it shows it.
     """
 
@@ -74,7 +75,9 @@ def between(one, other, share: float):
 
 
 def box(x: float, y: float, w: float, h: float, fill: str = "faint", thing: str = "", **still) -> Mark:
-    """A rectangle with its upper left corner at (x, y)."""
+    """A rectangle with its upper left corner at (x, y). ``text`` stands in its middle; "none" fills nothing."""
+    if "text" in still:
+        still = {"size": SMALLEST} | still
     return Mark("box", [(0.0, dict(x=x, y=y, w=w, h=h, fill=fill, opacity=1))], still, thing)
 
 

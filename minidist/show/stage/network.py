@@ -1,69 +1,96 @@
-"""Ranks as boxes on a rail, a tree or a fan, and what travels between them."""
+"""GPUs as boxes on a ring, in a tree or a fan, and what travels between them."""
 
-from math import atan2, cos, pi, sin
+from math import cos, pi, sin
 
 from minidist.show.stage.marks import SMALLEST, Mark, box, line, text
 
+WAY = 8  # straight pieces of a way along the ring
+Place = tuple[float, float]
+
 
 class Network:
-    """Where the ranks stand, and the ways between them.
+    """Boxes, the ways between them, and what travels.
 
     Args:
-        ranks: how many.
-        size: (width, height) of a rank's box.
-        center, radius: of the ellipse that a ring's ranks stand on: (x, y) and (x, y).
-        places: the middle of each rank's box, where they do not stand on a ring.
-        names: of the ranks.
+        size: (width, height) of a box.
+        places: the middle of each box.
+        links: the pairs of boxes between which a line is drawn, where there is no ring.
+        names: of the boxes.
     """
 
-    def __init__(self, ranks: int, size, center, radius=None, places=None, names: str = "GPU {}") -> None:
-        self.size, self.center, self.radius = size, center, radius
-        angles = [2 * pi * rank / ranks - pi / 2 for rank in range(ranks)]
-        ring = [(center[0] + radius[0] * cos(a), center[1] + radius[1] * sin(a)) for a in angles] if radius else None
-        self.places = places or ring
-        self.on_ring = places is None
-        w, h = size
+    ring: tuple[Place, Place] | None = None  # the middle and the radii of an ellipse on which all travel
+
+    def __init__(self, size: Place, places: list[Place], links=(), names: str = "GPU {}") -> None:
+        self.places, (wide, high) = places, size
+        self.ways = [line([places[one], places[other]], width=8) for one, other in links]
         self.boxes = [
-            box(x - w / 2, y - h / 2, w, h, "paper", f"{names.format(rank)}", stroke="ink", round=10)
-            for rank, (x, y) in enumerate(self.places)
+            box(x - wide / 2, y - high / 2, wide, high, "paper", names.format(rank), stroke="ink", round=10)
+            for rank, (x, y) in enumerate(places)
         ]
-        self.names = [
-            text(x, y + h / 2 - SMALLEST * 0.62, names.format(rank)) for rank, (x, y) in enumerate(self.places)
-        ]
+        self.names = [text(x, y + high / 2 - SMALLEST * 0.62, names.format(i)) for i, (x, y) in enumerate(places)]
+
+    @classmethod
+    def on_ring(cls, ranks: int, size: Place, area) -> "Network":
+        """Rank 0 at the top, the others clockwise. ``area``: (x, y, width, height) of the whole."""
+        x, y, wide, high = area
+        center, radii = (x + wide / 2, y + high / 2), ((wide - size[0]) / 2 - 6, (high - size[1]) / 2 - 6)
+        made = cls(size, [_around(center, radii, 2 * pi * rank / ranks) for rank in range(ranks)])
+        made.ring = center, radii
+        made.ways = [line([_around(center, radii, 2 * pi * i / 120) for i in range(120)], width=14, closed=True)]
+        return made
+
+    @classmethod
+    def in_fan(cls, ranks: int, size: Place, area) -> "Network":
+        """Rank 0 on the left, the others on the right, in two columns if they are many."""
+        x, y, wide, high = area
+        columns = 1 if ranks <= 4 else 2
+        rows = -(-(ranks - 1) // columns)
+        places = [(x + size[0] / 2 + 6, y + high / 2)]
+        for rank in range(ranks - 1):
+            right = x + wide - size[0] / 2 - 6 - (rank % columns) * (size[0] + 60)
+            places.append((right, y + high * (rank // columns + 0.5) / rows))
+        return cls(size, places, [(0, rank) for rank in range(1, ranks)])
+
+    @classmethod
+    def in_tree(cls, ranks: int, size: Place, area) -> "Network":
+        """A binomial tree: each rank is below the one that it receives from, on the level of that step."""
+        x, y, wide, high = area
+        levels = (ranks - 1).bit_length()
+        places = []
+        for rank in range(ranks):
+            turned = sum((rank >> bit & 1) / 2 ** (bit + 1) for bit in range(levels))  # so that no two links cross
+            across = turned / (1 - 0.5**levels)  # from 0 to 1
+            down = rank.bit_length() / max(1, levels)
+            places.append(
+                (
+                    x + size[0] / 2 + 6 + across * (wide - size[0] - 12),
+                    y + size[1] / 2 + 4 + down * (high - size[1] - 8),
+                )
+            )
+        return cls(size, places, [(rank - (1 << rank.bit_length() - 1), rank) for rank in range(1, ranks)])
 
     def marks(self) -> list[Mark]:
-        """The rail and the ranks, below whatever travels."""
-        rail = []
-        if self.on_ring:
-            steps = [2 * pi * i / 120 for i in range(120)]
-            (x, y), (rx, ry) = self.center, self.radius
-            rail = [line([(x + rx * cos(a), y + ry * sin(a)) for a in steps], width=14, closed=True)]
-        return [*rail, *self.boxes, *self.names]
+        """The ways and the boxes, below whatever travels."""
+        return [*self.ways, *self.boxes, *self.names]
 
-    def travel(self, mark: Mark, source: int, destination: int, to: tuple[float, float], at: float, lasting: float):
-        """Move a mark from the rank that it is at to a place at another one: along the rail, if there is one."""
-        x, y = mark.now["x"], mark.now["y"]
-        if not self.on_ring:
-            return mark.to(at, lasting, x=to[0], y=to[1])
-        (cx, cy), (rx, ry) = self.center, self.radius
-        ends = []
-        for rank in (source, destination):
-            px, py = self.places[rank]
-            ends.append(atan2((py - cy) / ry, (px - cx) / rx))
-        turn = (ends[1] - ends[0]) % (2 * pi)
-        turn = turn if turn <= pi + 1e-9 else turn - 2 * pi  # the shorter way
-        count = 8
-        sx, sy = self.places[source]
-        dx, dy = self.places[destination]
-        for i in range(1, count + 1):  # its distance from the rank's middle changes evenly on the way
-            share = i / count
-            angle = ends[0] + turn * share
-            off_x = (x - sx) * (1 - share) + (to[0] - dx) * share
-            off_y = (y - sy) * (1 - share) + (to[1] - dy) * share
-            mark.to(
-                at + lasting * (i - 1) / count,
-                lasting / count,
-                x=cx + rx * cos(angle) + off_x,
-                y=cy + ry * sin(angle) + off_y,
-            )
-        return mark
+    def travel(self, mark: Mark, source: int, destination: int, to: Place, at: float, lasting: float) -> None:
+        """Move a mark from where it is, in one box, to a place in another one: along the ring, if there is one."""
+        start, ranks = (mark.now["x"], mark.now["y"]), len(self.places)
+        for i in range(1, WAY + 1 if self.ring else 2):
+            x, y = place = _between(start, to, i / WAY) if self.ring else to
+            if self.ring:
+                turn = (destination - source + ranks / 2) % ranks - ranks / 2 or ranks / 2  # the shorter way
+                here = _around(*self.ring, 2 * pi * (source + turn * i / WAY) / ranks)
+                straight = _between(self.places[source], self.places[destination], i / WAY)
+                x, y = (place[axis] + here[axis] - straight[axis] for axis in (0, 1))
+            pieces = WAY if self.ring else 1
+            mark.to(at + lasting * (i - 1) / pieces, lasting / pieces, x=x, y=y)
+
+
+def _around(center: Place, radii: Place, angle: float) -> Place:
+    """A place on an ellipse, clockwise from its top."""
+    return center[0] + radii[0] * sin(angle), center[1] - radii[1] * cos(angle)
+
+
+def _between(one: Place, other: Place, share: float) -> Place:
+    return one[0] + (other[0] - one[0]) * share, one[1] + (other[1] - one[1]) * share

@@ -26,7 +26,13 @@ def whole(title: str, stories: Sequence[Story], first: int = 0, links: Mapping[s
         first: the number of the story that it begins with.
         links: "previous", "next" and "gallery" -> other pages, where there are any.
     """
-    data = {"width": WIDTH, "height": HEIGHT, "links": dict(links), "first": first, "stories": list(map(_story, stories))}
+    data = {
+        "width": WIDTH,
+        "height": HEIGHT,
+        "links": dict(links),
+        "first": first,
+        "stories": list(map(_story, stories)),
+    }
     return Template(_file("stage.html")).substitute(
         TITLE=html.escape(title),
         STYLE=_file("stage.css"),

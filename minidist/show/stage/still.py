@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 
-from minidist.show.palette import PAPER
+from minidist.show.palette import PAPER, ink_on
 from minidist.show.stage.marks import HEIGHT, WIDTH
 from minidist.show.stage.story import Beat, Story
 
@@ -41,6 +41,10 @@ def draw(axes, story: Story, moment: float, points: float = POINTS) -> None:
             if stroke := still.get("stroke"):
                 edge = {"linewidth": still.get("width", 3) * points, "edgecolor": PAPER.get(stroke, stroke)}
             corner, size = (now["x"], now["y"]), (now["w"], now["h"])
+            if (words := still.get("text")) and now["w"] > still["size"] * len(words) / 2:
+                middle = corner[0] + size[0] / 2, corner[1] + size[1] / 2
+                axes.text(*middle, words, ha="center", va="center", fontsize=still["size"] * points * 0.92,
+                          color=ink_on(colour) if colour.startswith("#") else PAPER["ink"], **look | {"zorder": order + 0.5})  # fmt: skip
             if still.get("round"):
                 shape = f"round,pad=0,rounding_size={still['round']}"
                 axes.add_patch(FancyBboxPatch(corner, *size, boxstyle=shape, facecolor=colour, **edge, **look))
@@ -66,7 +70,9 @@ def sheet(stories: Sequence[Story], beats: Sequence[int] | None = None):
     chosen = [[i for i in beats or range(len(story.beats)) if i < len(story.beats)] for story in stories]
     rows = [-(-len(numbers) // PER_ROW) for numbers in chosen]
     width = INCHES / PER_ROW
-    figure = Figure(figsize=(INCHES, sum(rows) * (width * HEIGHT / WIDTH + 0.5) + 0.4 * len(stories)), layout="constrained")
+    figure = Figure(
+        figsize=(INCHES, sum(rows) * (width * HEIGHT / WIDTH + 0.5) + 0.4 * len(stories)), layout="constrained"
+    )
     parts = figure.subfigures(len(stories), 1, height_ratios=rows, squeeze=False)[:, 0]
     for part, story, numbers, count in zip(parts, stories, chosen, rows, strict=True):
         part.suptitle(_heading(story), fontsize=14, weight="bold")

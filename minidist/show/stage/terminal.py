@@ -78,7 +78,9 @@ class Player(App):
             part = self.query_one(f"#{name}", Static)
             part.update(text)
             part.display = bool(text.plain)
-            lines += sum(max(1, -(-len(line) // (self.size.width - 2))) for line in text.plain.split("\n")) * part.display
+            lines += (
+                sum(max(1, -(-len(line) // (self.size.width - 2))) for line in text.plain.split("\n")) * part.display
+            )
         room = max(4, self.size.height - lines)
         self.query_one("#stage", Static).update(picture(story, lecture.time, self.size.width, room, not self.no_color))
 
@@ -139,12 +141,18 @@ class Player(App):
 
 
 def title(story: Story) -> Text:
-    return Text.assemble(("Broken: ", "bold red"), (story.question, "bold")) if story.broken else Text(story.question, "bold")
+    return (
+        Text.assemble(("Broken: ", "bold red"), (story.question, "bold"))
+        if story.broken
+        else Text(story.question, "bold")
+    )
 
 
 def says(story: Story, beat: int) -> Text:
     last = beat == len(story.beats) - 1 and story.verdict
-    return Text.assemble(story.beats[beat].says, (f" {story.verdict}" if last else "", "red" if story.broken else "green"))
+    return Text.assemble(
+        story.beats[beat].says, (f" {story.verdict}" if last else "", "red" if story.broken else "green")
+    )
 
 
 def asked(lecture: Lecture) -> Text:
@@ -177,5 +185,7 @@ def print_animation(animation: Animation, story: Story, console: Console) -> Non
         console.print(picture(story, beat.at, *PRINTED, console.color_system is not None), soft_wrap=True)
         console.print(says(story, number))
         console.print(evidence(story, number, console.width))
-    others = [f"--scene {one.name!r}" for one in animation.right if one.name != story.name] + ["--break"] * (not story.broken)
+    others = [f"--scene {one.name!r}" for one in animation.right if one.name != story.name] + ["--break"] * (
+        not story.broken
+    )
     console.print(Text(f"\nalso: {', '.join(others)}", "dim"), soft_wrap=True)

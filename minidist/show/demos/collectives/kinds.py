@@ -1,15 +1,39 @@
-"""The five collectives: what each begins and ends with, its algorithms, its cost, and its bug."""
+"""The five collectives: what each begins and ends with, and its algorithms, each with its program, bug and cost."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from minidist.comm import algorithms
 from minidist.comm.group import ProcessGroup
 from minidist.show.demos.collectives import bug
-from minidist.show.demos.collectives.pictures.places import Places, circle, fan, tree
 from minidist.train.layout import Layout
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """One way to carry out a collective.
+
+    Args:
+        program, broken: ``program(array, world)`` works on a rank's flat array; and the same with the bug.
+        says: (step, N) -> what happens in that step.
+        formula, arrays: what the busiest rank sends, in arrays: as text, and as a function of N.
+        why: the reason.
+        lines, lit: lines of comm/algorithms.py without their group, and (step, N) -> the numbers of those that run.
+        shape: where the ranks stand: "ring", "fan" or "tree".
+    """
+
+    program: Callable
+    broken: Callable
+    says: Callable[[int, int], str]
+    formula: str
+    arrays: Callable[[int], float]
+    why: str
+    lines: str
+    lit: Callable[[int, int], tuple[int, ...]]
+    shape: str = "ring"
 
 
 @dataclass(frozen=True)
@@ -19,43 +43,24 @@ class Kind:
     Args:
         name: its name on the command line.
         title: what it does, in one line.
-        programs: name of the scene -> the algorithm: ``program(array, world)`` works on a rank's flat array.
-        broken: name of the scene -> the same algorithm with the bug.
+        question: what its story is about; a place for the number of ranks.
+        opening: what one sees before the first step.
+        algorithms: name of the scene -> the algorithm.
         bug: what the bug is.
         begins: (rank, values of all ranks (N, M)) -> the array that the rank begins with.
-        ends: (values of all ranks (N, M)) -> the result (N, M), NaN where it is undefined, as one process computes it.
-        formula: name of the scene -> the bytes that the busiest rank sends, as text and as a function of N and M.
-        says: name of the scene -> (step, N) -> what happens in that step.
+        result: (rank, chunk, N) -> whether that chunk is part of the rank's result.
         trains_on: a function N -> a layout that uses this collective, and its algorithm with the bug.
-        columns: the heading of a column, with a place for its letter.
-        adds: whether arrays are added, so that it can be shown with small integers too.
-        places: name of the scene -> N -> where the ranks stand.
     """
 
     name: str
     title: str
-    programs: dict[str, Callable]
-    broken: dict[str, Callable]
+    question: str
+    opening: str
+    algorithms: dict[str, Algorithm]
     bug: str
     begins: Callable
-    ends: Callable
-    formula: dict[str, tuple[str, Callable]]
-    says: dict[str, Callable[[int, int], str]]
+    result: Callable[[int, int, int], bool] = lambda rank, chunk, size: True
     trains_on: tuple[Callable, Callable] | None = None
-    columns: str = "chunk {}"
-    adds: bool = False
-    places: dict[str, Callable[[int], Places]] = field(default_factory=dict)
-
-    def places_of(self, algorithm: str, ranks: int) -> Places:
-        """Where the ranks stand: on a circle, unless ``places`` says otherwise."""
-        return self.places.get(algorithm, circle)(ranks)
-
-
-def programs_for(kind: Kind, ranks: int) -> dict[str, Callable]:
-    """The programs to show: halving-doubling works on equal chunks for a power of two of ranks alone."""
-    return {
-        name: program for name, program in kind.programs.items() if name != "halving-doubling" or ranks.bit_count() == 1
-    }
 
 
 def _everything(rank: int, values: np.ndarray) -> np.ndarray:
@@ -72,28 +77,6 @@ def _own_chunk(rank: int, values: np.ndarray) -> np.ndarray:
     return flat
 
 
-def _total(values: np.ndarray) -> np.ndarray:
-    return np.stack([values.sum(axis=0)] * len(values))
-
-
-def _own_total(values: np.ndarray) -> np.ndarray:
-    found = np.full_like(values, np.nan)  # the other chunks are undefined
-    for rank, flat in enumerate(found):
-        np.array_split(flat, len(values))[rank][:] = np.array_split(values.sum(axis=0), len(values))[rank]
-    return found
-
-
-def _gathered(values: np.ndarray) -> np.ndarray:
-    whole = np.concatenate([np.array_split(flat, len(values))[rank] for rank, flat in enumerate(values)])
-    return np.stack([whole] * len(values))
-
-
-def _transposed(values: np.ndarray) -> np.ndarray:
-    return np.stack(
-        [np.concatenate([np.array_split(flat, len(values))[rank] for flat in values]) for rank in range(len(values))]
-    )
-
-
 def _reduce_scatter(flat: np.ndarray, world: ProcessGroup, algorithm=algorithms.reduce_scatter_ring) -> None:
     algorithm(np.array_split(flat, world.size), np.add, world)
 
@@ -107,103 +90,215 @@ def _all_to_all(flat: np.ndarray, world: ProcessGroup, algorithm=algorithms.all_
     algorithm(outgoing, np.array_split(flat, world.size), world)
 
 
-ADDS = "reduce-scatter, each rank adds the chunk that its left neighbour sends"
-PASSES = "all-gather, each rank stores the chunk that its left neighbour passes on"
-HALVE = "partners swap halves of the range they still work on, and add"
-DOUBLE = "partners exchange the sums they have"
+def _broadcast(algorithm: Callable) -> Callable:
+    return lambda flat, world: algorithm(flat, 0, world)
+
+
+def _all_reduce(algorithm: Callable) -> Callable:
+    return lambda flat, world: algorithm(flat, np.add, world)
+
+
+REDUCE_SCATTER_LINES = """\
+for step in range(size - 1):
+    outgoing = chunks[(rank-1-step) % size]
+    incoming = chunks[(rank-2-step) % size]
+    sendrecv(outgoing, right,
+             incoming, left, combine)"""
+ALL_GATHER_LINES = """\
+for step in range(size - 1):
+    outgoing = chunks[(rank-step) % size]
+    incoming = chunks[(rank-1-step) % size]
+    sendrecv(outgoing, right,
+             incoming, left)"""
+ADDS = "Every GPU adds the column that its left neighbour sends."
+PASSES = "Whole columns go round, and replace what was there."
 
 BROADCAST = Kind(
     "broadcast",
     "Broadcast: rank 0's array on every rank",
+    "How does GPU 0's array reach {} GPUs?",
+    "Only GPU 0 has the array. All need it.",
     {
-        "tree": lambda flat, world: algorithms.broadcast_tree(flat, 0, world),
-        "naive": lambda flat, world: algorithms.broadcast_naive(flat, 0, world),
-        "ring": lambda flat, world: algorithms.broadcast_ring(flat, 0, world),
-    },
-    {
-        "tree": lambda flat, world: bug.broadcast_tree(flat, 0, world),
-        "naive": lambda flat, world: bug.broadcast_naive(flat, 0, world),
-        "ring": lambda flat, world: bug.broadcast_ring(flat, 0, world),
+        "tree": Algorithm(
+            _broadcast(algorithms.broadcast_tree),
+            _broadcast(bug.broadcast_tree),
+            lambda step, n: "Every GPU that has the array passes it on: twice as many have it.",
+            "⌈log2 N⌉",
+            lambda n: (n - 1).bit_length(),
+            "Twice as many have it after each step, and GPU 0 sends in each of them.",
+            """\
+while distance < size:
+    if (place < distance and
+            place + distance < size):
+        send(flat, (rank + distance) % size)
+    elif distance <= place < 2 * distance:
+        recv(flat, (rank - distance) % size)
+    distance *= 2""",
+            lambda step, n: (3, 5),
+            "tree",
+        ),
+        "naive": Algorithm(
+            _broadcast(algorithms.broadcast_naive),
+            _broadcast(bug.broadcast_naive),
+            lambda step, n: "GPU 0 sends the array to the next GPU.",
+            "N−1",
+            lambda n: n - 1,
+            "GPU 0 sends the whole array to each other GPU: its link is the bottleneck.",
+            """\
+if rank == src:
+    for rank in range(size):
+        if rank != src:
+            send(flat, rank)
+else:
+    recv(flat, src)""",
+            lambda step, n: (3, 5),
+            "fan",
+        ),
+        "ring": Algorithm(
+            _broadcast(algorithms.broadcast_ring),
+            _broadcast(bug.broadcast_ring),
+            lambda step, n: "The array moves one GPU to the right.",
+            "1",
+            lambda n: 1,
+            "GPU 0 sends the array once, to its neighbour, however many GPUs there are.",
+            """\
+if rank != src:
+    recv(piece, left)
+if right != src:
+    isend(piece, right)""",
+            lambda step, n: (1, 3),
+        ),
     },
     "one rank sends zeros instead of its array",
     _only_root,
-    lambda values: np.stack([values[0]] * len(values)),
-    {
-        "tree": ("M ⌈log2 N⌉", lambda n, m: (n - 1).bit_length() * m),
-        "naive": ("M (N−1)", lambda n, m: (n - 1) * m),
-        "ring": ("M", lambda n, m: m),
-    },
-    {
-        "tree": lambda step, n: "every rank that has the array passes it on",
-        "naive": lambda step, n: "rank 0 sends the array to the next rank",
-        "ring": lambda step, n: "the array moves one rank to the right",
-    },
-    places={"tree": tree, "naive": fan},
 )
-RING = Kind(
+ALL_REDUCE = Kind(
     "ring",
     "All-reduce: every rank gets the sum",
+    "How do {} GPUs add their arrays?",
+    "Every GPU has an array of its own. All need the sum.",
     {
-        "ring": lambda flat, world: algorithms.all_reduce_ring(flat, np.add, world),
-        "naive": lambda flat, world: algorithms.all_reduce_naive(flat, np.add, world),
-        "halving-doubling": lambda flat, world: algorithms.all_reduce_halving_doubling(flat, np.add, world),
-    },
-    {
-        "ring": lambda flat, world: bug.all_reduce_ring(flat, np.add, world),
-        "naive": lambda flat, world: bug.all_reduce_naive(flat, np.add, world),
-        "halving-doubling": lambda flat, world: bug.all_reduce_halving_doubling(flat, np.add, world),
+        "ring": Algorithm(
+            _all_reduce(algorithms.all_reduce_ring),
+            _all_reduce(bug.all_reduce_ring),
+            lambda step, n: ADDS if step < n else PASSES,
+            "2 (N−1)/N",
+            lambda n: 2 * (n - 1) / n,
+            "N−1 columns of N until one GPU has the whole sum of each, N−1 more to pass the sums on.",
+            f"{REDUCE_SCATTER_LINES}\n{ALL_GATHER_LINES}",
+            lambda step, n: (1, 2, 3, 4) if step < n else (6, 7, 8, 9),
+        ),
+        "naive": Algorithm(
+            _all_reduce(algorithms.all_reduce_naive),
+            _all_reduce(bug.all_reduce_naive),
+            lambda step, n: "GPU 0 adds the next array." if step < n else "GPU 0 sends the sum to one GPU.",
+            "N−1",
+            lambda n: n - 1,
+            "GPU 0 sends the sum to each other GPU: of 1,000 GPUs, 999 times.",
+            """\
+if rank == dst:
+    for rank in range(size):
+        if rank != dst:
+            recv_reduce(flat, rank, combine)
+else:
+    send(flat, dst)
+broadcast_naive(flat, 0)""",
+            lambda step, n: (3, 5) if step < n else (6,),
+            "fan",
+        ),
+        "halving-doubling": Algorithm(
+            _all_reduce(algorithms.all_reduce_halving_doubling),
+            _all_reduce(bug.all_reduce_halving_doubling),
+            lambda step, n: (
+                "Partners swap halves of their range, and add."
+                if step < n.bit_length()
+                else "Partners exchange the sums they have."
+            ),
+            "2 (N−1)/N",
+            lambda n: 2 * (n - 1) / n,
+            "A half, a quarter, an eighth, and the same again on the way back.",
+            """\
+while high - low > 1:
+    keep, give = (halves if rank < middle
+                  else halves[::-1])
+    sendrecv(given, partner,
+             kept, partner, combine)
+    low, high = keep
+for partner, kept, given in reversed(swaps):
+    sendrecv(kept, partner, given, partner)""",
+            lambda step, n: (1, 2, 3, 4, 5) if step < n.bit_length() else (7,),
+        ),
     },
     "rank 1 sends the wrong chunk first",
     _everything,
-    _total,
-    {
-        "ring": ("2 M (N−1)/N", lambda n, m: 2 * (n - 1) / n * m),
-        "naive": ("M (N−1)", lambda n, m: (n - 1) * m),
-        "halving-doubling": ("2 M (N−1)/N", lambda n, m: 2 * (n - 1) / n * m),
-    },
-    {
-        "ring": lambda step, n: ADDS if step < n else PASSES,
-        "naive": lambda step, n: "rank 0 adds the next array" if step < n else "rank 0 sends the sum to one rank",
-        "halving-doubling": lambda step, n: HALVE if step < n.bit_length() else DOUBLE,
-    },
-    (lambda ranks: Layout(dp=ranks, algorithm="ring"), bug.all_reduce_ring),
-    adds=True,
-    places={"naive": fan},
+    trains_on=(lambda ranks: Layout(dp=ranks, algorithm="ring"), bug.all_reduce_ring),
 )
 REDUCE_SCATTER = Kind(
     "reduce-scatter",
     "Reduce-scatter: each rank gets one chunk of the sum",
-    {"ring": _reduce_scatter},
-    {"ring": lambda flat, world: _reduce_scatter(flat, world, bug.reduce_scatter_ring)},
+    "How does each of {} GPUs get its share of a sum?",
+    "Every GPU has an array of its own, and needs the sum of one column.",
+    {
+        "ring": Algorithm(
+            _reduce_scatter,
+            partial(_reduce_scatter, algorithm=bug.reduce_scatter_ring),
+            lambda step, n: ADDS,
+            "(N−1)/N",
+            lambda n: (n - 1) / n,
+            "One column of N in each of N−1 steps: half an all-reduce.",
+            REDUCE_SCATTER_LINES,
+            lambda step, n: (1, 2, 3, 4),
+        )
+    },
     "in the last step, rank 1 stores what arrives instead of adding it",
     _everything,
-    _own_total,
-    {"ring": ("M (N−1)/N", lambda n, m: (n - 1) / n * m)},
-    {"ring": lambda step, n: ADDS},
+    lambda rank, chunk, size: chunk == rank,
     (lambda ranks: Layout(dp=ranks, zero=1, algorithm="ring"), bug.reduce_scatter_ring),
-    adds=True,
 )
 ALL_GATHER = Kind(
     "all-gather",
     "All-gather: every rank's chunk on every rank",
-    {"ring": _all_gather},
-    {"ring": lambda flat, world: _all_gather(flat, world, bug.all_gather_ring)},
+    "How do {} GPUs collect each other's shares?",
+    "Every GPU has one column. All need all of them.",
+    {
+        "ring": Algorithm(
+            _all_gather,
+            partial(_all_gather, algorithm=bug.all_gather_ring),
+            lambda step, n: "Every GPU passes on the column that it got last.",
+            "(N−1)/N",
+            lambda n: (n - 1) / n,
+            "One column of N in each of N−1 steps: the other half of an all-reduce.",
+            ALL_GATHER_LINES,
+            lambda step, n: (1, 2, 3, 4),
+        )
+    },
     "rank 1 sends the wrong chunk in the last step",
     _own_chunk,
-    _gathered,
-    {"ring": ("M (N−1)/N", lambda n, m: (n - 1) / n * m)},
-    {"ring": lambda step, n: PASSES},
-    (lambda ranks: Layout(dp=ranks, zero=1, algorithm="ring"), bug.all_gather_ring),
+    trains_on=(lambda ranks: Layout(dp=ranks, zero=1, algorithm="ring"), bug.all_gather_ring),
 )
 ALL_TO_ALL = Kind(
     "all-to-all",
     "All-to-all: chunk r of every rank goes to rank r",
-    {"pairwise": _all_to_all},
-    {"pairwise": lambda flat, world: _all_to_all(flat, world, bug.all_to_all_pairwise)},
+    "How do {} GPUs send something to each other GPU?",
+    "Column r of every GPU is meant for GPU r.",
+    {
+        "pairwise": Algorithm(
+            _all_to_all,
+            partial(_all_to_all, algorithm=bug.all_to_all_pairwise),
+            lambda step, n: f"Each GPU sends to the GPU {step} after it.",
+            "(N−1)/N",
+            lambda n: (n - 1) / n,
+            "Every column but its own.",
+            """\
+incoming[rank][:] = outgoing[rank]
+for step in range(1, size):
+    right, left = ((rank + step) % size,
+                   (rank - step) % size)
+    sendrecv(outgoing[right], right,
+             incoming[left], left)""",
+            lambda step, n: (2, 3, 4, 5),
+        )
+    },
     "rank 0 swaps two of its chunks",
     _everything,
-    _transposed,
-    {"pairwise": ("M (N−1)/N", lambda n, m: (n - 1) / n * m)},
-    {"pairwise": lambda step, n: f"each rank sends to the rank {step} after it"},
-    columns="place {}",
 )

@@ -1,88 +1,193 @@
-"""What a collective looks like: columns of terms travel from rank to rank, and pile up."""
+"""What a collective looks like: columns of terms travel from GPU to GPU and pile up, and one number counts the bytes."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from minidist.show.demos.collectives.terms import Step
+from minidist.show.demos.collectives.kinds import Algorithm, Kind
+from minidist.show.demos.collectives.run import Step
+from minidist.show.demos.collectives.training import Harm
 from minidist.show.figures.contributions import LETTERS
 from minidist.show.palette import of_rank
 from minidist.show.stage.counter import counter
-from minidist.show.stage.marks import Mark, box, line, text
+from minidist.show.stage.curve import Chart
+from minidist.show.stage.marks import Mark, box, line
 from minidist.show.stage.network import Network
 from minidist.show.stage.story import Beat, Question, Story
 
-STEP, MOVES = 1.6, 1.2  # seconds of a step, and of what travels in it
+STEP, LEAVES, TRAVELS = 1.6, 0.1, 1.2  # seconds: a step, when what travels leaves in it, and how long it is on its way
+FOOT, SIDE = 38, 14  # pixels of a GPU's box: below its columns, and beside them
+AREA = (10, 0, 920, 600)  # of the GPUs: x, y, width, height
+SHAPES = {"ring": "on_ring", "fan": "in_fan", "tree": "in_tree"}
+FACTORS = {"1": lambda n: 1, "2 (N−1)/N": lambda n: 2 * (n - 1) / n, "N−1": lambda n: n - 1, "N": lambda n: n}  # fmt: skip
 
 
-def story(name: str, question: str, steps: Sequence[Step], says, right: Sequence[Step] | None = None, asks: Question | None = None, bug: str = "") -> Story:
-    ranks = len(steps[0].terms)
-    wide, high = (190, 160) if ranks <= 5 else (150, 132)
-    net = Network(ranks, (wide, high), (475, 300), (355, 205))
-    block = (high - 58) / ranks, (wide - 28) / ranks  # height, width
+def tell(kind: Kind, name: str, steps: Sequence[Step], right: Sequence[Step], broken: bool = False) -> Story:
+    """The story of a run.
 
-    def slot(rank: int, chunk: int, level: int) -> tuple[float, float]:
-        x, y = net.places[rank]
-        return x - wide / 2 + 14 + chunk * block[1], y + high / 2 - 38 - (level + 1) * block[0]
+    Args:
+        name: of the algorithm.
+        right: the same run without the bug, which may be ``steps``.
+    """
+    ranks, last, how = len(steps[0].terms), len(steps) - 1, kind.algorithms[name]
+    result = np.array([[kind.result(rank, chunk, ranks) for chunk in range(ranks)] for rank in range(ranks)])
+    picture = _Picture(how.shape, steps[0].terms)
+    for number in range(1, last + 1):
+        picture.step(steps, number)
+        wrong = (steps[number].terms != right[min(number, len(right) - 1)].terms).any((2, 3))
+        done = result & (steps[number].terms == right[-1].terms).all((2, 3))
+        picture.judge((number - 1) * STEP + LEAVES + TRAVELS, wrong, done)
+    sent = [max(step.sent) for step in steps]
+    shown = [(max(0.0, number * STEP - 0.2), f"{arrays:.3g}") for number, arrays in enumerate(sent)]
+    sender = "each GPU" if min(steps[-1].sent) == sent[-1] else "the busiest GPU"
+    asked = _question(how, ranks, sender)
+    beats = [
+        Beat(
+            number * STEP,
+            how.says(number, ranks) if number else kind.opening,
+            {"step": f"{number} of {last}", "arrays sent": f"{sent[number]:.3g}", "in all": f"{how.formula} = {sent[-1]:.3g}"},
+            asks=None if number or broken else asked,
+            answers=asked if number == last and not broken else None,
+            cue=_cue(number, last, broken),
+            lines=how.lit(number, ranks) if number else (),
+        )
+        for number in range(last + 1)
+    ]  # fmt: skip
+    wrong = int((result & (steps[-1].terms != right[-1].terms).any((2, 3))).sum())
+    return Story(
+        name,
+        kind.question.format(ranks),
+        [*picture.marks, *counter(1110, 250, f"arrays sent\nby {sender}", shown)],
+        beats,
+        f"{wrong} of {result.sum()} columns are wrong." if broken else "Every bit is that of one process.",
+        kind.bug if broken else "",
+        how.lines.split("\n"),
+    )
 
-    def made(rank: int, chunk: int, level: int, term) -> Mark:
-        x, y = slot(rank, chunk, level)
-        what = f"GPU {term[0]}'s term of chunk {LETTERS[term[1]]}"
-        return box(x + 1, y + 1, block[1] - 2, block[0] - 2, of_rank(term[0]), what)
 
-    piles = [[[] for _ in range(ranks)] for _ in range(ranks)]  # rank, chunk -> (mark, term) from the bottom up
-    marks = list(net.marks())
-    whole = [line([slot(rank, 0, ranks - 1), (slot(rank, ranks - 1, ranks - 1)[0] + block[1], slot(rank, 0, ranks - 1)[1])], "ink", 2) for rank in range(ranks)]
-    marks += whole
-    for rank in range(ranks):
-        for chunk in range(ranks):
-            for term in _listed(steps[0].terms[rank, chunk]):
-                pile = piles[rank][chunk]
-                pile.append((made(rank, chunk, len(pile), term), term))
-                marks.append(pile[-1][0])
-    frames = {}
-    for number, step in enumerate(steps[1:], 1):
-        at, landing = (number - 1) * STEP, []
-        for message in step.messages:
+def training(kind: Kind, harm: Harm, broken: bool) -> Story:
+    """What a training run with the bug looks like: the losses, and how far the weights are from the right ones."""
+    steps, most = len(harm.right), float(max(harm.right.max(), harm.wrong.max()))
+    least = float(min(harm.right.min(), harm.wrong.min()))
+    losses = Chart((110, 60, 510, 440), (0, steps - 1), (least, most), ("step", "loss"), ((0, steps - 1), ()))
+    weights = Chart((750, 60, 470, 440), (0, steps), (0, max(1.0, harm.drift.max())), ("step", "weights away from the right ones"), ((0, steps), ()))  # fmt: skip
+    losses.curve(list(enumerate(harm.right)), "right", 0, 0 if broken else 3)
+    beats = [Beat(0, "The loss of a training run."), Beat(3, "It falls.")]
+    if broken:
+        losses.curve(list(enumerate(harm.wrong)), "wrong", 0, 3)
+        for drift in harm.drift:
+            weights.curve(list(enumerate(drift)), "wrong", 3.2, 2.8)
+        falls = bool(np.isfinite(harm.wrong).all() and harm.wrong[-1] < harm.wrong[0])
+        asked = Question(
+            "Training with this bug: what does the loss do?",
+            ("it explodes: one sees it at once", "it falls, as if nothing were wrong"),
+            int(falls),
+            "No error, no hang: only a comparison with one process finds it.",
+        )
+        beats = [
+            Beat(0, "The loss of the right run. The same model now trains with the bug.", asks=asked),
+            Beat(3, f"From {harm.wrong[0]:.2f} to {harm.wrong[-1]:.2f}; right is {harm.right[-1]:.2f}.", answers=asked),
+            Beat(6, "But the weights are elsewhere: 1 is as far as the right ones have moved in all."),
+        ]
+    marks = [*losses.marks(), *(weights.marks() if broken else [])]
+    bug = kind.bug if broken else ""
+    return Story("training", "What does such a bug do to a training run?", marks, beats, broken=bug)
+
+
+class _Picture:
+    """The GPUs with their columns, step by step."""
+
+    def __init__(self, shape: str, terms: np.ndarray) -> None:
+        self.ranks = len(terms)
+        self.wide, self.high = (190, 160) if self.ranks <= 5 else (150, 132)
+        self.network = getattr(Network, SHAPES[shape])(self.ranks, (self.wide, self.high), AREA)
+        self.column, self.block = (self.wide - 2 * SIDE) / self.ranks, (self.high - FOOT - 20) / self.ranks
+        self.frames: dict[tuple[int, int], str] = {}
+        self.marks = list(self.network.marks())
+        for rank in range(self.ranks):  # a whole column is as high as this line
+            (x, y), (end, _) = self._slot(rank, 0, self.ranks - 1), self._slot(rank, self.ranks, 0)
+            self.marks.append(line([(x, y), (end, y)], "faint", 2))
+        self.piles = [
+            [
+                [
+                    (self._block(rank, chunk, level, term), term)
+                    for level, term in enumerate(_listed(terms[rank, chunk]))
+                ]
+                for chunk in range(self.ranks)
+            ]
+            for rank in range(self.ranks)
+        ]  # fmt: skip  rank, chunk -> (mark, term) from the bottom up
+        self.marks += [mark for columns in self.piles for pile in columns for mark, _ in pile]
+
+    def _slot(self, rank: int, chunk: int, level: int) -> tuple[float, float]:
+        x, y = self.network.places[rank]
+        return (
+            x - self.wide / 2 + SIDE + chunk * self.column,
+            y + self.high / 2 - FOOT - (level + 1) * self.block,
+        )
+
+    def _block(self, rank: int, chunk: int, level: int, term: tuple[int, int]) -> Mark:
+        x, y = self._slot(rank, chunk, level)
+        what = f"GPU {term[0]}'s term of column {LETTERS[term[1]]}"
+        return box(x + 1, y + 1, self.column - 2, self.block - 2, of_rank(term[0]), what, sign=str(term[0]))
+
+    def step(self, steps: Sequence[Step], number: int) -> None:
+        """Let what a step's messages carry travel, and pile up or replace what was there."""
+        at, landed = (number - 1) * STEP + LEAVES, []
+        for message in steps[number].messages:
             for chunk, origin in message.chunks.items():
-                old, new = steps[number - 1].terms[message.destination, chunk], step.terms[message.destination, chunk]
+                old, new = (steps[i].terms[message.destination, chunk] for i in (number - 1, number))
+                pile = self.piles[message.destination][chunk]
                 adds = bool((new >= old).all())
-                pile = piles[message.destination][chunk]
-                base = len(pile) if adds else 0
-                if not adds:
-                    for mark, _ in pile:
-                        mark.leave(at + MOVES * 0.8, MOVES * 0.2)
-                source = dict.fromkeys(_listed(new - old if adds else new))
+                for mark, _ in [] if adds else pile:
+                    mark.leave(at + TRAVELS * 0.8, TRAVELS * 0.2)
+                held = [term for _, term in self.piles[message.source][origin]]
                 arriving = []
                 for level, term in enumerate(_listed(new - old if adds else new)):
-                    places = [i for i, (_, held) in enumerate(piles[message.source][origin]) if held == term]
-                    mark = made(message.source, origin, places[0] if places else 0, term).enter(at, 0.02)
-                    x, y = slot(message.destination, chunk, base + level)
-                    net.travel(mark, message.source, message.destination, (x + 1, y + 1), at + 0.1, MOVES)
+                    mark = self._block(message.source, origin, held.index(term) if term in held else 0, term)
+                    x, y = self._slot(message.destination, chunk, len(pile) * adds + level)
+                    mark.enter(at, 0.02)
+                    self.network.travel(mark, message.source, message.destination, (x + 1, y + 1), at + 0.02, TRAVELS)
                     arriving.append((mark, term))
-                marks += [mark for mark, _ in arriving]
-                landing.append((message.destination, chunk, adds, arriving))
-        for rank, chunk, adds, arriving in landing:
-            piles[rank][chunk] = piles[rank][chunk] * adds + arriving
-        wrong = right is not None and (step.terms != right[min(number, len(right) - 1)].terms)
-        for rank in range(ranks):
-            for chunk in range(ranks):
-                state = "wrong" if right is not None and wrong[rank, chunk].any() else "right" if (step.terms[rank, chunk].sum((0, 1)) if 0 else step.terms[rank, chunk].sum()) == ranks else None
-                if state and frames.get((rank, chunk)) != state:
-                    frames[rank, chunk] = state
-                    x, y = slot(rank, chunk, ranks - 1)
-                    frame = box(x, y, block[1], block[0] * ranks, "none", stroke=state, width=4)
-                    marks.append(frame.enter(at + MOVES, 0.2))
-    values = [(0.0, "0")] + [(n * STEP - 0.3, f"{max(step.sent):.2f}".rstrip("0").rstrip(".")) for n, step in enumerate(steps) if n]
-    marks += counter(1110, 250, "arrays sent\nby each GPU", values)
-    beats = [
-        Beat(n * STEP, says(n), {"step": f"{n} of {len(steps) - 1}", "sent by the busiest GPU": f"{max(step.sent):.2f} arrays"},
-             asks=asks if n == 0 else None, answers=asks if n == len(steps) - 1 else None)
-        for n, step in enumerate(steps)
-    ]  # fmt: skip
-    return Story(name, question, marks, beats, broken=bug)
+                landed.append((message.destination, chunk, pile * adds + arriving))
+                self.marks += [mark for mark, _ in arriving]
+        for rank, chunk, pile in landed:
+            self.piles[rank][chunk] = pile
+
+    def judge(self, at: float, wrong: np.ndarray, done: np.ndarray) -> None:
+        """Frame what is wrong or done, from a moment on."""
+        for (rank, chunk), bad in np.ndenumerate(wrong):
+            state = "wrong" if bad else "right" if done[rank, chunk] else ""
+            if state and self.frames.get((rank, chunk)) != state:
+                self.frames[rank, chunk] = state
+                x, y = self._slot(rank, chunk, self.ranks - 1)
+                frame = box(x, y, self.column, self.block * self.ranks, "none", stroke=state, width=4)
+                self.marks.append(frame.enter(at, 0.2))
 
 
 def _listed(terms: np.ndarray) -> list[tuple[int, int]]:
-    """Each term (r, c) as often as it is there."""
-    return [(r, c) for (r, c), count in np.ndenumerate(terms) for _ in range(int(count))]
+    """Each term (rank, chunk) as often as it is there."""
+    return [place for place, count in np.ndenumerate(terms) for _ in range(int(count))]
+
+
+def _question(how: Algorithm, ranks: int, sender: str) -> Question:
+    values = {how.arrays(ranks): how.formula}
+    for formula, count in FACTORS.items():
+        if len(values) < 4:
+            values.setdefault(count(ranks), formula)
+    ordered = sorted(values)
+    choices = tuple(f"{values[value]} = {value:.3g}" if values[value] != "1" else "1" for value in ordered)
+    return Question(
+        f"How many arrays does {sender} send in all, with N = {ranks}?",
+        choices,
+        ordered.index(how.arrays(ranks)),
+        how.why,
+    )
+
+
+def _cue(number: int, last: int, broken: bool) -> str:
+    if broken:
+        return "One message is wrong. Ask who will be wrong next, then go on." if number == 1 else ""
+    if number == 0:
+        return "Let the class find GPU 1's first message before you go on."
+    return "Is one link busier than the others?" if number == last else ""

@@ -13,6 +13,12 @@ const brokenOf = (story) => stories.find((one) => one.broken && one.name === sto
 const rightOf = (story) => right.find((one) => one.name === story.name);
 const colour = (name) => (name.startsWith("#") || name === "none" ? name : `var(--${name})`);
 
+function inkOn(fill) { // black or white, whichever has more contrast, by the formula of WCAG 2
+  if (!fill.startsWith("#")) return colour(fill === "ink" ? "paper" : "ink");
+  const [red, green, blue] = [1, 3, 5].map((i) => parseInt(fill.slice(i, i + 2), 16) / 255).map((v) => (v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4));
+  return (.2126 * red + .7152 * green + .0722 * blue + .05) ** 2 > .0525 ? "black" : "white";
+}
+
 function element(name, attributes = {}, parent = null) {
   const made = document.createElementNS(SVG, name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -56,7 +62,15 @@ class Stage { // one svg with the marks of a story
     const outer = all.map((key) => ({ transform: `translate(${key.x}px, ${key.y}px)`, opacity: key.opacity }));
     const inner = all.map((key) => ({ [paint]: colour(key.fill), ...(kind === "box" && !fixed && { transform: `scale(${key.w}, ${key.h})` }),
       ...(kind === "line" && !still.closed && { strokeDasharray: "1 1", strokeDashoffset: 1 - key.turn }) }));
-    for (const [target, frames] of [[group, outer], [shape, inner]]) {
+    const parts = [[group, outer], [shape, inner]];
+    if (kind === "box" && still.text) {
+      const words = element("text", { "font-size": still.size, "text-anchor": "middle", "font-weight": still.weight ?? 500 }, group);
+      words.textContent = still.text;
+      words.style.fill = inkOn(first.fill);
+      parts.push([words, all.map((key) => ({ transform: `translate(${key.w / 2}px, ${key.h / 2}px)`,
+        opacity: key.w > still.size * still.text.length / 2 ? 1 : 0 }))]);
+    }
+    for (const [target, frames] of parts) {
       if (frames.every((frame) => JSON.stringify(frame) === JSON.stringify(frames[0]))) Object.assign(target.style, frames[0]);
       else this.animate(target, frames, all, ends);
     }
