@@ -71,3 +71,22 @@ class Lecture:
         right = self.animation.right
         number = next(i for i, story in enumerate(right) if story.name == self.story.name)
         self.show(right[(number + 1) % len(right)])
+
+
+def notes(animation: Animation) -> str:
+    """Every scene with what a lecturer says and asks at its beats, as plain text to print."""
+    parts = [f"{animation.name}: {animation.title}"]
+    for story in animation.scenes:
+        lines = [f"{story.name}{', broken' * bool(story.broken)}: {story.question}"]
+        lines += [f"  b breaks it: {story.broken}"] if story.broken else []
+        for number, beat in enumerate(story.beats):
+            lines.append(f"  {number}  {beat.says}")
+            lines += [f"     say: {beat.cue}"] if beat.cue else []
+            if question := beat.asks:
+                lines.append(f"     ask: {question.text}")
+                answer = question.choices[question.answer]
+                lines += [f"        {choice}{'   <- the answer' * (choice == answer)}" for choice in question.choices]
+                lines.append(f"        because: {question.reason}")
+        lines += [f"  end: {story.verdict}"] if story.verdict else []
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)

@@ -31,7 +31,7 @@ def tell(kind: Kind, name: str, steps: Sequence[Step], right: Sequence[Step], br
     """
     ranks, last, how = len(steps[0].terms), len(steps) - 1, kind.algorithms[name]
     result = np.array([[kind.result(rank, chunk, ranks) for chunk in range(ranks)] for rank in range(ranks)])
-    picture = _Picture(how.shape, steps[0].terms)
+    picture = _Picture(how.shape, steps[0].terms, int(right[-1].terms.sum((2, 3)).max()))
     for number in range(1, last + 1):
         picture.step(steps, number)
         wrong = (steps[number].terms != right[min(number, len(right) - 1)].terms).any((2, 3))
@@ -95,17 +95,17 @@ def training(kind: Kind, harm: Harm, broken: bool) -> Story:
 
 
 class _Picture:
-    """The GPUs with their columns, step by step."""
+    """The GPUs with their columns, step by step; ``most`` is how many terms a column has in the end."""
 
-    def __init__(self, shape: str, terms: np.ndarray) -> None:
-        self.ranks = len(terms)
+    def __init__(self, shape: str, terms: np.ndarray, most: int) -> None:
+        self.ranks, self.most = len(terms), most
         self.wide, self.high = (190, 160) if self.ranks <= 5 else (150, 132)
         self.network = getattr(Network, SHAPES[shape])(self.ranks, (self.wide, self.high), AREA)
-        self.column, self.block = (self.wide - 2 * SIDE) / self.ranks, (self.high - FOOT - 20) / self.ranks
+        self.column, self.block = (self.wide - 2 * SIDE) / self.ranks, (self.high - FOOT - 20) / most
         self.frames: dict[tuple[int, int], str] = {}
         self.marks = list(self.network.marks())
         for rank in range(self.ranks):  # a whole column is as high as this line
-            (x, y), (end, _) = self._slot(rank, 0, self.ranks - 1), self._slot(rank, self.ranks, 0)
+            (x, y), (end, _) = self._slot(rank, 0, most - 1), self._slot(rank, self.ranks, 0)
             self.marks.append(line([(x, y), (end, y)], "faint", 2))
         self.piles = [
             [
@@ -160,8 +160,8 @@ class _Picture:
             state = "wrong" if bad else "right" if done[rank, chunk] else ""
             if state and self.frames.get((rank, chunk)) != state:
                 self.frames[rank, chunk] = state
-                x, y = self._slot(rank, chunk, self.ranks - 1)
-                frame = box(x, y, self.column, self.block * self.ranks, "none", stroke=state, width=4)
+                x, y = self._slot(rank, chunk, self.most - 1)
+                frame = box(x, y, self.column, self.block * self.most, "none", stroke=state, width=4)
                 self.marks.append(frame.enter(at, 0.2))
 
 
