@@ -50,7 +50,7 @@ def check(story: Story) -> None:
             assert apart, f"{story.name}, {moment:g} s: {one.still['text']!r} covers {other.still['text']!r}"
         for mark, _ in visible:
             assert mark.still.get("size", SMALLEST) >= SMALLEST, f"{story.name}: {mark.still['text']!r} is too small"
-        count = len(" ".join(words(story, moment)).split())
+        count = sum(any(map(str.isalpha, word)) for word in " ".join(words(story, moment)).split())
         assert count <= MOST_WORDS, f"{story.name}, {moment:g} s: {count} words on the stage"
     for number, beat in enumerate(story.beats):
         if beat.asks:

@@ -11,18 +11,21 @@ class Lanes:
         place: (x, y, width, height) of the whole; the names take ``margin`` of the width, on the left.
         span: (first, last) moment of what is shown, in its own unit, such as ms.
         clock: (start, seconds): the moment of the story at which the span begins, and how long it takes.
+        share: height of a bar, as a share of its row's.
     """
 
-    def __init__(self, names, place, span, clock, margin: float = 120) -> None:
+    def __init__(self, names, place, span, clock, margin: float = 120, share: float = 0.8) -> None:
         x, y, width, height = place
         self.left, self.top, self.wide, self.high = x + margin, y, width - margin, height / len(names)
-        self.span, self.clock = span, clock
+        self.span, self.clock, self.share = span, clock, share
+        self.rows = len(names)
         self.below: list[Mark] = []
         self.bars: list[Mark] = []
         for row, name in enumerate(names):
             middle = y + (row + 0.5) * self.high
-            self.below.append(box(self.left, middle - self.high * 0.4, self.wide, self.high * 0.8, "faint"))
-            self.below.append(text(self.left - 14, middle, name, anchor="end"))
+            self.below.append(box(self.left, middle - self.high * share / 2, self.wide, self.high * share, "faint"))
+            if name:
+                self.below.append(text(self.left - 14, middle, name, anchor="end"))
 
     def x(self, moment: float) -> float:
         """The place of a moment of the span."""
@@ -34,18 +37,18 @@ class Lanes:
         start, lasting = self.clock
         return start + lasting * (self.x(moment) - self.left) / self.wide
 
-    def bar(self, row: int, start: float, end: float, fill: str, label: str = "", thing: str = "", share: float = 0.8):
-        """Let a bar grow in a row from one moment to another; ``share`` is its height, of the row's."""
-        y = self.top + (row + 0.5 - share / 2) * self.high
+    def bar(self, row: int, start: float, end: float, fill: str, label: str = "", thing: str = "") -> Mark:
+        """Let a bar grow in a row from one moment to another."""
+        y = self.top + (row + 0.5 - self.share / 2) * self.high
         width = self.x(end) - self.x(start)
         fits = label and width > 0.6 * SMALLEST * len(label)
-        mark = box(self.x(start), y, 0, self.high * share, fill, thing, **({"text": label} if fits else {}))
+        mark = box(self.x(start), y, 0, self.high * self.share, fill, thing, **({"text": label} if fits else {}))
         self.bars.append(mark.to(self.at(start), self.at(end) - self.at(start), w=width))
         return mark
 
     def marks(self, playhead: bool = True) -> list[Mark]:
         """The rows, their bars and the playhead."""
-        bottom = self.top + self.high * len(self.below) / 2
+        bottom = self.top + self.high * self.rows
         head = line([(self.left, self.top - 6), (self.left, bottom + 6)], "ink", 4)
         head.to(self.clock[0], self.clock[1], x=self.wide)
         return [*self.below, *self.bars, *([head] if playhead else [])]

@@ -1,54 +1,51 @@
-"""Pipelines: five schedules of the same work, as planned, as GPUs would run them, and as measured.
+"""Pipelines: five schedules of the same work, as planned and as measured, and what each rank stores.
 
-The plan is in slots: a forward takes one, a backward two, and messages none. All schedules share its axis. Beside its
-lane stands what a rank stores. The runs are the last step of real ones: once on the cluster's clock, and once in this
-machine's time. In the broken runs, a rank swaps the activations of two micro-batches; the
-naive schedule deadlocks then.
+The plan is in slots: a forward takes one, a backward two, and messages none. In the broken runs a rank swaps the
+activations of two micro-batches; the naive schedule deadlocks then.
 """
 
 from math import ceil
 
-from minidist.show.demos.pipeline import compared, compared_bug, gpus, scene
-from minidist.show.demos.pipeline.bug import BUG, activations_swapped, deadlock
-from minidist.show.demos.pipeline.kinds import BROKEN, KINDS, NAIVE, SWAPPABLE
-from minidist.show.demos.pipeline.run import MOST_MICRO_BATCHES, config_of
-from minidist.show.demos.shared.runs import diverges, fastest, warm_ranks
-from minidist.show.player.animation import Animation
+from minidist.analysis.steps import slots_of
+from minidist.comm.transports.cores import cores
+from minidist.show.demos.pipeline import story
+from minidist.show.demos.pipeline.bug import BUG, activations_swapped, deadlock, slots_with_bug
+from minidist.show.demos.pipeline.kinds import KINDS, NAIVE, config_of
+from minidist.show.demos.shared.runs import fastest, warm_ranks
+from minidist.show.stage.animation import Animation
 
 RANKS = 4  # by default, on few cores too: the plan is what is shown first
+MOST_MICRO_BATCHES = 32
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
     """Run a step in each schedule, with ``size`` micro-batches, rounded up to a multiple of the ranks."""
     micro_batches = ceil(size / ranks) * ranks  # interleaved 1F1B needs a multiple; the others take the same number
     if micro_batches > MOST_MICRO_BATCHES:
-        raise ValueError(
-            f"size, the micro-batches of a step, must be at most {MOST_MICRO_BATCHES // ranks * ranks} with {ranks} "
-            f"ranks (a multiple of them, with cells wide enough to read), got {size}"
-        )
+        most = MOST_MICRO_BATCHES // ranks * ranks
+        raise ValueError(f"size, the micro-batches of a step, must be at most {most} with {ranks} ranks, got {size}")
     config = config_of(ranks, micro_batches, seed)
-    rounded = "" if micro_batches == size else f", {size} rounded up to a multiple of {ranks} ranks"
+    stories, runs = [story.plans(ranks, micro_batches)], {}
     with warm_ranks() as warm:
-        proofs, runs, broken = {}, {}, {}
         for kind in KINDS:
             runs[kind.name] = fastest(warm, config, kind.layout(ranks), digests=False)
-            proofs[kind.name] = warm.prove(config, runs[kind.name])
-        for kind in SWAPPABLE:
-            bad = warm.train(config, kind.layout(ranks), activations_swapped)
-            losses = warm.reference(config).losses[0], bad.losses[0]
-            difference = diverges(warm.first_difference(config, bad, activations_swapped))
-            broken[kind.name] = scene.with_bug(kind, ranks, micro_batches, losses, difference)
-        waits = deadlock(warm, config, NAIVE.layout(ranks))
-        broken[NAIVE.name] = scene.deadlocked(NAIVE, ranks, micro_batches, waits)
-    clock = BROKEN.length(ranks, micro_batches)
-    scenes = (
-        *(scene.of_plan(kind, ranks, micro_batches, proofs[kind.name], rounded) for kind in KINDS),
-        compared.as_planned(ranks, micro_batches),
-        gpus.as_gpus_would(runs, clock),
-        compared.as_measured(runs, clock),
-    )
+            rows = kind.slots(ranks, micro_batches)
+            stories.append(story.plan(kind, ranks, micro_batches, warm.prove(config, runs[kind.name]), rows))
+            bad = slots_with_bug(kind, ranks, micro_batches)
+            if kind is NAIVE:
+                deadlock(warm, config, kind.layout(ranks))
+                verdict = "Deadlock."
+            else:
+                wrong = warm.train(config, kind.layout(ranks), activations_swapped)
+                right = warm.reference(config).losses[0]
+                verdict = f"The loss is {wrong.losses[0]:.6f}, and {right:.6f} is right."
+            stories.append(story.plan(kind, ranks, micro_batches, verdict, bad, BUG))
+    measured = {name: slots_of([rank.log for rank in run.ranks]) for name, run in runs.items()}
+    milliseconds = {
+        name: [[type(slot)(slot.action, 1e3 * slot.start, 1e3 * slot.end) for slot in row] for row in rows]
+        for name, rows in measured.items()
+    }
+    told = f"Measured here: {ranks} ranks on {cores()} cores."
+    stories.append(story.race(milliseconds, "ms", told, "measured"))
     title = "Pipelines: layers on different ranks, one micro-batch behind the other"
-    logs = [rank.log for rank in runs[NAIVE.name].ranks]
-    main = broken.pop(BROKEN.name)
-    overview = compared_bug.with_bug(scenes[len(KINDS)], ranks, micro_batches)
-    return Animation("pp", title, scenes, main, BUG, logs, (*broken.values(), overview))
+    return Animation("pp", title, tuple(stories), [rank.log for rank in runs[NAIVE.name].ranks])

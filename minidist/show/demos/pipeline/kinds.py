@@ -6,6 +6,7 @@ from fractions import Fraction
 
 from minidist.parallel.tools.schedule_check import SLOTS, Slot, in_flight, timeline
 from minidist.parallel.tools.schedules import Action, schedule
+from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 
 
@@ -56,3 +57,18 @@ KINDS = (
 )
 BROKEN = KINDS[2]
 NAIVE, *SWAPPABLE = KINDS  # naive has one micro-batch at a time: a rank that asks for the next one waits forever
+
+
+def config_of(ranks: int, micro_batches: int, seed: int) -> TrainConfig:
+    """A model with two layers for each rank; on few ranks, so large that computing takes longer than sending."""
+    few = ranks <= 4
+    micro_batch = 2 if ranks == 2 else 1
+    return TrainConfig(
+        layers=2 * ranks,
+        width=64 if few else 32,
+        context=64 if few else 32,
+        micro_batch=micro_batch,
+        global_batch=micro_batches * micro_batch,
+        steps=2 if few else 1,
+        seed=seed,
+    )

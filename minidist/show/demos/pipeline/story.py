@@ -1,0 +1,128 @@
+"""What a pipeline looks like: the race of all schedules on one clock, and one schedule with what its ranks store."""
+
+from collections.abc import Mapping, Sequence
+
+from minidist.parallel.tools.schedule_check import Slot, bubble
+from minidist.show.demos.pipeline.bug import MISTAKEN, corrupted_by
+from minidist.show.demos.pipeline.kinds import KINDS, Kind, end_of
+from minidist.show.figures.pipelines import COLOURS, colour_of
+from minidist.show.stage.lanes import Lanes
+from minidist.show.stage.marks import Mark, box, text
+from minidist.show.stage.story import Beat, Dial, Question, Story
+
+RUNS = 8.0  # seconds, in which the longest schedule runs through
+KEY = {"forward": COLOURS["F"], "backward": COLOURS["B"], "backward of weights": COLOURS["W"], "idle": "faint"}
+CHOICES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # micro-batches on the dial
+
+
+def race(rows: Mapping[str, Sequence[Sequence[Slot]]], unit: str, told: str, name: str = "race") -> Story:
+    """All schedules below each other on one axis, ``unit`` long; ``told`` is where the times come from."""
+    longest = max(map(end_of, rows.values()))
+    marks: list[Mark] = []
+    ends, high = {}, 588 / len(rows)
+    for number, (which, ranks) in enumerate(rows.items()):
+        y = 8 + number * high
+        lanes = Lanes([""] * len(ranks), (190, y, 880, high - 14), (0, longest), (0, RUNS), margin=0, share=0.94)
+        for rank, row in enumerate(ranks):
+            for slot in row:
+                what = f"{which}: micro-batch {slot.action.micro_batch}"
+                lanes.bar(rank, slot.start, slot.end - 0.002 * longest, colour_of(slot.action, len(ranks)), thing=what)
+        ends[which] = lanes.at(end_of(ranks))
+        idle = text(1275, y + high / 2 - 7, f"{bubble(ranks):.0%} idle", 32, anchor="end").enter(ends[which], 0.2)
+        marks += [*lanes.marks(), text(175, y + high / 2 - 7, which, 32, anchor="end"), idle]
+    order = sorted(ends, key=ends.__getitem__)
+    first = order[0]
+    asked = Question(
+        "Which schedule is done first?",
+        tuple(rows),
+        list(rows).index(first),
+        "It leaves the fewest ranks idle: all do the same work.",
+    )
+    beats = [
+        Beat(0, f"All do the same work on {len(rows[first])} GPUs. {told}", asks=asked, cue="Let the class vote."),
+        Beat(ends[first], f"{first} is done.", answers=asked),
+        Beat(RUNS + 0.3, f"{order[-1]} takes {longest / end_of(rows[first]):.1f} times as long: {longest:.4g} {unit}."),
+    ]
+    return Story(name, "Who waits least?", marks, beats, key=KEY)
+
+
+def plans(ranks: int, micro_batches: int) -> Story:
+    """The race of the plans, with a dial for the micro-batches."""
+    possible = [m for m in CHOICES if m % ranks == 0 or m == micro_batches]  # interleaved 1F1B needs a multiple
+    told = "A forward takes one slot, a backward two."
+    variants = [race({kind.name: kind.slots(ranks, m) for kind in KINDS}, "slots", told) for m in possible]
+    dial = Dial("micro-batches", tuple(map(str, possible)), possible.index(micro_batches))
+    chosen = variants[dial.start]
+    return Story("race", chosen.question, [], chosen.beats, key=KEY, dials=[dial], variants=variants)
+
+
+def plan(
+    kind: Kind, ranks: int, micro_batches: int, verdict: str, slots: Sequence[Sequence[Slot]], bug: str = ""
+) -> Story:
+    """One schedule, slot by slot, and beside each lane the micro-batches whose activations are stored."""
+    longest, runs = kind.length(ranks, micro_batches), RUNS
+    shelf, width = 900, 360 / micro_batches
+    lanes = Lanes([f"GPU {rank}" for rank in range(ranks)], (0, 40, shelf - 30, 520), (0, longest), (0, runs))
+    mistaken = MISTAKEN if bug else {}
+    corrupted = corrupted_by(mistaken, slots) if bug else set()
+    stored: list[Mark] = []
+    for rank, row in enumerate(slots):
+        for slot in row:
+            action = slot.action
+            colour = "wrong" if action in corrupted else colour_of(action, ranks)
+            lanes.bar(rank, slot.start, slot.end - 0.003 * longest, colour, str(mistaken.get(action, action.micro_batch)), f"micro-batch {action.micro_batch}")  # fmt: skip
+        stored += _shelf(row, lanes, rank, shelf, width, kind.virtual)
+    heading = text(shelf, 14, "stores", anchor="start")
+    most = max(kind.most_stored(ranks, micro_batches), 1)
+    idle = bubble(kind.slots(ranks, micro_batches))
+    asked = Question(
+        f"How much of the time do {ranks} GPUs idle in {kind.name}?",
+        tuple(f"{share:.0%}" for share in sorted({idle, idle / 2, min(1, idle * 2 + 0.05)})),
+        sorted({idle, idle / 2, min(1, idle * 2 + 0.05)}).index(idle),
+        f"{kind.formula}, with p = {ranks} and m = {micro_batches}.",
+    )
+    stuck = max(rows[-1].end for rows in slots if rows)
+    half = lanes.at(min(stuck, longest / 2))
+    facts = {"idle": f"{idle:.1%} = {kind.formula}", "GPU 0 stores at most": f"{most:g} micro-batches"}
+    beats = [
+        Beat(0, "Micro-batches roll down the GPUs, forward, and come back, backward.", asks=None if bug else asked),
+        Beat(half, "Grey is idle time. Beside each GPU: the activations that wait for their backward."),
+        Beat(
+            runs + 0.3,
+            f"GPU 0 stored at most {most:g} of {micro_batches}; {idle:.0%} of all time was idle.",
+            facts,
+            answers=None if bug else asked,
+        ),  # fmt: skip
+    ]
+    if stuck < longest:
+        beats[2:] = [Beat(runs + 0.3, "Every GPU waits for another one, and would wait forever.")]
+    marks = [*lanes.marks(), heading, *stored]
+    return Story(kind.name, f"What does {kind.name} cost in time and memory?", marks, beats, verdict, bug, key=KEY)
+
+
+def _shelf(row: Sequence[Slot], lanes: Lanes, rank: int, x: float, width: float, virtual: int) -> list[Mark]:
+    """A box for every micro-batch that a rank stores, from its forward on until its backward ends, in the first free place."""
+    ends = {(slot.action.stage, slot.action.micro_batch): slot.end for slot in row if slot.action.kind in "BW"}
+    free: list[float] = []  # place -> when what is there leaves
+    found = []
+    high = lanes.high * 0.8
+    for slot in row:
+        action = slot.action
+        if action.kind == "F":
+            place = next((i for i, end in enumerate(free) if end <= slot.start), len(free))
+            end = ends.get((action.stage, action.micro_batch), lanes.span[1])
+            free[place : place + 1] = [end]
+            y = lanes.top + (rank + 0.5) * lanes.high - high / 2
+            w = width / virtual
+            label = {"text": str(action.micro_batch)} if w > 30 else {}
+            mark = box(
+                x + place * w,
+                y,
+                w - 2,
+                high,
+                colour_of(action, len(row)),
+                f"activations of micro-batch {action.micro_batch}",
+                **label,
+            )
+            found.append(mark.enter(lanes.at(slot.start), 0.05).leave(lanes.at(end), 0.05))
+    return found
