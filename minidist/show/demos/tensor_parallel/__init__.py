@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from minidist.analysis.steps import step_length
 from minidist.show.demos.shared.runs import WarmRanks, diverges, fastest, warm_ranks
-from minidist.show.demos.tensor_parallel import attention, bug, matrices, scene
+from minidist.show.demos.tensor_parallel import bug
 from minidist.show.demos.tensor_parallel.numbers import numbers_of
 from minidist.show.demos.tensor_parallel.run import config_of
 from minidist.show.demos.tensor_parallel.split import RANKS, matches, split, whole
