@@ -6,7 +6,7 @@ from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
 from minidist.parallel.data import BucketedDataParallel, NaiveDataParallel, fill_buckets
 from minidist.show.demos.data_parallel.run import BUCKETS
-from minidist.show.demos.shared.lanes import DROPPED
+from minidist.show.demos.shared.on_gpus import DROPPED
 from minidist.train.trainer import train_rank
 
 DROPPED_BUCKET = 2  # counted from 1, in the order of sending

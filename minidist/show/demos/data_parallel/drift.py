@@ -31,19 +31,15 @@ class Weights(StepHook):
 
     def end_step(self, step: int, loss: float, last: bool) -> None:
         weights = np.concatenate([parameter.data.ravel() for parameter in self.trained])
-        self.found.append(weights[:: stride(weights.size)].copy())
+        self.found.append(weights[:: -(-weights.size // SAMPLE)].copy())
 
 
 def train_broken_keeping_weights(*arguments) -> RankResult:
     return without_sums(train_keeping_weights, *arguments)
 
 
-def stride(weights: int) -> int:
-    """Distance from one weight of the sample to the next."""
-    return -(-weights // SAMPLE)
-
-
 def distances(run: Run, reference: Run) -> np.ndarray:
-    """Root mean square distance of each rank's weights, after each step, from the reference's: (ranks, steps)."""
+    """Distance of each rank's weights from the reference's, as a share of their size: (ranks, steps + 1), 0 at first."""
     right = reference.ranks[0].arrays["weights"].astype(np.float64)
-    return np.stack([np.sqrt(np.mean((rank.arrays["weights"] - right) ** 2, axis=1)) for rank in run.ranks])
+    apart = [np.sqrt(np.mean((rank.arrays["weights"] - right) ** 2, axis=1)) for rank in run.ranks]
+    return np.hstack([np.zeros((len(apart), 1)), np.stack(apart) / np.sqrt(np.mean(right**2))])

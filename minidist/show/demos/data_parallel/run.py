@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from minidist.show.demos.shared import lanes
 from minidist.show.demos.shared.widths import check_width, heads_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -11,7 +10,7 @@ BUCKETS = 6  # approximately
 
 
 def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
-    check_width(size, *lanes.WIDTHS)
+    check_width(size, 8, 512)
     return TrainConfig(
         layers=4,
         heads=heads_of(size),

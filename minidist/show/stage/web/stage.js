@@ -68,7 +68,7 @@ class Stage { // one svg with the marks of a story
       words.textContent = still.text;
       words.style.fill = inkOn(first.fill);
       parts.push([words, all.map((key) => ({ transform: `translate(${key.w / 2}px, ${key.h / 2}px)`,
-        opacity: key.w > still.size * still.text.length / 2 ? 1 : 0 }))]);
+        opacity: key.w > still.size * still.text.length / 2 ? 1 : 0, easing: "steps(1)" }))]);
     }
     for (const [target, frames] of parts) {
       if (frames.every((frame) => JSON.stringify(frame) === JSON.stringify(frames[0]))) Object.assign(target.style, frames[0]);

@@ -1,0 +1,91 @@
+"""What data parallelism looks like: three ways to sum race on one clock, and weights that stay together, or do not."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from minidist.analysis.steps import kind_of
+from minidist.show.demos.data_parallel.steps import PHASES, Step
+from minidist.show.demos.shared.on_gpus import is_dropped
+from minidist.show.palette import MEANINGS, of_rank
+from minidist.show.stage.curve import Chart
+from minidist.show.stage.lanes import Lanes
+from minidist.show.stage.marks import Mark, text
+from minidist.show.stage.story import Beat, Question, Story
+
+RUNS = 7.0  # seconds, in which the longest step runs through
+EXPOSED, HIDDEN = MEANINGS["communication"], MEANINGS["hidden communication"]
+KEY = {phase: MEANINGS[phase] for phase in PHASES} | {"sending": EXPOSED, "sending, under backward": HIDDEN}
+
+
+def race(steps: Mapping[str, Step], told: str, name: str = "race", bug: str = "", verdict: str = "") -> Story:
+    """One step in each way to sum, rank 0's computing above its sending; ``told`` is whose time it is."""
+    longest, high = max(step.end for step in steps.values()), 196
+    marks: list[Mark] = []
+    ends: dict[str, float] = {}
+    for number, (sync, step) in enumerate(steps.items()):
+        y = 10 + number * high
+        lanes = Lanes(["", ""], (190, y, 900, high - 22), (0, longest), (0, RUNS), margin=0, share=0.86)
+        for event in step.log:
+            if (kind := kind_of(event)) in PHASES:
+                lanes.bar(0, event.start, event.end, MEANINGS[kind], kind)
+        for place, event in enumerate(step.sums):
+            under = min(event.end, max(event.start, step.backward_ends))
+            if is_dropped(event):
+                width = longest / 60
+                lanes.bar(1, event.start, event.start + width, "wrong", "", "never sent")
+                continue
+            what = f"all-reduce {place + 1}"
+            lanes.bar(1, event.start, under, HIDDEN, "", what)
+            lanes.bar(1, under, event.end, EXPOSED, "", what)
+        ends[sync] = lanes.at(step.end)
+        marks += [*lanes.marks(), text(178, y + high / 2 - 11, sync, 30, anchor="end")]
+        marks.append(text(1275, y + high / 2 - 11, f"{step.end / 1e6:.3g} ms", 34, anchor="end").enter(ends[sync], 0.2))
+    first, last = min(ends, key=ends.__getitem__), max(ends, key=ends.__getitem__)
+    hidden = steps["overlapped"].hidden
+    shares = sorted({round(share, 2) for share in (hidden, hidden / 3, min(1.0, hidden + (1 - hidden) / 2))})
+    asked = Question(
+        "Overlapped sends while backward runs. How much of its sending costs no time?",
+        tuple(f"{share:.0%}" for share in shares) if len(shares) > 1 else ("0%", f"{hidden:.0%}"),
+        shares.index(round(hidden, 2)) if len(shares) > 1 else int(hidden > 0),
+        "A bucket leaves as soon as its gradients are complete; only the last ones find no backward to hide under.",
+    )  # fmt: skip
+    facts = {sync: f"{step.end / 1e6:.3g} ms, {step.hidden:.0%} of sending hidden" for sync, step in steps.items()}
+    beats = [
+        Beat(0, f"One step, three ways to sum the gradients. {told}", facts, asks=None if bug else asked),
+        Beat(ends[first], f"{first} is done first.", facts),
+        Beat(RUNS + 0.3, f"{last} takes {longest / steps[first].end:.2f} times as long: it sends when nobody computes.", facts,
+             answers=None if bug else asked),
+    ]  # fmt: skip
+    return Story(name, "Must computing wait for sending?", marks, beats, verdict, bug, key=KEY)
+
+
+def weights(drift: np.ndarray, most: float, verdict: str, bug: str = "") -> Story:
+    """How far each rank's weights are from those of one process.
+
+    Args:
+        drift: (ranks, steps + 1), as a share of the way that the right weights go.
+        most: the end of the axis.
+    """
+    steps = drift.shape[1] - 1
+    chart = Chart(
+        (140, 60, 900, 440), (0, steps), (0, most), ("step", "away from the right weights"), (range(steps + 1), ())
+    )
+    for rank, curve in enumerate(drift):
+        chart.curve([(step, value) for step, value in enumerate(curve)], of_rank(rank), 0.2, 4)
+    marks = chart.marks()
+    far = float(drift[:, -1].max())
+    for rank, curve in enumerate(drift):
+        at = chart.at(steps, curve[-1])[1] if far else 100 + 40 * rank
+        if not rank or abs(at - chart.at(steps, drift[rank - 1][-1])[1]) > 30 or not far:
+            marks.append(text(1060, at, f"rank {rank}", 30, of_rank(rank), "start").enter(4.2, 0.2))
+    end = (
+        f"In {steps} steps they go {far:.0%} of the right way elsewhere."
+        if far
+        else "After every step all ranks have the same weights, those of one process."
+    )
+    beats = [
+        Beat(0, "Every rank updates its own copy of the weights. Do the copies stay the same?"),
+        Beat(4.5, end, {f"rank {rank}": f"{value:.3g}" for rank, value in enumerate(drift[:, -1])}),
+    ]
+    return Story("weights", "Do all GPUs keep the same model?", marks, beats, verdict, bug)
