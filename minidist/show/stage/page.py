@@ -62,6 +62,7 @@ def _story(story: Story) -> dict:
         "question": story.question,
         "verdict": story.verdict,
         "broken": story.broken,
+        "details": story.details,
         "code": list(story.code),
         "key": list((story.key or {}).items()),
         "marks": [] if story.dials else [_mark(mark) for mark in story.marks],

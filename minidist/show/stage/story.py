@@ -75,6 +75,7 @@ class Story:
         marks: from the lowest to the uppermost.
         beats: at least one; the first is at the beginning.
         verdict: the outcome in a few words.
+        details: what was proved of the run, or where it first differs from the right one; shown on request.
         broken: what bug was injected; "" if none was.
         code: lines of the program, lit up by ``Beat.lines``.
         key: meaning -> colour.
@@ -88,6 +89,7 @@ class Story:
     beats: Sequence[Beat]
     verdict: str = ""
     broken: str = ""
+    details: str = ""
     code: Sequence[str] = ()
     key: dict[str, str] | None = None
     dials: Sequence[Dial] = ()

@@ -173,6 +173,7 @@ def evidence(story: Story, beat: int, width: int) -> Text:
     now = story.beats[beat]
     lines = [Text("   ".join(f"{name}: {value}" for name, value in (now.facts or {}).items()))]
     lines += [Text(f"bug: {story.broken}", "red")] if story.broken else []
+    lines += [Text(story.details)] if story.details and beat == len(story.beats) - 1 else []
     lines += [Text(line, "bold" if i in now.lines else "dim") for i, line in enumerate(story.code)]
     return Text("\n").join(lines)
 

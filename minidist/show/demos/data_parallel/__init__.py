@@ -50,21 +50,21 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     ends = {tuple(rank.fingerprint for rank in run.ranks) for run in broken.values()}
     if len(ends) != 1:
         raise RuntimeError("without the sum of a bucket, the ways to sum differ in bits: this is a bug in minidist")
-    stories = []
-    for runs, verdict, what in ((right, proof, ""), (broken, found, bug)):
+    stories, models = [], len(set(*ends))
+    for runs, details, what in ((right, proof, ""), (broken, found, bug)):
         logs = {sync: [last_step_of(rank.log) for rank in run.ranks] for sync, run in runs.items()}
         variants = [
             story.race(
                 {sync: Step.of(on_gpus(log, speed).logs) for sync, log in logs.items()},
-                f"As {ranks} GPUs on links of {speed:g} GB/s would take it.", bug=what, verdict=verdict,
+                f"As {ranks} GPUs on links of {speed:g} GB/s would take it.", bug=what, details=details, models=models,
             )
             for speed in GIGABYTES
         ]  # fmt: skip
         stories.append(replace(variants[LINK.start], marks=(), dials=(LINK,), variants=variants))
         here = {sync: Step.of(log) for sync, log in logs.items()}
         told = f"As {ranks} ranks took it on the {cores()} cores of this machine."
-        stories.append(story.race(here, told, "measured", what, verdict))
+        stories.append(story.race(here, told, "measured", what, details, models))
     most = 1.05 * float(drifts[1].max())
-    stories += [story.weights(drifts[0], most, proof), story.weights(drifts[1], most, found, bug)]
+    stories += [story.weights(drifts[0], most, details=proof), story.weights(drifts[1], most, bug, found)]
     logs = [rank.log for rank in right["overlapped"].ranks]
     return Animation("dp", "Data parallelism: all-reduces under backward", tuple(stories), logs)

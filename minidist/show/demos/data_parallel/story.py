@@ -18,7 +18,9 @@ EXPOSED, HIDDEN = MEANINGS["communication"], MEANINGS["hidden communication"]
 KEY = {phase: MEANINGS[phase] for phase in PHASES} | {"sending": EXPOSED, "sending, under backward": HIDDEN}
 
 
-def race(steps: Mapping[str, Step], told: str, name: str = "race", bug: str = "", verdict: str = "") -> Story:
+def race(
+    steps: Mapping[str, Step], told: str, name: str = "race", bug: str = "", details: str = "", models: int = 1
+) -> Story:
     """One step in each way to sum, rank 0's computing above its sending; ``told`` is whose time it is."""
     longest, high = max(step.end for step in steps.values()), 196
     marks: list[Mark] = []
@@ -54,13 +56,14 @@ def race(steps: Mapping[str, Step], told: str, name: str = "race", bug: str = ""
     beats = [
         Beat(0, f"One step, three ways to sum the gradients. {told}", facts, asks=None if bug else asked),
         Beat(ends[first], f"{first} is done first.", facts),
-        Beat(RUNS + 0.3, f"{last} takes {longest / steps[first].end:.2f} times as long: it sends when nobody computes.", facts,
+        Beat(RUNS + 0.3, f"{last} takes {longest / steps[first].end:.2f} times as long.", facts,
              answers=None if bug else asked),
     ]  # fmt: skip
-    return Story(name, "Must computing wait for sending?", marks, beats, verdict, bug, key=KEY)
+    verdict = f"Now there are {models} different models." if bug else "Every bit is that of one process."
+    return Story(name, "Must computing wait for sending?", marks, beats, verdict, bug, details, key=KEY)
 
 
-def weights(drift: np.ndarray, most: float, verdict: str, bug: str = "") -> Story:
+def weights(drift: np.ndarray, most: float, bug: str = "", details: str = "") -> Story:
     """How far each rank's weights are from those of one process.
 
     Args:
@@ -88,4 +91,4 @@ def weights(drift: np.ndarray, most: float, verdict: str, bug: str = "") -> Stor
         Beat(0, "Every rank updates its own copy of the weights. Do the copies stay the same?"),
         Beat(4.5, end, {f"rank {rank}": f"{value:.3g}" for rank, value in enumerate(drift[:, -1])}),
     ]
-    return Story("weights", "Do all GPUs keep the same model?", marks, beats, verdict, bug)
+    return Story("weights", "Do all GPUs keep the same model?", marks, beats, "", bug, details)

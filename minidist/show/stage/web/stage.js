@@ -115,6 +115,7 @@ function show(story, { time = 0, other = null, dials = story.dials.map((dial) =>
   $("break").disabled = !twin(story);
   $("compare").disabled = !twin(story) && right.length < 2;
   $("compare").setAttribute("aria-pressed", Boolean(other));
+  $("details").textContent = state.now.details;
   $("clock").max = state.now.beats.at(-1).at;
   for (const button of $("scenes").children) button.setAttribute("aria-pressed", button.textContent === story.name);
   $("code").replaceChildren(...state.now.code.map((line) => make("li", { textContent: line || " " })));
