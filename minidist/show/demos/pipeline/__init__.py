@@ -11,9 +11,10 @@ from minidist.comm.transports.cores import cores
 from minidist.show.demos.pipeline import story
 from minidist.show.demos.pipeline.bug import BUG, activations_swapped, deadlock, slots_with_bug
 from minidist.show.demos.pipeline.kinds import KINDS, NAIVE, config_of
-from minidist.show.demos.shared.runs import fastest, warm_ranks
+from minidist.show.demos.shared.runs import diverges, fastest, warm_ranks
 from minidist.show.stage.animation import Animation
 
+SAME = "Every bit is that of one process."
 RANKS = 4  # by default, on few cores too: the plan is what is shown first
 MOST_MICRO_BATCHES = 32
 
@@ -30,16 +31,17 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         for kind in KINDS:
             runs[kind.name] = fastest(warm, config, kind.layout(ranks), digests=False)
             rows = kind.slots(ranks, micro_batches)
-            stories.append(story.plan(kind, ranks, micro_batches, warm.prove(config, runs[kind.name]), rows))
+            proof = warm.prove(config, runs[kind.name])
+            stories.append(story.plan(kind, ranks, micro_batches, SAME, rows, details=proof))
             bad = slots_with_bug(kind, ranks, micro_batches)
             if kind is NAIVE:
-                deadlock(warm, config, kind.layout(ranks))
-                verdict = "Deadlock."
+                verdict, details = "Deadlock.", deadlock(warm, config, kind.layout(ranks))
             else:
                 wrong = warm.train(config, kind.layout(ranks), activations_swapped)
                 right = warm.reference(config).losses[0]
+                details = diverges(warm.first_difference(config, wrong, activations_swapped))
                 verdict = f"The loss is {wrong.losses[0]:.6f}, and {right:.6f} is right."
-            stories.append(story.plan(kind, ranks, micro_batches, verdict, bad, BUG))
+            stories.append(story.plan(kind, ranks, micro_batches, verdict, bad, BUG, details))
     measured = {name: slots_of([rank.log for rank in run.ranks]) for name, run in runs.items()}
     milliseconds = {
         name: [[type(slot)(slot.action, 1e3 * slot.start, 1e3 * slot.end) for slot in row] for row in rows]

@@ -29,7 +29,7 @@ def race(rows: Mapping[str, Sequence[Sequence[Slot]]], unit: str, told: str, nam
                 lanes.bar(rank, slot.start, slot.end - 0.002 * longest, colour_of(slot.action, len(ranks)), thing=what)
         ends[which] = lanes.at(end_of(ranks))
         idle = text(1275, y + high / 2 - 7, f"{bubble(ranks):.0%} idle", 32, anchor="end").enter(ends[which], 0.2)
-        marks += [*lanes.marks(), text(175, y + high / 2 - 7, which, 32, anchor="end"), idle]
+        marks += [*lanes.marks(), text(182, y + high / 2 - 7, which, 28, anchor="end"), idle]
     order = sorted(ends, key=ends.__getitem__)
     first = order[0]
     asked = Question(
@@ -57,7 +57,13 @@ def plans(ranks: int, micro_batches: int) -> Story:
 
 
 def plan(
-    kind: Kind, ranks: int, micro_batches: int, verdict: str, slots: Sequence[Sequence[Slot]], bug: str = ""
+    kind: Kind,
+    ranks: int,
+    micro_batches: int,
+    verdict: str,
+    slots: Sequence[Sequence[Slot]],
+    bug: str = "",
+    details: str = "",
 ) -> Story:
     """One schedule, slot by slot, and beside each lane the micro-batches whose activations are stored."""
     longest, runs = kind.length(ranks, micro_batches), RUNS
@@ -97,7 +103,9 @@ def plan(
     if stuck < longest:
         beats[2:] = [Beat(runs + 0.3, "Every GPU waits for another one, and would wait forever.")]
     marks = [*lanes.marks(), heading, *stored]
-    return Story(kind.name, f"What does {kind.name} cost in time and memory?", marks, beats, verdict, bug, key=KEY)
+    return Story(
+        kind.name, f"What does {kind.name} cost in time and memory?", marks, beats, verdict, bug, details, key=KEY
+    )
 
 
 def _shelf(row: Sequence[Slot], lanes: Lanes, rank: int, x: float, width: float, virtual: int) -> list[Mark]:
