@@ -10,14 +10,14 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from minidist.analysis.steps import kind_of as phase_of
-from minidist.show.demos.shared import lanes
+from minidist.show.demos.shared.on_gpus import DROPPED, communications
 from minidist.trace import Event
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 
 PHASES = ("forward", "backward")
 NORM = "norm"  # what sp computes on each rank's own tokens: LayerNorm, dropout and residual
-DROPPED_G, DROPPED_GAIN = f"{lanes.DROPPED} g", f"{lanes.DROPPED} sum of a gain's gradient"
+DROPPED_G, DROPPED_GAIN = f"{DROPPED} g", f"{DROPPED} sum of a gain's gradient"
 
 
 def places(phase: str, layers: int, sequence: bool) -> list[str]:
@@ -57,7 +57,7 @@ def parts(log: Sequence[Event], config: TrainConfig, layout: Layout) -> list[Par
     found = []
     for phase in PHASES:
         around = next(event for event in log if phase_of(event) == phase)
-        inside = [event for event in lanes.communications(log) if around.start <= event.start < around.end]
+        inside = [event for event in communications(log) if around.start <= event.start < around.end]
         kinds = [kind_of(event, config) for event in inside]
         names = places(phase, config.layers, bool(layout.sp))
         now = [names[number] for number in accumulate(map(bool, kinds), initial=0)]
@@ -73,33 +73,3 @@ def calls(layers: int, sequence: bool) -> dict[str, int]:
     if sequence:
         return {"all-gather": 4 * layers + 2, "reduce-scatter": 4 * layers + 1}
     return {"all-reduce": 4 * layers + 1}
-
-
-def nbytes(config: TrainConfig, ranks: int, sequence: bool) -> int:
-    """The bytes that all ranks together send for them: sums are sent as float64, gathered arrays as float32.
-
-    For an array of M bytes, an all-reduce sends 2 (N-1) M; its halves, reduce-scatter and all-gather, (N-1) M each.
-    """
-    elements = config.micro_batch * config.context * config.width
-    each = {"all-reduce": 2 * 8, "all-gather": 4, "reduce-scatter": 8}
-    return sum(count * each[kind] for kind, count in calls(config.layers, sequence).items()) * (ranks - 1) * elements
-
-
-def sentence(part: Part, ranks: int) -> str:
-    """What a collective does, and to which arrays."""
-    event, phase, kind, place = part
-    where = f"{phase.capitalize()}, {place}"
-    if lanes.is_dropped(event):
-        if kind:
-            return f"{where}: g is skipped, and every rank continues with its own partial sum."
-        return "Backward: the gradient of a LayerNorm's gain is not summed; each rank keeps that of its own tokens."
-    if kind == "all-reduce":
-        if phase == "forward":
-            own = "heads" if place.startswith("attention") else "hidden units"
-            return f"{where}: every rank has computed with its own {own}. g adds the partial sums, and compute waits."
-        return f"{where}: f adds the ranks' gradients of the input, and compute waits."
-    if kind == "all-gather":
-        what = "tokens, to compute with its own heads" if phase == "forward" else "tokens' gradients"
-        return f"{phase.capitalize()}: every rank gathers all {what}."
-    what = "partial sums" if phase == "forward" else "gradients of the input"
-    return f"{where}: the ranks' {what} are added, and each rank keeps 1/{ranks} of the tokens."

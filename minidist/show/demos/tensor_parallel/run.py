@@ -1,13 +1,12 @@
 """The model that the demonstrations of tensor and sequence parallelism train."""
 
-from minidist.show.demos.shared import lanes
 from minidist.show.demos.shared.widths import check_width
 from minidist.train.config import TrainConfig
 
 
 def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
     """A model whose heads and tokens can be divided by the number of ranks."""
-    check_width(size, *lanes.WIDTHS)
+    check_width(size, 8, 512)
     width = _multiple(ranks, size)
     return TrainConfig(
         layers=2,

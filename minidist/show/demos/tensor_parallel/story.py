@@ -1,99 +1,221 @@
-"""What tensor parallelism looks like: matrices are cut into slabs, half results slide over each other and become whole."""
+"""What tensor parallelism looks like: matrices are cut into slabs, and half results slide over each other."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
+from minidist.analysis.steps import step_length, traced_step
+from minidist.show.demos.shared.on_gpus import is_dropped
+from minidist.show.demos.tensor_parallel import attention, halves
 from minidist.show.demos.tensor_parallel.split import Held
-from minidist.show.palette import MEANINGS, of_rank
+from minidist.show.palette import COLLECTIVES, MEANINGS, of_rank
+from minidist.show.stage.counter import counter
+from minidist.show.stage.lanes import Lanes
 from minidist.show.stage.marks import Mark, box, text
 from minidist.show.stage.story import Beat, Question, Story
+from minidist.train.result import Run
 
 UNIT = 44  # pixels of a row or a column
-X, A, Z, B, Y = 40, 240, 470, 790, 1010  # where each matrix begins
-MIDDLES = (150, 450)  # the heights of the two GPUs' halves of the stage
-WEIGHTS, ACTIVATIONS = MEANINGS["parameters"], MEANINGS["activations"]
+MIDDLES, CENTER = (150, 450), 300  # the heights of the two GPUs' halves of the stage, and of the line between them
+CUT, MADE, HALF, SUMMED, END = 1.2, 3.2, 5.2, 7.4, 10.0  # seconds: when each part begins
+WEIGHTS, ACTIVATIONS, WHOLE = MEANINGS["parameters"], MEANINGS["activations"], "#009E73"
+RUNS = 7.0  # seconds, in which a step runs through
+SAME = "Every bit is that of one process."
 
 
-def slab(x: float, middle: float, matrix: np.ndarray, name: str, fill: str, thing: str = "", wide: float = 1.0) -> Mark:
-    """A matrix as a rectangle of its shape, around a height; ``wide`` stretches its columns."""
-    rows, columns = matrix.shape
-    size = {"text": name, "weight": 700, "size": 34}
-    return box(x, middle - rows * UNIT / 2, columns * UNIT * wide, rows * UNIT, fill, thing or name, **size)
-
-
-def forward(name: str, ranks: Sequence[Held], right: Sequence[Held], one: Held, bug: str = "") -> Story:
-    """One MLP, y = GELU(x A) B, on two GPUs.
-
-    Args:
-        ranks: what each held; ``right`` the same without the bug, and ``one`` what one process held.
-    """
-    marks: list[Mark] = []
-    center = sum(MIDDLES) / 2
-    half_a, half_b = one.a.shape[1] / 2 * UNIT, one.b.shape[0] / 2 * UNIT
-    lane = box(0, 297, 1280, 6, "faint").enter(1.2, 0.3)
-    marks += [lane, *(text(14, 26 + 300 * r, f"GPU {r}", anchor="start").enter(1.2, 0.3) for r in range(len(ranks)))]
-    x = [slab(X, center, one.x, "x", ACTIVATIONS).to(1.2, 0.8, y=m - one.x.shape[0] * UNIT / 2) for m in MIDDLES]
-    marks += x
-    for rank, (held, middle) in enumerate(zip(ranks, MIDDLES, strict=True)):
+def mlp(name: str, ranks: Sequence[Held], one: Held, sequence: bool, bug: str = "", details: str = "") -> Story:
+    """One MLP, y = GELU(x A) B, on two GPUs: A is cut into columns, B into rows; with ``sequence``, x and y into tokens."""
+    marks = _stage()
+    marks += _inputs(one.x, sequence)
+    for rank, held in enumerate(ranks):
         columns, rows = held.a.shape[1], held.b.shape[0]
-        a = box(A + rank * half_a, center - one.a.shape[0] * UNIT / 2, columns * UNIT, one.a.shape[0] * UNIT, WEIGHTS,
-                f"columns of A of GPU {rank}", text="A", weight=700, size=34)  # fmt: skip
-        b = box(B, center - one.b.shape[0] * UNIT / 2 + rank * half_b, one.b.shape[1] * UNIT, rows * UNIT, WEIGHTS,
-                f"rows of B of GPU {rank}", text="B", weight=700, size=34)  # fmt: skip
-        a.to(1.2, 0.8, x=A, y=middle - one.a.shape[0] * UNIT / 2, fill=of_rank(rank))
-        b.to(1.2, 0.8, y=middle - rows * UNIT / 2, fill=of_rank(rank))
-        z = slab(Z, middle, held.z, "GELU", of_rank(rank), f"hidden units of GPU {rank}", 1.8)
-        z.keys[0][1].update(w=0.0)
-        z.to(3.2, 1.2, w=held.z.shape[1] * UNIT * 1.8)
-        marks += [a, b, z]
-    return marks and _told(name, ranks, right, one, bug, marks, center)
-
-
-def _told(name, ranks, right, one, bug, marks, center) -> Story:
-    wrong = any((held.y != one.y).any() for held in ranks)
-    terms = [float(held.partial[0, 0]) for held in ranks]
-    total = float(one.y[0, 0])
-    rows, columns = one.y.shape
-    for rank, (held, middle) in enumerate(zip(ranks, MIDDLES, strict=True)):
-        top = middle - rows * UNIT / 2
-        partial = box(Y, top, columns * UNIT, rows * UNIT, of_rank(rank), f"GPU {rank}'s terms of y")
-        partial.keys[0][1].update(w=0.0, opacity=0.45)
-        partial.to(5.2, 1.2, w=columns * UNIT)
-        value = text(Y + columns * UNIT + 20, middle, f"{terms[rank]:g}", 44, anchor="start", weight=700).enter(
-            6.2, 0.2
-        )
-        marks += [partial, value]
-        if not wrong:
-            partial.to(7.4, 1.2, y=center - rows * UNIT / 2).to(8.6, 0.4, opacity=1, fill="#009E73").to(9.0, 0.8, y=top)
-            value.to(7.4, 1.2, y=center).leave(8.6, 0.1)
-            marks.append(
-                text(Y + columns * UNIT + 20, center, f"{total:g}", 44, "right", "start", weight=700)
-                .enter(8.6, 0.1)
-                .to(9.0, 0.8, y=middle)
-            )
-        else:
-            marks.append(
-                box(Y - 5, top - 5, columns * UNIT + 10, rows * UNIT + 10, "none", stroke="wrong", width=5).enter(
-                    8.6, 0.2
-                )
-            )
+        marks.append(_weights(one.a, (240 + rank * columns * UNIT, 0), (columns, one.a.shape[0]), rank, 240, "A", "columns of A"))  # fmt: skip
+        marks.append(_weights(one.b, (790, rank * rows * UNIT), (one.b.shape[1], rows), rank, 790, "B", "rows of B"))
+        marks.append(_grown(470, MIDDLES[rank], held.z, "GELU", of_rank(rank), MADE, 1.8))
+    marks += _sum(ranks, one.y, sequence, bool(bug))
+    terms, total = [float(held.partial[0, 0]) for held in ranks], float(one.y[0, 0])
+    sums = f"{' + '.join(f'{term:g}' for term in terms)} = {total:g}"
     asked = Question(
-        "How often must the GPUs talk to each other in this forward pass?",
+        "How often do the GPUs talk to each other in this forward pass?",
         ("never", "once", "twice: after A and after B"),
         1,
-        "GELU works on each hidden unit alone, and A's columns make whole ones; only y needs a sum.",
-    )  # fmt: skip
-    sums = f"{' + '.join(f'{term:g}' for term in terms)} = {total:g}"
+        "A's columns make whole hidden units, and GELU works on each alone. Only y needs a sum.",
+    )
+    opening = "y = GELU(x A) B. What if A and B are too large for one GPU?"
+    last = f"One all-reduce, and every number is whole: {sums}."
+    if sequence:
+        asked = Question(
+            "What does each GPU keep of y?",
+            ("all tokens", "its own tokens", "its own hidden units"),
+            1,
+            "Outside the products nothing mixes tokens: half of them take half of the memory.",
+        )
+        opening = "Between the products nothing mixes tokens. Must both GPUs keep all of them?"
+        last = f"A reduce-scatter: each gets the sums of its own tokens, such as {sums}."
+    if bug:
+        last = f"Without the sum each goes on with its half. Right is {sums}."
     beats = [
-        Beat(0, "y = GELU(x A) B. What if A and B are too large for one GPU?", cue="Let the class propose a cut."),
-        Beat(2.2, "A is cut into columns, B into rows. Each GPU has both halves that belong together.", asks=None if bug else asked),
-        Beat(4.6, "Each GPU makes half of the hidden units, whole ones: GELU can go on without a message."),
-        Beat(6.6, f"Each has a y of full size, but only half of every number: {terms[0]:g} and {terms[1]:g}."),
-        Beat(10, f"One all-reduce, and every number is whole: {sums}." if not wrong else f"Without the sum, each goes on with its half. Right is {sums}.", {"sent by each GPU": f"{ranks[0].sent[1] - ranks[0].sent[0]} bytes"}, answers=None if bug else asked),
+        Beat(0, opening, cue="Let the class propose a cut.", asks=None if bug else asked),
+        Beat(2.4, "An all-gather brings the other tokens." if sequence else "A is cut into columns, B into rows."),
+        Beat(4.6, "Each makes half of the hidden units, whole ones: GELU goes on without a message."),
+        Beat(6.8, f"Each has a y of full size, and of every number a part: {terms[0]:g} and {terms[1]:g}."),
+        Beat(END, last, {"sent by each GPU": f"{ranks[0].sent[1]} bytes"}, answers=None if bug else asked),
+    ]
+    verdict = "y is wrong on both." if bug else SAME
+    return Story(name, "How do two GPUs multiply one matrix?", marks, beats, verdict, bug, details, key=_key())
+
+
+def heads(ranks: Sequence["attention.Held"], one: "attention.Held", bug: str = "", details: str = "") -> Story:
+    """Attention with a head on each GPU: whole heads, and the rows of the output projection that belong to them."""
+    marks = _stage()
+    marks += _inputs(one.x, False)
+    for rank, held in enumerate(ranks):
+        middle = MIDDLES[rank]
+        for number, part in enumerate("qkv"):
+            matrix = getattr(held, part)[0]
+            place = 250 + number * 100
+            marks.append(_grown(place, middle, matrix, part.upper(), of_rank(rank), MADE - 1.2 + 0.3 * number))
+        marks += _triangle(580, middle, held.weights[0], of_rank(rank), MADE + 0.6)
+        marks.append(_grown(800, middle, held.o[0], "O", of_rank(rank), MADE + 1.4))
+    marks += _sum(ranks, one.y, False, bool(bug))
+    terms, total = [float(held.partial[0, 0]) for held in ranks], float(one.y[0, 0])
+    sums = f"{' + '.join(f'{term:.3g}' for term in terms)} = {total:.3g}"
+    asked = Question(
+        "Does the softmax need the other GPU's scores?",
+        ("yes, a row's sum goes over all heads", "no, each head has a softmax of its own"),
+        1,
+        "A head is never cut, so its scores, its softmax and its values are on one GPU.",
+    )
+    last = f"The heads meet in the output: one all-reduce, {sums}."
+    beats = [
+        Beat(0, "Attention has heads that do not know each other. Where does one cut?", asks=None if bug else asked),
+        Beat(MADE, "Each GPU has one whole head: its queries, keys and values."),
+        Beat(5.0, "Scores, softmax, weighted values: all inside the head, without a message."),
+        Beat(6.8, f"Each multiplies with its rows of the output matrix: parts, {terms[0]:.3g} and {terms[1]:.3g}."),
+        Beat(END, f"Without the sum each goes on with its part. Right is {sums}." if bug else last,
+             {"sent by each GPU": f"{ranks[0].sent} bytes"}, answers=None if bug else asked),
     ]  # fmt: skip
-    verdict = "y is wrong on both." if wrong else "Every bit is that of one process."
-    key = {"weights": WEIGHTS, "activations": ACTIVATIONS} | {
-        f"GPU {rank}": of_rank(rank) for rank in range(len(ranks))
-    }
-    return Story(name, "How do two GPUs multiply one matrix?", marks, beats, verdict, bug, key=key)
+    verdict = "y is wrong on both." if bug else SAME
+    return Story("heads", "Which GPU computes which head?", marks, beats, verdict, bug, details, key=_key())
+
+
+def step(name: str, run: Run, logs: Sequence[list], told: str, bug: str = "", details: str = "") -> Story:
+    """One step of rank 0: whenever it sends, its computing waits."""
+    traced = traced_step(logs)
+    longest, parts = step_length(traced), halves.parts(traced[0], run.config, run.layout)
+    lanes = Lanes(["computes", "sends"], (0, 60, 1240, 380), (0, longest), (0, RUNS), margin=150)
+    waits = 0.0
+    for part in parts:
+        event = part.event
+        if part.kind == "compute":
+            lanes.bar(0, event.start, event.end, MEANINGS[part.phase], part.place.split()[0])
+        elif is_dropped(event):
+            lanes.bar(1, event.start, event.start + longest / 80, "wrong", "", "skipped")
+        else:
+            waits += event.end - event.start
+            lanes.bar(1, event.start, event.end, COLLECTIVES.get(part.kind, MEANINGS["communication"]), "", event.name)
+    share = waits / longest
+    marks = [*lanes.marks(), *counter(900, 510, "", [(0.0, ""), (RUNS, f"{share:.0%}")], 70)]
+    marks.append(text(820, 510, "of the step, computing waits:", 36, anchor="end"))
+    shares = sorted({f"{value:.0%}" for value in (share, share / 2, min(0.99, share * 1.6))}, key=lambda s: int(s[:-1]))
+    asked = Question(
+        "How much of the step does computing wait for messages?",
+        tuple(shares) if len(shares) > 1 else ("0%", "50%"),
+        shares.index(f"{share:.0%}") if len(shares) > 1 else 0,
+        "The next product needs the sum: nothing hides these messages.",
+    )
+    count = halves.calls(run.config.layers, bool(run.layout.sp))
+    facts = {f"{kind}s": f"{number}" for kind, number in count.items()} | {"ms": f"{longest / 1e6:.3g}"}
+    beats = [
+        Beat(0, told, facts, asks=None if bug else asked),
+        Beat(RUNS + 0.2, f"The step took {longest / 1e6:.3g} ms.", facts, answers=None if bug else asked),
+    ]
+    verdict = "Its gradients are wrong." if bug else SAME
+    key = {phase: MEANINGS[phase] for phase in halves.PHASES} | {kind: COLLECTIVES[kind] for kind in count}
+    return Story(name, "Who waits for whom?", marks, beats, verdict, bug, details, key=key)
+
+
+def _stage() -> list[Mark]:
+    names = [text(14, 26 + 306 * rank, f"GPU {rank}", anchor="start").enter(CUT, 0.3) for rank in range(2)]
+    return [box(0, CENTER - 3, 1280, 6).enter(CUT, 0.3), *names]
+
+
+def _key() -> dict[str, str]:
+    return {"weights": WEIGHTS, "activations": ACTIVATIONS, "GPU 0": of_rank(0), "GPU 1": of_rank(1), "sum": WHOLE}
+
+
+def _slab(x: float, y: float, wide: float, high: float, fill: str, name: str, thing: str) -> Mark:
+    return box(x, y, wide, high, fill, thing, text=name, weight=700, size=34)
+
+
+def _inputs(x: np.ndarray, sequence: bool) -> list[Mark]:
+    """x goes to both GPUs; with its tokens cut, each has a half and the other half follows."""
+    rows, columns = x.shape
+    top, marks = CENTER - rows * UNIT / 2, []
+    for rank, middle in enumerate(MIDDLES):
+        for part in range(2 if sequence else 1):
+            high = rows * UNIT / (2 if sequence else 1)
+            slab = _slab(40, top + part * high, columns * UNIT, high, ACTIVATIONS, "x", f"tokens on GPU {rank}")
+            late = 0.8 if sequence and part != rank else 0.0
+            slab.to(CUT + late, 0.6, y=middle - rows * UNIT / 2 + part * high)
+            marks.append(slab)
+    return marks
+
+
+def _weights(whole: np.ndarray, at, size, rank: int, x: float, name: str, what: str) -> Mark:
+    """A GPU's part of a weight matrix; it leaves the whole one, which stands in the middle."""
+    high = size[1] * UNIT
+    slab = _slab(
+        at[0], CENTER - whole.shape[0] * UNIT / 2 + at[1], size[0] * UNIT, high, WEIGHTS, name, f"{what} of GPU {rank}"
+    )
+    return slab.to(CUT, 0.8, x=x, y=MIDDLES[rank] - high / 2, fill=of_rank(rank))
+
+
+def _grown(x: float, middle: float, matrix: np.ndarray, name: str, fill: str, at: float, wide: float = 1.0) -> Mark:
+    """A result, which grows from the left."""
+    rows, columns = matrix.shape
+    slab = _slab(x, middle - rows * UNIT / 2, columns * UNIT * wide, rows * UNIT, fill, name, name)
+    slab.keys[0][1]["w"] = 0.0
+    return slab.to(at, 0.9, w=columns * UNIT * wide)
+
+
+def _triangle(x: float, middle: float, weights: np.ndarray, fill: str, at: float) -> list[Mark]:
+    """The weights of a causal softmax, darker where they are larger."""
+    tokens = len(weights)
+    cells = []
+    for (row, column), weight in np.ndenumerate(weights):
+        if column <= row:
+            cell = box(x + column * 50, middle + (row - tokens / 2) * 50, 48, 48, fill, f"weight {weight:.2f}")
+            cells.append(_faded(cell, at, 0.25 + 0.75 * float(weight)))
+    return cells
+
+
+def _faded(mark: Mark, at: float, opacity: float) -> Mark:
+    mark.keys[0][1]["opacity"] = 0.0
+    return mark.to(at, 0.6, opacity=opacity)
+
+
+def _sum(ranks: Sequence, y: np.ndarray, sequence: bool, broken: bool) -> list[Mark]:
+    """Two half-bright results of full size; the sum lays them over each other and gives each GPU what it keeps."""
+    rows, columns = y.shape
+    x, marks = 1010, []
+    value_at = x + columns * UNIT + 18
+    for rank, held in enumerate(ranks):
+        top = MIDDLES[rank] - rows * UNIT / 2
+        partial = box(x, top, columns * UNIT, rows * UNIT, of_rank(rank), f"GPU {rank}'s terms of y")
+        partial.keys[0][1].update(w=0.0, opacity=0.45)
+        partial.to(HALF, 1.2, w=columns * UNIT)
+        term = text(value_at, MIDDLES[rank], f"{float(held.partial[0, 0]):.3g}", 40, anchor="start", weight=700)
+        marks += [partial, term.enter(6.2, 0.2)]
+        if broken:
+            frame = box(x - 5, top - 5, columns * UNIT + 10, rows * UNIT + 10, "none", stroke="wrong", width=6)
+            marks.append(frame.enter(SUMMED, 0.2))
+            continue
+        kept = rows * UNIT / 2 if sequence else rows * UNIT
+        partial.to(SUMMED, 1.1, y=CENTER - rows * UNIT / 2).to(SUMMED + 1.1, 0.3, opacity=1, fill=WHOLE)
+        partial.to(SUMMED + 1.5, 0.8, y=top + (kept * rank if sequence else 0), h=kept)
+        term.to(SUMMED, 1.1, y=CENTER - 24 + 48 * rank).leave(SUMMED + 1.1, 0.1)
+        if not sequence or not rank:
+            total = text(value_at, CENTER, f"{float(y[0, 0]):.3g}", 40, "right", "start", weight=700)
+            marks.append(total.enter(SUMMED + 1.2, 0.1).to(SUMMED + 1.5, 0.8, y=MIDDLES[rank] - (kept / 2) * sequence))
+    return marks
