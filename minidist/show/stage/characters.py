@@ -4,11 +4,13 @@ A word of the smallest type takes as many characters as it has in a window of 80
 here. Without colours a box is filled with the sign of what it is, such as the number of a rank.
 """
 
+from itertools import pairwise
+
 from rich.style import Style
 from rich.text import Text
 
 from minidist.show.palette import ink_on
-from minidist.show.stage.marks import HEIGHT, WIDTH, Mark
+from minidist.show.stage.marks import HEIGHT, WIDTH, Mark, drawn
 from minidist.show.stage.story import Story
 
 TERMINAL = {"ink": "default", "faint": "bright_black", "paper": None, "wrong": "red", "right": "green"}
@@ -79,16 +81,19 @@ class _Board:
             self._letter(line, column + i, letter, colour)
 
     def line(self, mark: Mark, now: dict) -> None:
-        points = [(x + now["x"], y + now["y"]) for x, y in mark.still["points"]]
-        points = points + points[:1] * mark.still["closed"]
-        drawn = points[: max(1, round(now["turn"] * len(points)))]
-        for (x, y), (to_x, to_y) in zip(drawn, drawn[1:], strict=False):
+        for (x, y), (to_x, to_y) in pairwise(drawn(mark, now)):
             (column, pixel), (to_column, to_pixel) = self._place(x, y), self._place(to_x, to_y)
             count = max(abs(to_column - column), abs(to_pixel - pixel), 1)
             for i in range(count + 1):
                 here, there = column + (to_column - column) * i // count, pixel + (to_pixel - pixel) * i // count
                 if 0 <= here < self.columns and 0 <= there < 2 * self.lines:
                     self.pixels[there][here] = now["fill"], "."
+        if "head" in mark.still and now["turn"] == 1:
+            (x0, y0), (x, y) = mark.still["points"][-2:]
+            across, down = x - x0, y - y0
+            sign = ("►" if across > 0 else "◄") if abs(across) > abs(down) else ("▼" if down > 0 else "▲")
+            column, pixel = self._place(x + now["x"], y + now["y"])
+            self._letter(pixel // 2, column, sign, now["fill"])
 
     def cell(self, line: int, column: int, colours: bool) -> tuple[str, Style]:
         """A character and its style: a letter over what is below it, or two pixels."""

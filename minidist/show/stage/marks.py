@@ -4,7 +4,10 @@ The stage is 1280 wide and 600 high, in pixels of a beamer of 1280 x 720; a brow
 seconds at normal speed. Between two keyframes every number and every colour changes evenly.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from math import dist, hypot
 
 WIDTH, HEIGHT = 1280, 600
 SMALLEST = 28  # pixels of type; the last row reads no less
@@ -64,6 +67,35 @@ class Mark:
         return before[1]
 
 
+def drawn(mark: Mark, now: dict) -> list[tuple[float, float]]:
+    """The points of a line as far as it is drawn: to its end, or to a share of its length."""
+    points = [(x + now["x"], y + now["y"]) for x, y in mark.still["points"]]
+    points += points[:1] * mark.still["closed"]
+    left = now["turn"] * sum(dist(*pair) for pair in pairwise(points))
+    found = points[:1]
+    for one, other in pairwise(points):
+        length = dist(one, other)
+        if length > left:
+            share = left / length
+            return [*found, (one[0] + (other[0] - one[0]) * share, one[1] + (other[1] - one[1]) * share)]
+        found.append(other)
+        left -= length
+    return found
+
+
+def head_of(points: Sequence[tuple[float, float]], width: float) -> list[tuple[float, float]]:
+    """The corners of an arrow's head at the end of a line."""
+    (x0, y0), (x, y) = points[-2:]
+    length = hypot(x - x0, y - y0) or 1.0
+    dx, dy, size = (x - x0) / length, (y - y0) / length, 3 * width
+    base = x - size * dx, y - size * dy
+    return [
+        (x, y),
+        (base[0] - size / 2 * dy, base[1] + size / 2 * dx),
+        (base[0] + size / 2 * dy, base[1] - size / 2 * dx),
+    ]
+
+
 def between(one, other, share: float):
     """The value at a share of the way from one to the other; a named colour changes in the middle."""
     if isinstance(one, str):
@@ -88,6 +120,9 @@ def text(x: float, y: float, words: str, size: float = SMALLEST, fill: str = "in
 
 
 def line(points, fill: str = "faint", width: float = 3, closed: bool = False, **still) -> Mark:
-    """A line through points (x, y); ``turn`` from 0 to 1 draws it from its start to its end."""
-    still = {"points": [(round(x, 1), round(y, 1)) for x, y in points], "width": width, "closed": closed} | still
+    """A line through points (x, y); ``turn`` from 0 to 1 draws it from its start to its end. ``head``: an arrow's."""
+    points = [(round(x, 1), round(y, 1)) for x, y in points]
+    still = {"points": points, "width": width, "closed": closed} | still
+    if still.pop("head", False):
+        still["head"] = [(round(x, 1), round(y, 1)) for x, y in head_of(points, width)]
     return Mark("line", [(0.0, dict(x=0, y=0, fill=fill, opacity=1, turn=1))], still)

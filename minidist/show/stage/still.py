@@ -5,7 +5,7 @@ from pathlib import Path
 from textwrap import fill
 
 from minidist.show.palette import PAPER, ink_on
-from minidist.show.stage.marks import HEIGHT, WIDTH
+from minidist.show.stage.marks import HEIGHT, WIDTH, drawn
 from minidist.show.stage.story import Beat, Story
 
 INCHES = 13.333  # the width of a slide of 16:9
@@ -17,7 +17,7 @@ PAUSE = 1.5  # seconds at every beat of a GIF
 
 def draw(axes, story: Story, moment: float, points: float = POINTS) -> None:
     """Draw the stage at a moment into Matplotlib axes; ``points`` is how many a pixel of the stage is wide there."""
-    from matplotlib.patches import FancyBboxPatch, PathPatch, Rectangle
+    from matplotlib.patches import FancyBboxPatch, PathPatch, Polygon, Rectangle
     from matplotlib.path import Path as Way
 
     axes.set(xlim=(0, WIDTH), ylim=(HEIGHT, 0), aspect="equal")
@@ -33,9 +33,10 @@ def draw(axes, story: Story, moment: float, points: float = POINTS) -> None:
             axes.text(now["x"], now["y"], still["text"], ha=at, va="center", fontsize=still["size"] * points * 0.92,
                       color=colour, weight=weight, **look)  # fmt: skip
         elif mark.kind == "line":
-            way = [(x + now["x"], y + now["y"]) for x, y in still["points"]]
-            way = way[: max(1, round(now["turn"] * len(way)))] + way[:1] * still["closed"]
+            way = drawn(mark, now)
             axes.add_patch(PathPatch(Way(way), fill=False, edgecolor=colour, linewidth=still["width"] * points, **look))
+            if "head" in still and now["turn"] == 1:
+                axes.add_patch(Polygon([(x + now["x"], y + now["y"]) for x, y in still["head"]], color=colour, **look))
         else:
             edge = {"linewidth": 0}
             if stroke := still.get("stroke"):

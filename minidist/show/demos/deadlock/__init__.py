@@ -6,19 +6,30 @@ parent, so that the wait-for graph can be drawn as it was after each of them:
     in a send    a rank waits until the receiver asks for the message, unless the message fits the queue
     in a recv    a rank waits until the sender has sent
 
-These calls determine which rank waits for which. In the end, the parent finds the cycle independently, from what each
-rank says it is blocked on, and reports who waits for whom, in which call and line. The two must agree.
+In the end, the parent finds the cycle independently, from what each rank says it is blocked on.
 """
 
 from minidist.analysis.traffic import edges
 from minidist.comm.runtime.launch import Cluster
-from minidist.show.demos.deadlock import lecture, scene
 from minidist.show.demos.deadlock.bug import BUG, deadlock, send_first
 from minidist.show.demos.deadlock.programs import ODD, SEND_FIRST, TOGETHER
-from minidist.show.demos.deadlock.run import FITS, QUEUE_BYTES, events_of, odd_receive_first, posted_together
-from minidist.show.player.animation import Animation
+from minidist.show.demos.deadlock.run import (
+    FITS,
+    QUEUE_BYTES,
+    events_of,
+    moments,
+    odd_receive_first,
+    posted_together,
+)
+from minidist.show.demos.deadlock.story import tell
+from minidist.show.stage.animation import Animation
 
 MOST = 1_000_000  # numbers: 8 ranks have two arrays each
+RIGHT = "Every rank has its left neighbour's numbers, bit for bit."
+WHY_TOGETHER = "Both calls are posted before either is waited for, so a rank takes its message while it sends its own."
+WHY_ODD = "An odd rank receives first, so its even neighbour's send can end. Then the odd rank sends."
+WHY_SMALL = "The queue takes the whole message, so each send ends at once. MPI calls a program that needs this unsafe."
+WHY_STUCK = "A send ends only when its receiver takes the message, and every receiver is in a send of its own: a cycle."
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
@@ -33,19 +44,15 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         odd, _ = events_of(cluster, odd_receive_first, size, seed)
         small, _ = events_of(cluster, send_first, FITS, seed)
         stuck, error, seconds = deadlock(cluster, size, seed)
-    right = "Every rank has its left neighbour's numbers, bit for bit."
-    luck = f"{right} But only by luck: with one more number per message, every rank would wait forever."
-    small_about = "Every rank sends first, messages fit the queue"
-    scenes = (
-        lecture.together(
-            scene.of_events("posted together", "Send and receive posted together", TOGETHER, together, size, right)
-        ),
-        lecture.odd_first(
-            scene.of_events("odd recv first", "Even ranks send first, odd ranks receive first", ODD, odd, size, right)
-        ),
-        lecture.small(scene.of_events("small messages", small_about, SEND_FIRST, small, FITS, luck)),
-    )
-    cycle, outcome = edges(error.waiting), scene.verdict(error, seconds)
-    broken = scene.of_events("broken", "Every rank sends first", SEND_FIRST, stuck, size, outcome, cycle)
-    broken = lecture.stuck(broken, ranks)
-    return Animation("deadlock", "Deadlock: which rank waits for which", scenes, broken, BUG, logs)
+    last = moments(sorted(stuck, key=lambda event: event.time), fits=False)[-1]
+    if {rank: [awaited] for rank, awaited in edges(error.waiting).items()} != last.waiting:
+        raise RuntimeError("the cycle that the launcher found is not the one that the calls make: a bug in minidist")
+    first = "Every rank sends first, then receives. What happens?"
+    found = f"Deadlock, found after {seconds:.1f} s."
+    stories = (
+        tell("send first", first, WHY_STUCK, SEND_FIRST, stuck, size, error, BUG, found),
+        tell("send first", first, WHY_SMALL, SEND_FIRST, small, FITS, verdict=f"{RIGHT} But only by luck: it fits."),
+        tell("odd recv first", "Odd ranks receive first. What happens?", WHY_ODD, ODD, odd, size, verdict=RIGHT),
+        tell("posted together", "Both are posted at once. What happens?", WHY_TOGETHER, TOGETHER, together, size, verdict=RIGHT),
+    )  # fmt: skip
+    return Animation("deadlock", "Deadlock: which rank waits for which", stories, logs)

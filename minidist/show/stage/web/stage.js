@@ -63,6 +63,10 @@ class Stage { // one svg with the marks of a story
     const inner = all.map((key) => ({ [paint]: colour(key.fill), ...(kind === "box" && !fixed && { transform: `scale(${key.w}, ${key.h})` }),
       ...(kind === "line" && !still.closed && { strokeDasharray: "1 1", strokeDashoffset: 1 - key.turn }) }));
     const parts = [[group, outer], [shape, inner]];
+    if (still.head) {
+      const head = element("path", { d: `M ${still.head.map((point) => point.join(" ")).join(" L ")} Z` }, group);
+      parts.push([head, all.map((key) => ({ fill: colour(key.fill), opacity: key.turn === 1 ? 1 : 0, easing: "steps(1)" }))]);
+    }
     if (kind === "box" && still.text) {
       const words = element("text", { "font-size": still.size, "text-anchor": "middle", "font-weight": still.weight ?? 500 }, group);
       words.textContent = still.text;

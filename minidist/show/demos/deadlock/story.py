@@ -1,0 +1,70 @@
+"""What a deadlock looks like: GPUs in a ring, an arrow from each one that waits to the one it waits for."""
+
+from collections.abc import Sequence
+from math import cos, pi, sin
+
+from minidist.comm.failures import Deadlock
+from minidist.show.demos.deadlock.programs import lines_of
+from minidist.show.demos.deadlock.run import FITS, Event, moments
+from minidist.show.palette import MEANINGS
+from minidist.show.stage.marks import Mark, line, text
+from minidist.show.stage.network import Network
+from minidist.show.stage.story import Beat, Question, Story
+
+PACE = 1.1  # seconds from one event to the next
+AREA, BOX = (190, 0, 900, 600), (230, 96)
+WAITS, DONE = MEANINGS["communication"], "right"
+CHOICES = ("all ranks finish", "all wait forever", "only the last rank waits")
+
+
+def tell(name: str, question: str, why: str, program: Sequence[str], events: list[Event], size: int, error: Deadlock | None = None, bug: str = "", verdict: str = "") -> Story:  # fmt: skip
+    """Each event of a run: a call begins, an arrow grows; what is awaited comes, and the arrow goes."""
+    events = sorted(events, key=lambda event: event.time)
+    ranks = 1 + max(event.rank for event in events)
+    net = Network.on_ring(ranks, BOX, AREA)
+    for rank, (x, y) in enumerate(net.places):  # the name above, the call below
+        net.names[rank] = text(x, y - 24, f"rank {rank}")
+    marks: list[Mark] = [*net.ways, *net.boxes, *net.names]
+    calls: dict[int, Mark] = {}
+    arrows: dict[tuple[int, int], Mark] = {}
+    beats = [Beat(0, "Each rank gives an array to the next one. Nobody has made a call yet.", asks=Question(question, CHOICES, int(error is not None), why))]  # fmt: skip
+    for number, (event, state) in enumerate(zip(events, moments(events, size <= FITS), strict=True), 1):
+        at = (number - 1) * PACE + 0.3
+        x, y = net.places[event.rank]
+        if event.rank in calls:
+            calls[event.rank].leave(at, 0.1)
+        calls[event.rank] = text(x, y + 20, event.call or "done", fill=DONE if not event.call else "ink").enter(at, 0.1)
+        marks.append(calls[event.rank])
+        wanted = {(rank, awaited) for rank, all_of_them in state.waiting.items() for awaited in all_of_them}
+        for pair in [pair for pair in arrows if pair not in wanted]:
+            arrows.pop(pair).leave(at + 0.2, 0.2)
+        for pair in sorted(wanted - arrows.keys()):
+            arrows[pair] = _arrow(*pair, ranks, at + 0.2)
+            marks.append(arrows[pair])
+        says = f"Rank {event.rank} has its numbers and ends." if not event.call else f"Rank {event.rank}: {event.call}."
+        waiting = f"{len(state.waiting)} of {ranks} ranks"
+        beats.append(Beat(number * PACE, says, {"waiting": waiting, "a message": f"{8 * size:,} bytes", "a queue holds": f"{8 * FITS:,} bytes"}, lines=lines_of(program, state.calls)))  # fmt: skip
+    end = len(events) * PACE
+    if error is not None:
+        for arrow in arrows.values():
+            arrow.to(end + 0.2, 0.5, fill="wrong")
+        beats.append(Beat(end + 1, "The arrows close to a ring: no rank can ever move.", answers=beats[0].asks))
+    else:
+        last = beats[-1]
+        beats[-1] = Beat(last.at, last.says, last.facts, answers=beats[0].asks, lines=last.lines)
+    details = str(error) if error is not None else ""
+    return Story(name, question, marks, beats, verdict, bug, details, program, {"waits for": WAITS, "done": DONE})
+
+
+def _arrow(rank: int, awaited: int, ranks: int, at: float) -> Mark:
+    """An arrow from a rank to the one that it waits for, inside the ring."""
+    x, y, wide, high = AREA
+    start, end = 2 * pi * rank / ranks, 2 * pi * awaited / ranks
+    turn = (end - start + pi) % (2 * pi) - pi or pi
+    inset = min(0.32, abs(turn) / 4) * (1 if turn > 0 else -1)
+    lane = 0.62 if turn > 0 else 0.5  # who waits for each other has two arrows beside each other
+    way = [start + inset + (turn - 2 * inset) * i / 16 for i in range(17)]
+    points = [(x + wide / 2 + lane * wide / 2 * sin(a), y + high / 2 - lane * high / 2 * cos(a)) for a in way]
+    mark = line(points, WAITS, 9, head=True)
+    mark.keys[0][1]["turn"] = 0
+    return mark.to(at, 0.4, turn=1)
