@@ -1,0 +1,191 @@
+"""What failures look like: a loss that jumps back and is taken again, and files that are safe, or not, at each moment."""
+
+from collections.abc import Sequence
+
+from minidist.show.demos.failure.power_cut import Left, Moment
+from minidist.show.demos.failure.recording import FOLDER, OLD, RANKS, Recording
+from minidist.show.demos.failure.run import Interrupted
+from minidist.show.palette import MEANINGS, of_rank
+from minidist.show.stage.curve import Chart
+from minidist.show.stage.marks import Mark, box, line, text
+from minidist.show.stage.story import Beat, Question, Story
+from minidist.train.checkpoint.commit import LATEST, MANIFEST, name_of
+
+READ, SAFE, SAVED = MEANINGS["checkpoint"], MEANINGS["result"], MEANINGS["checkpoint"]
+AGAIN = MEANINGS["reduce-scatter"]
+PACE = 1.3  # seconds from one operation to the next
+SAYS = {
+    ("write", RANKS): "Each rank writes its file, under another name.",
+    ("flush", RANKS): "Each rank flushes its file: its content is on the disk.",
+    ("rename", RANKS): "Each rank gives its file its name.",
+    ("flush_folder", RANKS): "Each rank flushes the folder: the files' names are on the disk.",
+    ("write", MANIFEST): "Rank 0 writes the manifest, under another name.",
+    ("flush", MANIFEST): "Rank 0 flushes the manifest.",
+    ("rename", MANIFEST): "Rank 0 names the manifest: now the folder is a checkpoint.",
+    ("flush_folder", MANIFEST): "Rank 0 flushes the folder.",
+    ("flush_folder", FOLDER): "Rank 0 flushes the folder above.",
+    ("write", LATEST): "Rank 0 writes a new `latest`, under another name.",
+    ("flush", LATEST): "Rank 0 flushes it.",
+    ("rename", LATEST): "Rank 0 renames it: `latest` moves on.",
+    ("flush_folder", LATEST): "Rank 0 flushes the folder: `latest` is on the disk.",
+    ("remove", OLD): "Rank 0 removes files of the old checkpoint.",
+    ("flush_folder", OLD): "Rank 0 flushes the old folder.",
+}
+
+
+def dies(run: Interrupted, details: str, right: Interrupted | None = None, bug: str = "") -> Story:
+    """The loss of a run that loses a rank; ``right`` is the run without the bug, if there is one in this."""
+    before, after = run.before, run.after
+    losses = list(enumerate(before.losses[run.fault.rank]))
+    again = [(after.first + i, loss) for i, loss in enumerate(after.losses[0])]
+    reference = [(right.after.first + i, loss) for i, loss in enumerate(right.after.losses[0])] if right else []
+    values = [loss for _, loss in losses + again + reference]
+    chart = Chart((130, 40, 1090, 380), (0, run.steps - 1), (min(values), max(values)), ("step", "loss"),
+                  (sorted({0, after.first, before.ended, run.steps - 1}), ()))  # fmt: skip
+    chart.curve(losses, "#0072B2", 0.2, 2.8)
+    marks = chart.marks()
+    x, y = chart.at(*losses[-1])
+    cross = [line([(x - 22, y + s * 22), (x + 22, y - s * 22)], "wrong", 8) for s in (1, -1)]
+    marks += [stroke.enter(3.1, 0.1) for stroke in cross]
+    saved, _ = chart.at(after.first, min(values))
+    marks.append(line([(saved, 40), (saved, 420)], SAVED, 8).enter(1.2, 0.2))
+    marks.append(text(saved + 10, 70, f"checkpoint: {after.first} steps", anchor="start").enter(1.2, 0.2))
+    ranks = before.layout.world_size
+    wide = 1090 / ranks
+    for rank in range(ranks):
+        gpu = box(130 + rank * wide + 4, 500, wide - 8, 62, of_rank(rank), text=f"rank {rank}", weight=700)
+        if rank == run.fault.rank:
+            gpu.to(3.1, 0.2, fill="wrong")
+        marks.append(gpu)
+    jump = line([(x, y), (saved, chart.at(*again[0])[1])], AGAIN, 4)
+    jump.keys[0][1]["turn"] = 0
+    marks.append(jump.to(5.2, 0.8, turn=1))
+    for points, colour in ((reference, "right"), (again, AGAIN)):
+        if points:
+            curve = line([chart.at(*point) for point in points], colour, 10 if colour == AGAIN else 6)
+            curve.keys[0][1]["turn"] = 0
+            marks.append(curve.to(6.2, 3, turn=1))
+    where = Question(
+        f"The rank died after {before.ended_by(run.fault.rank)} steps. With which step does the run go on?",
+        (f"the step after the checkpoint, number {after.first}", "the step in which it died", "the first"),
+        0,
+        "Only what is in a checkpoint is left of the dead rank's state: all steps after it are taken again.",
+    )
+    end = "The same bits, step for step: nobody can tell that it was killed."
+    if right:
+        end = f"It trains on, as another run: the loss is {again[-1][1]:.4f}, and {reference[-1][1]:.4f} is right."
+    beats = [
+        Beat(0, f"{ranks} ranks train. One of them will be killed.", cue="One rank of a thousand fails every few hours."),
+        Beat(3.3, f"Rank {run.fault.rank} is dead, and its memory with it.", asks=where),
+        Beat(6.2, f"{len(run.lost)} step{'s are' if len(run.lost) > 1 else ' is'} lost. {after.layout} goes on from the checkpoint.",
+             {"checkpoint": f"{run.files} files, {run.nbytes:,} bytes", "error": str(run.error)}, answers=where),
+        Beat(9.4, end),
+    ]  # fmt: skip
+    verdict = f"SHA-256 {run.fingerprint[:8]}; never interrupted: {run.reference[:8]}."
+    return Story("die, go on", "A GPU dies. What is lost?", marks, beats, verdict, bug, details)
+
+
+def save(recording: Recording, moments: Sequence[Moment], ranks: int, details: str, bug: str = "") -> Story:
+    """A save, operation by operation: what programs read, and below it what a power cut would leave."""
+    table = _Files(recording, ranks)
+    count = len(table.names)
+    wide = 1130 / count
+    marks: list[Mark] = [
+        text(8, y, words, anchor="start") for y, words in ((120, "read"), (290, "after"), (320, "a cut"))
+    ]
+    marks += [text(140 + (i + 0.5) * wide, 26, name) for i, name in enumerate(table.names)]
+    for row, (y, states) in enumerate(((60, table.read), (240, table.left))):
+        for i in range(count):
+            cell = box(
+                140 + i * wide + 5,
+                y,
+                wide - 10,
+                130,
+                "faint",
+                f"{table.names[i]}: {('what programs read', 'after a power cut')[row]}",
+            )
+            for number, moment in enumerate(moments):
+                colour = states(moment)[i]
+                if not number:
+                    cell.keys[0][1]["fill"] = colour
+                elif colour != cell.now["fill"]:
+                    cell.to(number * PACE - 0.5, 0.3, fill=colour)
+            marks.append(cell)
+    words = [table.resume(moment) for moment in moments]
+    changes = [number for number in range(len(words)) if not number or words[number] != words[number - 1]]
+    for place, number in enumerate(changes):
+        mark = text(
+            640,
+            480,
+            f"If the power fails now: {words[number]}",
+            40,
+            "wrong" if "refused" in words[number] else "right",
+            weight=700,
+        )
+        mark = mark.enter(number * PACE - 0.3, 0.1) if number else mark
+        marks.append(mark.leave(changes[place + 1] * PACE - 0.35, 0.05) if place + 1 < len(changes) else mark)
+    commit = next(
+        i for i, group in enumerate(recording.groups, 1) if (group.method, group.about) == ("rename", MANIFEST)
+    )
+    asked = Question(
+        "The power fails while ranks write their files. What does a run go on from?",
+        ("the new checkpoint", "the old checkpoint", "nothing: both are spoiled"),
+        1,
+        "The manifest comes last, and `latest` after it. Until then nobody looks at the new folder.",
+    )
+    tried = 0
+    beats = []
+    for number, moment in enumerate(moments):
+        tried += len(moment.left)
+        says = f"Step {recording.old} is saved. Now step {recording.new} is, by {ranks} ranks."
+        if number:
+            group = recording.groups[number - 1]
+            says = SAYS[group.method, group.about]
+        facts = {"operations": f"{number} of {len(recording.groups)}", "power cuts tried": str(tried)}
+        beats.append(
+            Beat(number * PACE, says, facts, asked if not number else None, asked if number == commit else None)
+        )
+    refused = sum(one.step is None for moment in moments for one in moment.left)
+    verdict = (
+        f"{refused} of {tried} power cuts leave nothing to go on from."
+        if bug
+        else f"{tried} power cuts tried: always whole."
+    )
+    key = {"can be read": READ, "safe": SAFE, "not sure": "faint", "spoiled": "wrong"}
+    return Story("save", "When is a checkpoint safe?", marks, beats, verdict, bug, details, key=key)
+
+
+class _Files:
+    """What is known of each file at a moment, as a colour."""
+
+    def __init__(self, recording: Recording, ranks: int) -> None:
+        self.old, new = name_of(recording.old), name_of(recording.new)
+        self.contents = {f"{new}/{name}": content for name, content in recording.contents(recording.new).items()}
+        old = recording.contents(recording.old)
+        self.old_contents = {f"{self.old}/{name}": content for name, content in old.items()}
+        self.paths = [f"{new}/rank-{rank}.safetensors" for rank in range(ranks)] + [f"{new}/{MANIFEST}"]
+        self.names = [f"step {recording.old}", *(f"rank {rank}" for rank in range(ranks)), "manifest", LATEST]
+
+    def read(self, moment: Moment) -> list[str]:
+        """What programs read."""
+        files = moment.read
+        old = READ if self.old_contents.items() <= files.items() else "faint"
+        return [old, *(READ if files.get(path) == self.contents[path] else "faint" for path in self.paths), READ]
+
+    def left(self, moment: Moment) -> list[str]:
+        """What a power cut leaves."""
+        refused = [one for one in moment.left if one.step is None]
+        states = {path: {one.files.get(path) == self.contents[path] for one in moment.left} for path in self.paths}
+        bad = {path for path in self.paths if any(one.files.get(path) != self.contents[path] for one in refused)}
+        olds = {self._has_old(one) for one in moment.left}
+        old = "wrong" if any(not self._has_old(one) for one in refused) else SAFE if olds == {True} else "faint"
+        cells = ["wrong" if path in bad else SAFE if states[path] == {True} else "faint" for path in self.paths]
+        return [old, *cells, SAFE if len({one.files[LATEST] for one in moment.left}) == 1 else "faint"]
+
+    def _has_old(self, left: Left) -> bool:
+        return self.old_contents.items() <= left.files.items()
+
+    def resume(self, moment: Moment) -> str:
+        """What a run goes on from."""
+        steps = " or ".join(f"step {step}" for step in sorted(step for step in moment.resumes if step is not None))
+        return steps if None not in moment.resumes else f"{steps} or refused" if steps else "refused"
