@@ -5,11 +5,11 @@ without a mask, and in the standard form, whose scores lie in the slow memory. I
 maximum is merged, and the earlier sums are not rescaled.
 """
 
-from minidist.show.demos.flash import lecture, scene, standard
 from minidist.show.demos.flash.bug import BUG, MODEL, merge_without_rescaling, train_without_rescaling
 from minidist.show.demos.flash.run import run_of
+from minidist.show.demos.flash.story import tell
 from minidist.show.demos.shared.runs import warm_ranks
-from minidist.show.player.animation import Animation
+from minidist.show.stage.animation import Animation
 from minidist.verify.comparison import ONE_PROCESS
 
 LEAST, MOST = 12, 512  # tokens: with fewer, it may be that no tile raises a maximum, and the bug does nothing
@@ -19,21 +19,13 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     """Attention over ``size`` tokens, in each form; ``ranks`` is 1."""
     if size < LEAST:
         raise ValueError(f"size, the tokens, must be from {LEAST} to {MOST}, got {size}")
-    causal, full = run_of("causal", size, seed), run_of("no mask", size, seed)
-    plain = run_of("standard", size, seed)
+    causal, full, plain = (run_of(kind, size, seed) for kind in ("causal", "no mask", "standard"))
     pairs = [(run_of(right.kind, size, seed, merge_without_rescaling), right) for right in (causal, full)]
     if any(bad.output.tobytes() == right.output.tobytes() for bad, right in pairs):
         raise RuntimeError("the injected bug changes no bit of the output: choose another size or seed")
     with warm_ranks() as warm:
         trained = warm.train(MODEL, ONE_PROCESS, train_without_rescaling)
-        harm = warm.first_difference(MODEL, trained, train_without_rescaling)
-    scenes = (
-        lecture.causal(scene.of_tiles(causal, plain.traffic), plain.traffic, causal.traffic),
-        lecture.no_mask(scene.of_tiles(full, plain.traffic)),
-        lecture.standard(standard.of_passes(plain, causal.traffic)),
-    )
-    text = f"Training with this bug diverges: it {harm}."
-    broken, other = (lecture.broken(scene.of_tiles(bad, plain.traffic, right, text)) for bad, right in pairs)
-    return Animation(
-        "flash", "Tiled attention: scores never leave the fast memory", scenes, broken, BUG, [causal.log], (other,)
-    )
+        harm = f"Training with this bug diverges: it {warm.first_difference(MODEL, trained, train_without_rescaling)}."
+    stories = [tell(causal, plain), tell(full, plain), tell(plain, causal)]
+    stories += [tell(bad, plain, right, BUG, harm) for bad, right in pairs]
+    return Animation("flash", "Tiled attention: scores never leave the fast memory", tuple(stories), [causal.log])

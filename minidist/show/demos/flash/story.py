@@ -1,0 +1,113 @@
+"""What tiled attention looks like: scores tile by tile, and two piles of what crosses to the slow memory."""
+
+from minidist.nn.attention.tiled import tiles
+from minidist.show.demos.flash.run import Attention, Moment, formula
+from minidist.show.palette import MEANINGS
+from minidist.show.stage.counter import counter
+from minidist.show.stage.marks import Mark, box, text
+from minidist.show.stage.piles import Pile
+from minidist.show.stage.story import Beat, Question, Story
+
+RUNS = 8.0  # seconds, of all moments
+LEFT, TOP, SIDE = 110, 60, 500  # of the grid of tiles
+SCORES, MERGED, OUTPUT = MEANINGS["softmax"], MEANINGS["softmax sums"], MEANINGS["activations"]
+READ, WRITTEN = MEANINGS["read"], MEANINGS["written"]
+KEY = {"scores now": SCORES, "merged": MERGED, "output": OUTPUT, "read": READ, "written": WRITTEN}
+TITLE = "Must all scores go through the slow memory?"
+
+
+def tell(
+    run: Attention, standard: Attention, right: Attention | None = None, bug: str = "", details: str = ""
+) -> Story:
+    """The moments of a run, tiled or standard, beside what the other form reads and writes.
+
+    Args:
+        standard: the run in the standard form; if this is the one, the tiled run to compare it with.
+        right: the same run without the bug.
+    """
+    parts, ends = tiles(run.length, run.tile), {}
+    size = SIDE / len(parts)
+    marks: list[Mark] = []
+    for i in range(len(parts)):
+        marks.append(text(LEFT - 40, TOP + (i + 0.5) * size, f"Q{i}"))
+        marks.append(text(LEFT + (i + 0.5) * size, TOP - 26, f"K{i}"))
+        for j in range(len(parts)):
+            marks.append(box(LEFT + j * size + 2, TOP + i * size + 2, size - 4, size - 4, "faint", f"tile {i}, {j}"))
+    grid = {divmod(n, len(parts)): mark for n, mark in enumerate(mark for mark in marks if mark.kind == "box")}
+    outputs = [box(LEFT + SIDE + 24, TOP + i * size + 2, 56, size - 4, "faint", f"output {i}", text=f"O{i}") for i in range(len(parts))]  # fmt: skip
+    place = {part.start: number for number, part in enumerate(parts)}
+    others = right.moments if right else run.moments
+    wrong_rows: set[int] = set()
+    for number, (moment, other) in enumerate(zip(run.moments, others, strict=True)):
+        at = 0.2 + RUNS * number / len(run.moments)
+        ends[number] = at
+        if moment.stage is None:
+            row, column = place[moment.queries.start], place[moment.keys.start]
+            if moment.mean is not None and (moment.mean != other.mean).any():
+                wrong_rows.add(row)
+            tile = grid[row, column]
+            tile.to(at, 0.05, fill=SCORES).to(
+                at + RUNS / len(run.moments), 0.15, fill="wrong" if row in wrong_rows else MERGED
+            )
+        elif run.kind == "standard":
+            _passed(moment, place, parts, grid, outputs, at)
+        elif moment.stage == 0:
+            row = place[moment.queries.start]
+            outputs[row].to(at, 0.2, fill="wrong" if row in wrong_rows else OUTPUT)
+    marks += outputs
+    piles, most = [], max(sum(run.traffic), sum(standard.traffic))
+    names = ("standard", "tiled") if run.kind == "standard" else ("tiled", "standard")
+    for x, name, one in ((800, names[0], run), (1040, names[1], standard)):
+        pile = Pile(name, (x, 540, 150, 410), most, {"read": READ, "written": WRITTEN})
+        for number, moment in enumerate(one.moments):
+            if number % max(1, len(one.moments) // 40) == 0 or number == len(one.moments) - 1:
+                at = RUNS * (number + 0.5) / len(one.moments)
+                pile.set(max(0.05, at), {"read": moment.reads, "written": moment.writes}, 0.02)
+        marks += pile.marks()
+    ratio = sum(standard.traffic) / sum(run.traffic)
+    fewer = ratio if run.kind != "standard" else 1 / ratio
+    marks.append(text(1000, 14, "crosses to the slow memory"))
+    marks += counter(1000, 70, "", [(0.0, ""), (RUNS + 0.3, f"{fewer:.1f} ×")], 70)
+    asked = Question(
+        "How much more does the standard form read and write?",
+        ("as much", f"{fewer:.1f} times as much", f"{4 * fewer:.0f} times as much"),
+        1,
+        "It writes all scores to the slow memory and reads them again, twice. In tiles no score leaves the fast one.",
+    )
+    facts = {
+        "read and written": f"{sum(run.traffic):,} elements",
+        "by formula": f"{formula(run.kind, run.length, run.tile):,}",
+        "fast memory": f"{run.fast:,} elements",
+        "output error": f"{run.error.max():.0e}",
+    }
+    done = "Every score is written once and read once, and so is its softmax: 4N² elements."
+    if run.kind != "standard":
+        done = f"Only Q, K, V and O cross: {sum(run.traffic):,} elements, and {sum(standard.traffic):,} in the standard form."
+    if bug:
+        done = "Where the maximum grew, old and new terms have different scales."
+    half = ends[len(run.moments) // 2]
+    during = "All scores are written to the slow memory, row by row." if run.kind == "standard" else "A tile of scores is made, merged into a row's sums, and forgotten."  # fmt: skip
+    opening = f"{run.length} tokens: {run.length} × {run.length} scores. The fast memory holds {run.fast:,} numbers."
+    beats = [
+        Beat(
+            0, opening, facts, asks=None if bug else asked, cue="The fast memory is an SM's shared memory: some 200 KB."
+        ),
+        Beat(half, during, facts),
+        Beat(RUNS + 0.5, done, facts, answers=None if bug else asked),
+    ]
+    verdict = (
+        f"The output is off by up to {run.error.max():.1g}." if bug else f"Off by {run.error.max():.0e}, as rounding."
+    )
+    return Story(run.kind, TITLE, marks, beats, verdict, bug, details, key=KEY)
+
+
+def _passed(moment: Moment, place: dict, parts: list, grid: dict, outputs: list[Mark], at: float) -> None:
+    """A row of the standard form: its scores, their softmax, or its output was written."""
+    row = max(number for start, number in place.items() if start <= moment.queries.start)
+    if moment.queries.stop != parts[row].stop:
+        return  # in the middle of a tile
+    if moment.stage == 2:
+        outputs[row].to(at, 0.2, fill=OUTPUT)
+        return
+    for column in range(len(parts)):
+        grid[row, column].to(at, 0.2, fill=(SCORES, MERGED)[moment.stage])
