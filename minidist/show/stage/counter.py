@@ -20,5 +20,5 @@ def counter(x: float, y: float, name: str, values: Sequence[tuple[float, str]], 
         if number + 1 < len(values):
             mark.leave(values[number + 1][0], 0.05)
         marks.append(mark)
-    words = name.split("\n")
+    words = name.split("\n") if name else []
     return marks + [text(x, y + size * 0.75 + i * SMALLEST * 1.2, word) for i, word in enumerate(words)]

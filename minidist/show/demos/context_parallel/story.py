@@ -1,0 +1,226 @@
+"""What context parallelism looks like: keys travel round a ring while a triangle of scores fills, or heads change hands."""
+
+from collections.abc import Sequence
+
+from minidist.parallel.context import sequence_chunks_of
+from minidist.show.demos.context_parallel.heads_run import Exchanged, Place, same
+from minidist.show.demos.context_parallel.run import CHUNKS, Pass
+from minidist.show.palette import MEANINGS, of_rank
+from minidist.show.stage.counter import counter
+from minidist.show.stage.marks import Mark, box, text
+from minidist.show.stage.network import Network
+from minidist.show.stage.story import Beat, Question, Story
+
+RUNS, FIRST = 9.0, 0.6  # seconds: of the longest pass, and before it
+AREA, BOX = (0, 0, 620, 600), (150, 92)  # of the ring, and of a GPU
+LEFT, TOP, SIDE = 690, 40, 480  # of the triangle
+GRADIENTS = MEANINGS["gradients"]
+SAME = "Every bit is that of one process."
+
+
+def ring(kind: str, run: Pass, longest: int, bug: str = "", details: str = "") -> Story:
+    """Forward: keys go round, tiles fill, and the GPUs that have nothing to do stand empty.
+
+    Args:
+        longest: the slots of the longest pass to compare with, which takes RUNS.
+    """
+    marks, chunks = _board(kind, run)
+    marks += _passing(run, longest, ())
+    marks += _tiles(run, longest, chunks, run.stale())
+    ends = _at(run.end(-1), longest)
+    busy = run.busy()
+    marks += counter(930, 560, "", [(0.0, ""), (ends, f"{busy:.0%} busy")], 56)
+    shares = sorted({f"{share:.0%}" for share in (busy, min(1.0, busy * 1.3), busy * 0.6)}, key=lambda s: int(s[:-1]))
+    even = busy > 0.999
+    asked = Question(
+        "How much of the time are the GPUs busy?",
+        tuple(shares) if len(shares) > 1 else ("50%", f"{busy:.0%}"),
+        shares.index(f"{busy:.0%}") if len(shares) > 1 else 1,
+        "Each GPU has an early and a late part, so all have the same work."
+        if even
+        else "A GPU with early tokens may not look at later keys: when those come, it has nothing to do.",
+    )
+    facts = {"each GPU sends": f"{run.nbytes:,} bytes", "slots": f"{run.end(-1)} of {longest}", "busy": f"{busy:.1%}"}
+    wrong = sum(len(run.visits[hop][rank].pairs) for hop, rank in run.stale())
+    last = f"{wrong} of {run.pairs()} tiles were made with the wrong keys, and nobody complained." if bug else "All tiles are done: every query has met the keys before it."  # fmt: skip
+    beats = [
+        Beat(0, "Each GPU has some tokens. A query needs all keys before it, on every GPU.", facts, asks=None if bug else asked),
+        Beat(_at(run.end(0), longest), "First each uses its own keys. Meanwhile they travel on.", facts),
+        *([Beat(_at(run.end(1), longest), "The next keys come. Who sees only later ones stands idle.", facts)] if run.ranks > 2 and not even else []),
+        Beat(max(ends, _at(longest, longest) if bug else ends) + 0.3, last, facts, answers=None if bug else asked),
+    ]  # fmt: skip
+    verdict = "The loss is wrong." if bug else SAME
+    return Story(kind, "Where do the other tokens' keys come from?", marks, beats, verdict, bug, details)
+
+
+def backward(run: Pass, right: Pass, wrong: set[tuple[int, int]], bug: str = "", details: str = "") -> Story:
+    """Backward: the gradients follow the keys, gather a term on each GPU, and come home; ``wrong``: (hop, rank)."""
+    marks, chunks = _board("ring", run)
+    longest = run.end(-1) + 1  # the last hop brings the gradients home
+    marks += _passing(run, longest, wrong)
+    marks += _tiles(run, longest, chunks, wrong)
+    asked = Question(
+        "How many hops does the gradient of a GPU's keys make?",
+        (f"{run.ranks - 1}", f"{run.ranks}", f"{2 * run.ranks}"),
+        1,
+        "It gathers a term on each GPU that used the keys, and one hop more brings it home.",
+    )
+    facts = {"each GPU sends": f"{run.nbytes:,} bytes"}
+    beats = [
+        Beat(0, "A key's gradient is a sum over all queries that used it, on other GPUs.", facts, asks=None if bug else asked),
+        Beat(_at(run.end(0), longest), "Keys go round again. Each GPU adds a term to their gradient, which grows.", facts),
+        Beat(FIRST + RUNS + 0.3, "The loss is right, the gradients are not: forward was right." if bug else "Every gradient is home, with a term from each GPU that used the keys.", facts, answers=None if bug else asked),
+    ]  # fmt: skip
+    verdict = "Wrong gradients." if bug else SAME
+    return Story("backward", "How does a key's gradient come home?", marks, beats, verdict, bug, details)
+
+
+def ulysses(run: Sequence[Sequence[Exchanged]], right: Sequence[Sequence[Exchanged]], ring_bytes: int, bug: str = "", details: str = "") -> Story:  # fmt: skip
+    """Two all-to-alls: some tokens of all heads become all tokens of one head, and come back."""
+    there, back = run
+    ranks = len(there)
+    stale = {place for one in there for place in one.after} - same(there, right[0])
+    wrong = {place for one in back for place in one.after} - same(back, right[1])
+    wide, high = 1240 / ranks, 400 / ranks
+    cell = (wide - 40) / ranks
+
+    def spot(rank: int, place: Place) -> tuple[float, float]:
+        chunk, head = place
+        return 20 + rank * wide + 20 + head * cell, 90 + chunk * high
+
+    marks: list[Mark] = []
+    for rank in range(ranks):
+        marks.append(box(20 + rank * wide + 8, 78, wide - 16, 424, "paper", f"GPU {rank}", stroke="ink", round=8))
+        marks.append(text(20 + rank * wide + wide / 2, 40, f"GPU {rank}", 32))
+    marks.append(text(640, 545, "across: heads      down: tokens"))
+    for rank, one in enumerate(there):
+        for place in one.before:
+            chunk, head = place
+            x, y = spot(rank, place)
+            piece = box(x + 1, y + 1, cell - 2, high - 2, of_rank(chunk), f"tokens {chunk} of head {head}")
+            x, y = spot(head, place)
+            piece.to(1.5, 1.5, x=x + 1, y=y + 1)
+            if place in stale:
+                piece.to(3.0, 0.2, fill="wrong")
+            piece.to(4.6, 0.3, opacity=0.5).to(4.9, 0.3, opacity=1)
+            if place in wrong and place not in stale:
+                piece.to(5.2, 0.1, fill="wrong")
+            x, y = spot(rank, place)
+            marks.append(piece.to(6.0, 1.5, x=x + 1, y=y + 1))
+    sent = [sum(exchange[0].nbytes for exchange in run[:count]) for count in (0, 1, 2)]
+    asked = Question(
+        "Attention mixes tokens, but no heads. What should travel?",
+        ("all keys, to every GPU", "each GPU gets one head of all tokens", "nothing"),
+        1,
+        "A head needs all of its tokens and nothing of the other heads: one all-to-all, and no ring.",
+    )
+    facts = {"each GPU has sent": f"{sent[2]:,} bytes", "a ring would send": f"{ring_bytes:,} bytes"}
+    beats = [
+        Beat(0, "Each GPU has some tokens, of all heads.", facts, asks=None if bug else asked),
+        Beat(3.4, f"{len(stale)} of {ranks**2} parts are a GPU's own keys again." if bug else "An all-to-all: now each has all tokens, of one head.", facts, answers=None if bug else asked),
+        Beat(5.6, "Attention as on one GPU, without a message.", facts),
+        Beat(7.8, "A second all-to-all brings the outputs home.", facts),
+    ]  # fmt: skip
+    verdict = f"{len(wrong)} of {ranks**2} outputs are wrong." if bug else SAME
+    return Story("Ulysses", "Need keys travel at all?", marks, beats, verdict, bug, details)
+
+
+def _at(slot: float, longest: float) -> float:
+    """The moment of a slot."""
+    return FIRST + RUNS * slot / longest
+
+
+def _board(kind: str, run: Pass) -> tuple[list[Mark], list[list[int]]]:
+    """The ring of GPUs, and the triangle with nothing in it; and which chunks each GPU has."""
+    ranks = run.ranks
+    count = CHUNKS[kind] * ranks
+    chunks = [sequence_chunks_of(rank, ranks, count, kind) for rank in range(ranks)]
+    net = Network.on_ring(ranks, BOX, AREA)
+    marks = net.marks()
+    size = SIDE / count
+    for i in range(count):
+        for j in range(i + 1):
+            marks.append(
+                box(LEFT + j * size + 1, TOP + i * size + 1, size - 2, size - 2, "faint", f"queries {i}, keys {j}")
+            )
+    owner = {chunk: rank for rank, mine in enumerate(chunks) for chunk in mine}
+    for i in range(count):
+        marks.append(
+            box(LEFT - 26, TOP + i * size + 2, 18, size - 4, of_rank(owner[i]), f"queries {i}, on GPU {owner[i]}")
+        )
+    marks.append(text(LEFT + SIDE - 10, TOP + 20, "queries ↓  keys →", anchor="end"))
+    return marks, chunks
+
+
+def _passing(run: Pass, longest: float, wrong) -> list[Mark]:
+    """A lamp on each GPU while it computes, and the keys of each GPU, which go round; in backward with a gradient."""
+    net, ranks, times = Network.on_ring(run.ranks, BOX, AREA), run.ranks, run.times()
+    found: list[Mark] = []
+    for rank, (x, y) in enumerate(net.places):
+        lamp = box(x - BOX[0] / 2 + 6, y - BOX[1] / 2 + 6, BOX[0] - 12, 8, of_rank(rank), f"GPU {rank} computes")
+        lamp.keys[0][1]["opacity"] = 0.1
+        for hop in range(ranks):
+            start, stop = times[hop][rank]
+            if stop > start:
+                lamp.to(_at(start, longest), 0.05, opacity=1).to(_at(stop, longest) - 0.05, 0.05, opacity=0.1)
+        found.append(lamp)
+    gathers = run.visits[0][0].gradients is not None
+    for owner in range(ranks):
+        keys = _Traveller(net, owner, 0, 30, f"keys and values of GPU {owner}")
+        grown = _Traveller(net, owner, 34, 0, f"gradient of GPU {owner}'s keys") if gathers else None
+        for hop in range(ranks):
+            rank = (owner + hop) % ranks
+            start, stop = times[hop][rank]
+            if hop:
+                before = times[hop - 1][(rank - 1) % ranks][0]
+                keys.go(
+                    (rank - 1) % ranks, rank, max(_at(before, longest), _at(start, longest) - 0.8), _at(start, longest)
+                )
+            if grown:
+                bad = (hop, rank) in wrong
+                if hop:
+                    grown.go((rank - 1) % ranks, rank, _at(stop, longest) - 0.55, _at(stop, longest) - 0.25)
+                if run.visits[hop][rank].pairs:
+                    grown.grow(_at(stop, longest) - 0.2, bad)
+        if grown:
+            grown.go((owner - 1) % ranks, owner, _at(longest - 1, longest) + 0.2, _at(longest, longest) - 0.1)
+            found.append(grown.mark)
+        found.append(keys.mark)
+    return found
+
+
+class _Traveller:
+    """What goes round: a block below a GPU's lamp."""
+
+    def __init__(self, net: Network, owner: int, right: float, size: float, thing: str) -> None:
+        self.net, self.right = net, right
+        self.mark = box(*self._spot(owner), 30 if size else 0, 26, of_rank(owner) if size else GRADIENTS, thing)
+
+    def _spot(self, rank: int) -> tuple[float, float]:
+        x, y = self.net.places[rank]
+        return x - BOX[0] / 2 + 10 + self.right, y - 24
+
+    def go(self, source: int, destination: int, at: float, until: float) -> None:
+        at = max(at, self.mark.keys[-1][0])
+        self.net.travel(self.mark, source, destination, self._spot(destination), at, max(0.1, until - at))
+
+    def grow(self, at: float, bad: bool) -> None:
+        """One term more: wider."""
+        fill = "wrong" if bad else self.mark.now["fill"]
+        self.mark.to(max(at, self.mark.keys[-1][0]), 0.15, w=self.mark.now["w"] + 20, fill=fill)
+
+
+def _tiles(run: Pass, longest: float, chunks: list[list[int]], wrong) -> list[Mark]:
+    """Each tile appears in its turn, in the colour of the GPU that has the queries."""
+    size, found = SIDE / sum(map(len, chunks)), []
+    times = run.times()
+    for hop, visits in enumerate(run.visits):
+        for rank, visit in enumerate(visits):
+            start, stop = times[hop][rank]
+            for number, (i, j) in enumerate(sorted(visit.pairs)):
+                done = start + (stop - start) * (number + 1) / len(visit.pairs)
+                bad = (hop, rank) in wrong
+                tile = box(LEFT + j * size + 1, TOP + i * size + 1, size - 2, size - 2,
+                           "wrong" if bad else of_rank(rank), f"hop {hop} on GPU {rank}")  # fmt: skip
+                found.append(tile.enter(_at(done, longest) - 0.15, 0.15))
+    return found
