@@ -5,14 +5,12 @@ on H100s with other links in between. In the broken run, each tensor-parallel gr
 """
 
 from minidist.plan.cluster.topologies import topology_of
-from minidist.show.demos.cluster import lecture
 from minidist.show.demos.cluster.bug import BUG, across
-from minidist.show.demos.cluster.run import ACROSS, config_of, layout_of, step_on, steps_of
-from minidist.show.demos.cluster.scene import Story
-from minidist.show.demos.cluster.verdict import harm, verdict
+from minidist.show.demos.cluster.run import config_of, layout_of, step_on, steps_of
+from minidist.show.demos.cluster.story import tell
 from minidist.show.demos.shared.runs import warm_ranks
 from minidist.show.demos.shared.widths import check_width
-from minidist.show.player.animation import Animation
+from minidist.show.stage.animation import Animation
 
 LEAST, MOST = 128, 512  # widths: of a smaller model the latencies are most, and a larger one takes long
 RANKS = (4, 8)
@@ -31,18 +29,13 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         proof = warm.prove(config, run)
     logs = [rank.log for rank in run.ranks]
     steps = steps_of(logs, layout)
-    bad = {
-        step.name: step_on(ACROSS, logs, step.spec, across(topology_of(step.spec), layout), layout)
-        for step in steps[1:]  # in one node, all places are equal
-    }
-    story = Story(steps, bad)
-    scenes = tuple(
-        lecture.of_step(story.of_step(number, verdict(steps, number, proof)), steps, number)
-        for number in range(len(steps))
+    bad = [step_on(step.name, logs, step.spec, across(topology_of(step.spec), layout), layout) for step in steps[1:]]
+    for right, wrong in zip(steps[1:], bad, strict=True):  # in one node, all places are equal
+        if wrong.seconds <= right.seconds:
+            raise RuntimeError("with tensor parallelism across nodes the step is not longer: choose another size")
+    longest = max(step.seconds for step in (*steps, *bad))
+    stories = [tell(steps, step, longest, details=proof) for step in steps]
+    stories += [tell(steps, step, longest, BUG, proof) for step in bad]
+    return Animation(
+        "cluster", "Clusters: one step, and the links that it needs", tuple(stories), steps[0].replayed.logs
     )
-    *others, broken = (
-        lecture.broken(story.of_bug(number, harm(step, bad[step.name], proof)), step, bad[step.name])
-        for number, step in enumerate(steps[1:], 1)
-    )
-    title = "Clusters: one step, and the links that it needs"
-    return Animation("cluster", title, scenes, broken, BUG, steps[0].replayed.logs, tuple(others))

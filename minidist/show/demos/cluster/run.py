@@ -17,7 +17,7 @@ from minidist.train.layout import Layout
 
 DP = 2  # data-parallel ranks, and nodes: each node can have a whole copy of the model
 OVERSUBSCRIPTION = 4  # of the congested uplink
-ONE, TWO, CONGESTED, ACROSS = "one node", "two nodes", "congested uplink", "tp across nodes"
+ONE, TWO, CONGESTED = "one node", "two nodes", "congested uplink"
 KINDS = ("tp group 0", "tp group 1", "dp")  # of messages
 
 
