@@ -16,9 +16,9 @@ def counter(x: float, y: float, name: str, values: Sequence[tuple[float, str]], 
     for number, (at, value) in enumerate(values):
         mark = text(x, y, value, size, weight=700)
         if number:
-            mark.enter(at, 0.05)
+            mark.enter(at, 0)
         if number + 1 < len(values):
-            mark.leave(values[number + 1][0], 0.05)
+            mark.leave(values[number + 1][0], 0)
         marks.append(mark)
     words = name.split("\n") if name else []
     return marks + [text(x, y + size * 0.75 + i * SMALLEST * 1.2, word) for i, word in enumerate(words)]

@@ -1,0 +1,142 @@
+"""What not waiting looks like: workers compute with old weights while the server moves on, and gradients age."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from minidist.show.demos.parameter_server.recorded import Landing, Recorded
+from minidist.show.demos.parameter_server.run import STALENESS
+from minidist.show.palette import MEANINGS, of_version
+from minidist.show.stage.counter import counter
+from minidist.show.stage.curve import Chart
+from minidist.show.stage.lanes import Lanes
+from minidist.show.stage.marks import Mark, box, text
+from minidist.show.stage.story import Beat, Question, Story
+
+RUNS = 9.0  # seconds, of what is shown of a run
+SHOWN = 3  # gradients of the straggler
+TARGET = 4.0  # the loss that all runs are to reach: they begin at 5.5
+Runs = Mapping[str, Sequence[Recorded]]  # kind -> its runs, one for each seed
+
+
+def lanes(kind: str, run: Recorded, bug: str = "", details: str = "") -> Story:
+    """Each worker's steps in the colour of the weights that it pulled, and the server's versions below."""
+    workers = run.workers
+    slow = [one for one in run.landings if one.worker == workers - 1 and not one.again]
+    until = slow[min(SHOWN, len(slow)) - 1].end * 1.02
+    landed = run.by(until)
+    last = max(one.found for one in landed) + 1
+    names = [f"worker {worker}" for worker in range(workers)] + ["server"]
+    rows = Lanes(names, (0, 60, 1080, 500), (0, until), (0.2, RUNS), margin=160)
+    for one in landed:
+        colour = "wrong" if one.again else of_version(one.read, last)
+        what = (
+            f"step {one.step} of worker {one.worker}, computed with version {one.read}, applied to version {one.found}"
+        )
+        if not one.again:
+            rows.bar(one.worker, one.begin, one.end, colour, f"v{one.read}", what)
+    for version in range(last):
+        end = run.made[version + 1] if version + 1 < len(run.made) else until
+        if run.made[version] < until:
+            rows.bar(workers, run.made[version], min(end, until), of_version(version, last), f"v{version}", f"version {version}")  # fmt: skip
+    marks = rows.marks()
+    marks += [dot for one in landed for dot in _landing(one, rows, workers, last)]
+    ages: list[tuple[float, str]] = [(0.0, "0")]
+    for one in landed:
+        if rows.at(one.end) > ages[-1][0] + 0.12:
+            ages.append((rows.at(one.end) + 0.1, str(one.staleness)))
+    marks += counter(1180, 220, "updates old", ages)
+    stale = [one.staleness for one in landed]
+    idle = _idle(run, until)
+    first = slow[0]
+    choices = sorted({0, first.staleness, 2 * first.staleness + 1, first.staleness + 2})
+    asked = Question(
+        f"Worker {first.worker} is the slowest. How many updates old is its first gradient when it lands?",
+        tuple(map(str, choices)),
+        choices.index(first.staleness),
+        "Each update in the meantime makes a new version: count the server's colours."
+        if first.staleness
+        else "All wait for it: every gradient belongs to the weights that it is applied to.",
+    )
+    facts = {"mean staleness": f"{np.mean(stale):.2f}", "oldest": str(max(stale)), "workers wait": f"{idle:.0%}"}
+    end = {
+        "synchronous": f"Every gradient is fresh, and workers waited {idle:.0%} of the time.",
+        "asynchronous": f"Nobody waited. Gradients were up to {max(stale)} updates old.",
+        "bounded": f"Nobody was more than {STALENESS} steps ahead: workers waited {idle:.0%} of the time.",
+    }[kind]
+    if bug:
+        copies = sum(one.again for one in landed)
+        end = f"{copies} gradients were applied twice. The loss does not tell."
+    beats = [
+        Beat(0, "A colour is a version of the weights. A worker computes with the one that it pulled.", facts, asks=None if bug else asked),
+        Beat(rows.at(first.end) + 0.6, f"Its gradient lands, {first.staleness} updates old.", facts, answers=None if bug else asked),
+        Beat(RUNS + 0.8, end, facts),
+    ]  # fmt: skip
+    title = {
+        "synchronous": "What does one slow GPU cost?",
+        "asynchronous": "What if nobody waits?",
+        "bounded": "How far may one run ahead?",
+    }
+    verdict = "The bound is broken." if bug and kind == "bounded" else ""
+    return Story(kind, title[kind], marks, beats, verdict, bug, details)
+
+
+def evidence(runs: Runs, seconds: float) -> Story:
+    """The loss of all runs over simulated time."""
+    values = [loss for each in runs.values() for run in each for loss in run.losses]
+    chart = Chart((110, 50, 960, 440), (0, seconds), (min(values), max(values)), ("simulated seconds", "loss"), ((0, round(seconds)), (TARGET,)))  # fmt: skip
+    (x, y), (end, _) = chart.at(0, TARGET), chart.at(seconds, TARGET)
+    marks: list[Mark] = [box(x, y - 1, end - x, 3, "ink")]
+    reached = {kind: float(np.mean([run.reaches(TARGET) for run in each])) for kind, each in runs.items()}
+    for number, (kind, each) in enumerate(runs.items()):
+        for run in each:
+            times = [time for time in run.times if time <= seconds]
+            curve = chart.curve(
+                list(zip(times, run.losses, strict=False)), MEANINGS[kind], 0.2, RUNS * times[-1] / seconds
+            )
+            curve.still["width"] = 5
+        marks.append(text(chart.at(seconds, 0)[0] - 10, 90 + 44 * number, kind, 32, MEANINGS[kind], "end"))
+        if np.isfinite(reached[kind]):
+            at = 0.2 + RUNS * reached[kind] / seconds
+            words = text(1090, 90 + 44 * number, f"{reached[kind]:.0f} s", 32, MEANINGS[kind], "start", weight=700)
+            marks.append(words.enter(min(RUNS, at), 0.1))
+    order = sorted(reached, key=reached.__getitem__)
+    asked = Question(
+        f"Which gets to a loss of {TARGET:g} first?",
+        tuple(runs),
+        list(runs).index(order[0]),
+        "More gradients in the same time outweigh their age here. With larger steps they would not.",
+    )
+    count = len(next(iter(runs.values())))
+    beats = [
+        Beat(0, f"{count} runs of each kind, with other weights, samples and noise.", asks=asked),
+        Beat(RUNS + 0.4, f"{order[0]} after {reached[order[0]]:.0f} s, {order[-1]} after {reached[order[-1]]:.0f} s.", answers=asked),
+    ]  # fmt: skip
+    return Story("evidence", "Is a stale gradient worth less than waiting?", [*chart.marks(), *marks], beats)
+
+
+def _landing(one: Landing, rows: Lanes, workers: int, last: int) -> list[Mark]:
+    """A gradient on its way to the server: the older it is, the redder it arrives."""
+    x, at = rows.x(one.end), rows.at(one.end)
+    y, to = (rows.top + (row + 0.5) * rows.high for row in (one.worker, workers))
+    dot = box(
+        x - 13,
+        y - 13,
+        26,
+        26,
+        of_version(one.read, last),
+        f"gradient, {one.staleness} updates old",
+        round=13,
+        stroke="ink",
+        width=2,
+    )
+    dot.enter(at, 0.01).to(at + 0.01, 0.4, y=to - 13, fill="wrong" if one.again else of_version(one.read, last))
+    if one.again:
+        dot.to(at + 0.5, 0.3, y=to - 60).to(at + 0.8, 0.3, y=to - 13)
+    return [dot.leave(at + (1.2 if one.again else 0.5), 0.1)]
+
+
+def _idle(run: Recorded, until: float) -> float:
+    """The share of the workers' time in which they wait."""
+    busy = sum(min(one.end, until) - one.begin for one in run.landings if one.begin < until and not one.again)
+    return max(0.0, 1 - busy / (run.workers * until))
