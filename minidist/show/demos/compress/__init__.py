@@ -4,81 +4,53 @@ Real training sends one parameter's gradient by top-k and in one bit, number by 
 gradient by two thin factors; and longer runs show the loss. In the broken runs there is no error feedback.
 """
 
-import numpy as np
-
 from minidist.parallel.compression.hook import read_method
-from minidist.show.demos.compress import curves, curves_scene, factors, lecture, ledger, low_rank, scene, verdict
-from minidist.show.demos.compress.bug import BUG, train_forgetting
-from minidist.show.demos.compress.kinds import ONE_BIT, SHARE, TOP_K
+from minidist.show.demos.compress import curves, factors, story
+from minidist.show.demos.compress.bug import BUG, COLD, train_forgetting
 from minidist.show.demos.compress.run import MOST, Recorded, config_of, record
-from minidist.show.demos.compress.scene import Kind
-from minidist.show.demos.shared.runs import WarmRanks, warm_ranks
-from minidist.show.player.animation import Animation
-from minidist.show.player.scene import Scene
+from minidist.show.demos.shared.runs import warm_ranks
+from minidist.show.stage.animation import Animation
 
 __all__ = ["MOST", "animation"]
+SHARE = 0.125  # of the numbers in a bucket, for top-k
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
     """Train a model of width ``size`` on ``ranks`` ranks, and draw ``size`` numbers of a gradient."""
     config = config_of(ranks, size, seed)
     with warm_ranks() as warm:
-        pairs = [
-            [record(warm, config, ranks, method, *function) for function in ((), (train_forgetting,))]
-            for method in (f"topk:{SHARE}", "onebit")
+        pairs = {
+            name: [record(warm, config, ranks, method, *function) for function in ((), (train_forgetting,))]
+            for name, method in (("top-k", f"topk:{SHARE}"), ("1 bit", "onebit"))
+        }
+        matrices = factors.gradients_of(pairs["top-k"][0])
+        right, cold = (factors.approximate(warm, matrices, seed, refilled) for refilled in (False, True))
+        longer = curves.curves_of(warm, seed)
+    factors.check_harm(right, cold)
+    stories = []
+    for name, (fine, bad) in pairs.items():
+        values = fine.drawn[0].sent
+        nbytes = read_method(fine.method).message_bytes(values.size, values.itemsize)
+        stories += [
+            story.columns(name, fine, fine, nbytes, "", _books(fine)),
+            story.columns(name, bad, fine, nbytes, BUG),
         ]
-        low, losses = _low_rank(warm, pairs[0][0], seed), curves.curves_of(warm, seed)
-    sparse, signs = pairs
-    number = scene.followed(*sparse)
-    shown = (
-        _bars(TOP_K, *sparse, number),
-        _ledgers(*sparse, number),
-        _bars(ONE_BIT, *signs, number),
-        low,
-        _losses(losses),
-    )
-    right, broken = zip(*shown, strict=True)
+    stories += [story.low_rank(right, right), story.low_rank(cold, right, COLD)]
+    stories += [story.losses(longer), story.losses(longer, BUG)]
     title = "Compressed gradients: what is sent, and what stays behind"
-    return Animation("compress", title, right, broken[0], BUG, [rank.log for rank in sparse[0].run.ranks], broken[1:])
+    return Animation("compress", title, tuple(stories), [rank.log for rank in pairs["top-k"][0].run.ranks])
 
 
-def _bars(kind: Kind, right: Recorded, broken: Recorded, number: int) -> tuple[Scene, Scene]:
-    """One parameter of rank 0 in each step, with feedback and without."""
-    most = max(float(np.abs(message.corrected).max()) for one in (right, broken) for message in one.drawn)
-    values = right.drawn[0].sent
-    nbytes = read_method(right.method).message_bytes(values.size, values.itemsize)
-    if kind is TOP_K:
-        outcomes = verdict.sparse(right, nbytes), verdict.broken_sparse(broken, number)
-    else:
-        outcomes = verdict.signs(right, nbytes), verdict.broken_signs(right, broken)
-    fine = scene.scene(kind, right, number, most, nbytes, outcomes[0], verdict.books(right))
-    bad = scene.scene(kind, broken, number, most, nbytes, outcomes[1], verdict.TORCH, lost=True)
-    if kind is TOP_K:
-        return lecture.top_k(fine, right, number), lecture.broken_top_k(bad, broken)
-    return lecture.one_bit(fine), lecture.broken_one_bit(bad)
+def _books(shown: Recorded) -> str:
+    """That sent + new residual is gradient + old residual everywhere.
 
-
-def _ledgers(right: Recorded, broken: Recorded, number: int) -> tuple[Scene, Scene]:
-    """One number of that parameter."""
-    most = max(ledger.highest(one, number) for one in (right, broken))
-    fine = ledger.scene(right, number, most, verdict.account(right, number), verdict.books(right))
-    bad = ledger.scene(broken, number, most, verdict.broken_account(broken, number), verdict.TORCH, lost=True)
-    return lecture.ledger(fine, right, number), lecture.broken_ledger(bad, number)
-
-
-def _low_rank(warm: WarmRanks, recorded: Recorded, seed: int) -> tuple[Scene, Scene]:
-    """The gradients of the last recorded step, with warm start and without."""
-    matrices = factors.gradients_of(recorded)
-    right, broken = (factors.approximate(warm, matrices, seed, refilled) for refilled in (False, True))
-    factors.check_harm(right, broken)
-    fine = low_rank.scene(right, verdict.low_rank(right))
-    bad = low_rank.scene(broken, verdict.broken_low_rank(right, broken), right)
-    return lecture.low_rank(fine, right), lecture.broken_low_rank(bad)
-
-
-def _losses(shown: curves.Curves) -> tuple[Scene, Scene]:
-    """Longer runs, with feedback and without."""
-    measured = verdict.how_measured(shown)
-    fine = curves_scene.scene(shown, verdict.losses(shown), measured)
-    bad = curves_scene.scene(shown, verdict.broken_losses(shown), measured, broken=True)
-    return lecture.losses(fine, shown), lecture.broken_losses(bad, shown)
+    Raises:
+        RuntimeError: if it is not.
+    """
+    balanced, total = shown.balances()
+    if balanced != total:
+        raise RuntimeError(f"{total - balanced} of {total} numbers do not add up: this is a bug in minidist")
+    return (
+        f"Sent + new residual is gradient + old residual to the last bit, in all {total:,} numbers of all parameters, "
+        "ranks and steps."
+    )

@@ -11,3 +11,4 @@ from minidist.show.demos.compress.run import train_recording
 
 BUG = "no error feedback: what a message leaves out is lost (torch lost it when buckets were rebuilt, #49418)"
 train_forgetting = partial(train_recording, keep=np.zeros_like)
+COLD = "each round begins with random Q: no warm start (torch's PowerSGD did so until #50283)"
