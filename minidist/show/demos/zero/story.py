@@ -1,0 +1,118 @@
+"""What ZeRO looks like: four tanks against the memory of a GPU, and what a rank really holds over two steps."""
+
+from collections.abc import Sequence
+
+from minidist.show.demos.shared.memory_log import MemoryLog
+from minidist.show.demos.zero.bug import STALE
+from minidist.show.figures.memory import COLOURS
+from minidist.show.stage.marks import Mark, box, line, text
+from minidist.show.stage.mountain import mountain
+from minidist.show.stage.piles import Pile
+from minidist.show.stage.story import Beat, Dial, Question, Story
+
+BYTES = {"parameters": 2, "gradients": 2, "optimizer": 12}  # of a parameter (Rajbhandari et al., SC 2020, section 3.1)
+SHARDED_FROM = {"optimizer": 1, "gradients": 2, "parameters": 3}  # the first stage in which a kind is sharded
+STAGES = ("replicated", "stage 1", "stage 2", "stage 3")
+RANKS = (2, 3, 4, 6, 8, 16, 32, 64, 128, 256, 512, 1024)
+BILLIONS, ROOM = 7, 80  # parameters of a model, and GB of an H100
+KINDS = ("parameters", "optimizer", "gradients", "activations", "temporary")
+RUNS = 8.0  # seconds, of the recorded steps
+KEY = {"weights": COLOURS["parameters"], "gradients": COLOURS["gradients"], "optimizer state": COLOURS["optimizer"]}
+
+
+def kept(kind: str, stage: int, ranks: int) -> float:
+    """Bytes per parameter that a rank keeps of a kind."""
+    return BYTES[kind] / (ranks if stage >= SHARDED_FROM[kind] else 1)
+
+
+def tanks(ranks: int) -> Story:
+    """16 bytes per parameter, and what each stage leaves of them, with a dial for the number of GPUs."""
+    start = min(range(len(RANKS)), key=lambda i: abs(RANKS[i] - ranks))
+    dial = Dial("GPUs", tuple(map(str, RANKS)), start)
+    variants = [_tanks(count) for count in RANKS]
+    chosen = variants[start]
+    return Story("16 bytes", chosen.question, [], chosen.beats, key=KEY, dials=[dial], variants=variants)
+
+
+def _tanks(ranks: int) -> Story:
+    most, foot, high = 120.0, 540, 480  # GB at the top of a tank; pixels
+    level = foot - high * ROOM / most
+    marks: list[Mark] = []
+    colours = {
+        "optimizer": COLOURS["optimizer"],
+        "gradients": COLOURS["gradients"],
+        "parameters": COLOURS["parameters"],
+    }
+    totals = []
+    for stage, name in enumerate(STAGES):
+        x = 120 + stage * 300
+        marks.append(box(x - 6, foot - high - 6, 212, high + 12, "none", f"a GPU in {name}", stroke="ink", round=8))
+        pile = Pile(name, (x, foot, 200, high), most, colours)
+        amounts = {kind: BILLIONS * kept(kind, 0, ranks) for kind in BYTES}
+        pile.set(0.0, amounts)
+        if stage:
+            pile.set(1.0 + 2.0 * stage, {kind: BILLIONS * kept(kind, stage, ranks) for kind in BYTES}, 1.0)
+        total = sum(BILLIONS * kept(kind, stage, ranks) for kind in BYTES)
+        totals.append(total)
+        value = text(x + 100, 26, f"{total:.3g} GB", 40, "right" if total <= ROOM else "wrong", weight=700)
+        marks += [*pile.marks(), value.enter(2.0 + 2.0 * stage, 0.1) if stage else value]
+    marks += [line([(40, level), (1260, level)], "wrong", 5), text(36, level - 20, f"{ROOM} GB", 28, "wrong", "start")]
+    choices = sorted({f"{total:.3g} GB" for total in totals[1:]}, key=lambda words: float(words.split()[0]))
+    asked = Question(
+        f"How much is left on each of {ranks} GPUs if all of it is sharded?",
+        tuple(choices) if len(choices) > 1 else (f"{totals[3]:.3g} GB", f"{totals[3] / 2:.3g} GB"),
+        0,
+        f"16 bytes x {BILLIONS} billion / {ranks}: each GPU that is added makes it less.",
+    )
+    says = (
+        f"{BILLIONS} billion parameters, 16 bytes each: {totals[0]:.3g} GB on every GPU, all the same.",
+        "Stage 1: each keeps the optimizer state of its own shard alone.",
+        "Stage 2: and the gradients of its shard alone.",
+        "Stage 3: and the weights; a block's are gathered to compute, and freed.",
+    )
+    beats = [
+        Beat(2.2 * (stage > 0) + 2.0 * stage, words, {"each GPU keeps": f"{totals[stage]:.3g} GB"},
+             asks=asked if not stage else None, answers=asked if stage == 3 else None)
+        for stage, words in enumerate(says)
+    ]  # fmt: skip
+    return Story("16 bytes", "Why keep on every GPU what all have?", marks, beats, key=KEY)
+
+
+def steps(held: Sequence[MemoryLog], most: int, details: str, stale: Sequence[int] = (), bug: str = "") -> Story:
+    """What rank 0 holds over two real steps, in each stage, on one clock; ``stale``: stages with the bug."""
+    marks: list[Mark] = []
+    colours = {kind: COLOURS[kind] for kind in KINDS if kind in COLOURS}
+    for stage, log in enumerate(held):
+        x, y = 30 + 640 * (stage % 2), 40 + 290 * (stage // 2)
+        hill = mountain(log.between, colours, (x, y, 580, 230), most, (0.2, RUNS))
+        if stage in stale:
+            for start, end in [*log.places(STALE), *_ungathered(log, stage)]:
+                band = box(x + 580 * start, y, 580 * (end - start), 230, "wrong", "stale parameters")
+                band.keys[0][1]["opacity"] = 0.0
+                hill.append(band.to(0.2 + RUNS * start, 0.2, opacity=0.45))
+        marks += [*hill, text(x, y - 16, STAGES[stage], 30, anchor="start", weight=700)]
+        peak = f"peak {log.highest() / 1e3:,.0f} kB"
+        marks.append(text(x + 580, y - 16, peak, 30, anchor="end").enter(RUNS + 0.2, 0.1))
+    least = min(range(len(held)), key=lambda stage: held[stage].highest())
+    asked = Question(
+        "Two real steps of rank 0. In which stage is the highest point lowest?",
+        STAGES,
+        least,
+        "What is sharded is not held between steps; what is gathered is freed at once.",
+    )
+    beats = [
+        Beat(0, "Real steps: what rank 0 holds, change by change.", asks=None if bug else asked),
+        Beat(0.2 + RUNS / 2, "One step is over: activations are gone, what is kept stays."),
+        Beat(RUNS + 0.5, "Red: it computes with weights of the step before." if bug else "The same bits in all four, at other heights.", answers=None if bug else asked),
+    ]  # fmt: skip
+    verdict = "Training goes on, and is wrong." if bug else "Every bit is that of one process."
+    key = KEY | {"activations": COLOURS["activations"]}
+    return Story("two steps", "What does a GPU hold during a step?", marks, beats, verdict, bug, details, key=key)
+
+
+def _ungathered(log: MemoryLog, stage: int) -> list[tuple[float, float]]:
+    """In stages 1 and 2: from the gather that skips a block to the next gather."""
+    if stage == 3:
+        return []
+    (start, _), (end, _) = log.places("sync parameters")
+    return [(start, end)]

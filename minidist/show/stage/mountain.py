@@ -1,0 +1,31 @@
+"""What is held over time, by kind, as a mountain that grows to the right while the clock runs, below one limit."""
+
+from collections.abc import Callable, Mapping
+
+from minidist.show.stage.marks import Mark, box, line
+
+
+def mountain(
+    held: Callable[[float, float], Mapping[str, float]], colours: Mapping[str, str], place, most: float, clock,
+    columns: int = 60,
+) -> list[Mark]:  # fmt: skip
+    """The marks of a mountain.
+
+    Args:
+        held: (from, to), shares of the time -> what was held there, by kind.
+        colours: kind -> colour, from the ground up.
+        place: (x, y, width, height): its upper left corner, and the size for ``most``.
+        clock: (start, seconds) of the story.
+    """
+    x, y, width, height = place
+    wide = width / columns
+    marks = [line([(x, y + height), (x + width, y + height)], "ink", 3)]
+    for number in range(columns):
+        amounts, foot = held(number / columns, (number + 1) / columns), y + height
+        for kind, colour in colours.items():
+            high = height * amounts.get(kind, 0) / most
+            if high >= 0.5:
+                foot -= high
+                bar = box(x + number * wide, foot, wide + 0.5, high, colour, kind)
+                marks.append(bar.enter(clock[0] + clock[1] * (number + 0.5) / columns, 0.05))
+    return marks
