@@ -39,8 +39,7 @@ class Chart:
         """Draw a curve through (across, up) from its start to its end, from a moment on."""
         mark = line([self.at(*point) for point in points], fill, 6)
         if lasting:
-            mark.keys[0][1]["turn"] = 0
-            mark.to(at, lasting, turn=1)
+            mark.trace(at, lasting)
         self.curves.append(mark)
         return mark
 

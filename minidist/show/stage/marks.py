@@ -51,6 +51,17 @@ class Mark:
     def leave(self, at: float, lasting: float = 0.3) -> "Mark":
         return self.to(at, lasting, opacity=0)
 
+    def trace(self, at: float, lasting: float) -> "Mark":
+        """Of a line: be drawn from its start to its end, each piece between two points in the same time."""
+        points = self.still["points"]
+        lengths = [dist(*pair) for pair in pairwise(points)]
+        self.keys[0][1]["turn"] = drawn = 0.0
+        for number, length in enumerate(lengths):
+            drawn += length / (sum(lengths) or 1.0)
+            share = 1 if number + 1 == len(lengths) else drawn
+            self.to(at + lasting * number / len(lengths), lasting / len(lengths), turn=share)
+        return self
+
     @property
     def now(self) -> dict:
         """What holds after the last change."""

@@ -63,8 +63,7 @@ def dies(run: Interrupted, details: str, right: Interrupted | None = None, bug: 
     for points, colour in ((reference, "right"), (again, AGAIN)):
         if points:
             curve = line([chart.at(*point) for point in points], colour, 10 if colour == AGAIN else 6)
-            curve.keys[0][1]["turn"] = 0
-            marks.append(curve.to(6.2, 3, turn=1))
+            marks.append(curve.trace(6.2, 3))
     where = Question(
         f"The rank died after {before.ended_by(run.fault.rank)} steps. With which step does the run go on?",
         (f"the step after the checkpoint, number {after.first}", "the step in which it died", "the first"),

@@ -1,0 +1,94 @@
+"""What mixed precision looks like: a ball that can only rest on the rungs of a ladder, and a master that glides."""
+
+import numpy as np
+
+from minidist.show.demos.bf16.run import STEPS, Weight
+from minidist.show.palette import MEANINGS
+from minidist.show.stage.counter import counter
+from minidist.show.stage.marks import Mark, box, line, text
+from minidist.show.stage.story import Beat, Question, Story
+
+PACE = 0.4  # seconds of a training step
+LEFT, RIGHT, TOP, FOOT = 190, 980, 30, 560
+MASTER, STORED = MEANINGS["master weights"], MEANINGS["parameters"]
+MOST_RUNGS = 24
+
+
+def ladder(name: str, weight: Weight, right: Weight, bug: str = "", details: str = "") -> Story:
+    """One weight over a run; ``right`` is the one with a master, which may be ``weight``."""
+    numbers = [weight.number(step) for step in range(STEPS + 1)]
+    seen = [*map(float, weight.masters), *map(float, right.masters), *numbers, *(right.number(step) for step in range(STEPS + 1))]  # fmt: skip
+    low, high = min(seen), max(seen)
+    low, high = low - 0.15 * (high - low), high + 0.15 * (high - low)
+
+    def at(step: float, value: float) -> tuple[float, float]:
+        return LEFT + (RIGHT - LEFT) * step / STEPS, TOP + (FOOT - TOP) * (high - value) / (high - low)
+
+    rungs = _rungs(weight, low, high)
+    marks: list[Mark] = []
+    for place, value in enumerate(rungs):
+        _, y = at(0, value)
+        marks.append(line([(LEFT - 20, y), (RIGHT + 20, y)], "faint", 4))
+        if place % max(1, len(rungs) // 6) == 0:
+            marks.append(text(LEFT - 30, y, f"{value:.4f}", 28, anchor="end"))
+    if bug:
+        marks.append(line([at(step, float(value)) for step, value in enumerate(right.masters)], "faint", 5))
+    if not bug:
+        curve = line([at(step, float(value)) for step, value in enumerate(weight.masters)], MASTER, 6)
+        marks.append(curve.trace(0.2, STEPS * PACE))
+        dot = box(*(place - 9 for place in at(0, float(weight.masters[0]))), 18, 18, MASTER, "float32 master", round=9)
+        for step in range(1, STEPS + 1):
+            x, y = at(step, float(weight.masters[step]))
+            dot.to(0.2 + (step - 1) * PACE, PACE, x=x - 9, y=y - 9)
+        marks.append(dot)
+    ball = box(*(place - 22 for place in at(0, numbers[0])), 44, 44, "wrong" if bug else STORED, f"the weight in {name}", round=22, stroke="ink")  # fmt: skip
+    for step in range(1, STEPS + 1):
+        x, y = at(step, numbers[step])
+        start = 0.2 + (step - 1) * PACE
+        ball.to(start, PACE * 0.7, x=x - 22).to(start + PACE * 0.7, PACE * 0.3, y=y - 22)
+    marks.append(ball)
+    jumps = [(0.0, "0")] + [(0.2 + step * PACE, str(weight.moves(step))) for step in range(1, STEPS + 1) if weight.moves(step) > weight.moves(step - 1)]  # fmt: skip
+    marks += counter(1140, 230, f"jumps in\n{STEPS} updates", jumps)
+    first = next((step for step in range(1, STEPS + 1) if weight.moves(step)), None)
+    answers = {1: "in the first step", None: "in none of them"}
+    answers.setdefault(first, f"after {first} steps")
+    order = sorted(answers, key=lambda key: key or STEPS + 1)
+    step, far = (
+        abs(float(right.masters[1] - right.masters[0])),
+        weight.distance(0, bool(right.masters[1] > right.masters[0])),
+    )
+    asked = Question(
+        f"An update is about {step:.4f}; the next rung is {far:.4f} away. When does the ball jump?",
+        tuple(answers[key] for key in order),
+        order.index(first),
+        "What is less than half a rung is rounded away, in each step anew."
+        if bug
+        else "The master keeps every small update, and the ball follows when it is nearer to the next rung.",
+    )
+    facts = {
+        "update": f"{step:.6f}",
+        "to the next rung": f"{far:.6f}",
+        "bytes in a message": f"{weight.format.bits // 8}, in float32 4",
+    }
+    end = (
+        f"It ends at {numbers[-1]:g}; with a master it would be {right.number(STEPS):g}."
+        if bug
+        else f"The master went all the way, and the ball with it: {numbers[-1]:g}."
+    )
+    beats = [
+        Beat(0, f"In {name} there are only these rungs. An update is smaller than the gap between two.", facts, asks=asked),
+        Beat(0.2 + PACE * STEPS / 2, "Every update is added to the ball itself, and rounded." if bug else "A float32 master glides; the ball stands on the nearest rung.", facts),
+        Beat(0.4 + PACE * STEPS, end, facts, answers=asked),
+    ]  # fmt: skip
+    key = {"float32 master": MASTER, f"{name}, stored and sent": STORED}
+    verdict = "What was rounded away never comes back." if bug else "Every bit is that of one process."
+    return Story(name, "How does a small update survive 16 bits?", marks, beats, verdict, bug, details, key=key)
+
+
+def _rungs(weight: Weight, low: float, high: float) -> list[float]:
+    """The 16-bit numbers from low to high; of very many, some."""
+    format = weight.format
+    ends = format.encode(np.array([low, high], np.float32))
+    codes = np.arange(int(ends.min()), int(ends.max()) + 1).astype(format.dtype)  # positive: in the order of numbers
+    values = [float(value) for value in format.decode(codes) if low <= value <= high]
+    return values[:: -(-len(values) // MOST_RUNGS)]
