@@ -8,8 +8,8 @@ It also says which run it belongs to: that goes on with the settings and the tex
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from math import inf, prod
 from pathlib import Path
@@ -56,6 +56,16 @@ class ArrayEntry:
     shape: tuple[Count, ...]
     dtype: DType
     slices: tuple[Slice, ...]
+
+
+def joined(several: Iterable[dict[str, ArrayEntry]]) -> dict[str, ArrayEntry]:
+    """The arrays, by name, with the slices of all descriptions; each slice once."""
+    found: dict[str, ArrayEntry] = {}
+    for arrays in several:
+        for name, entry in arrays.items():
+            slices = found[name].slices if name in found else ()
+            found[name] = replace(entry, slices=tuple(dict.fromkeys((*slices, *entry.slices))))
+    return found
 
 
 @dataclass(frozen=True)

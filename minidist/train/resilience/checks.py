@@ -1,20 +1,16 @@
 """Checks of a run's numbers while it trains: every K steps ranks vote, and where votes name nobody they replay."""
 
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-
-import numpy as np
+from dataclasses import dataclass
 
 from minidist.comm.group import ProcessGroup
-from minidist.comm.point_to_point import recv, send
-from minidist.parallel.tools.messages import texts_of_all
+from minidist.parallel.tools.messages import all_gather_object, sendrecv_object
 from minidist.train.checkpoint.peers import Peers
 from minidist.train.checkpoint.saver import Saver
 from minidist.train.config import TrainConfig
 from minidist.train.hooks import StepHook
 from minidist.train.layout import Layout
-from minidist.train.resilience.replay import Kept, TakeStep, exchange, first_difference, judge, replay
+from minidist.train.resilience.replay import Kept, TakeStep, first_difference, judge, replay, to_the_right
 from minidist.train.resilience.vote import (
     GRADIENT,
     LOSS,
@@ -117,10 +113,10 @@ class ReplicaChecks(StepHook):
         self.world, self.config, self.layout, self.share = world, config, layout, share
         self.every, self.take_step, self.keepers = every, take_step, keepers
         self.verified = len(share.losses) - 1
-        holders = voters(Notes(share, gradients=False).keys_of_all(world)).values()
+        holders = voters(all_gather_object(Notes(share, gradients=False).keys, world)).values()
         self.replays = way == "replay" or (way == "auto" and min(map(len, holders)) < NAMING)
         self.notes = Notes(share, gradients=self.replays)
-        self.keys = self.notes.keys_of_all(world)
+        self.keys = all_gather_object(self.notes.keys, world)
         self.begin()
 
     def begin(self) -> None:
@@ -152,7 +148,7 @@ class ReplicaChecks(StepHook):
 
     def check(self) -> Finding | None:
         """What is wrong; None if nothing is, as far as this way can tell. The same on every rank."""
-        noted = self.notes.of_all(self.world)
+        noted = all_gather_object(self.notes.noted, self.world)
         time, found = vote(self.keys, noted)
         if self.replays and outvoted(found) is None:
             finding = self.compute_again(noted)
@@ -177,14 +173,11 @@ class ReplicaChecks(StepHook):
             return None
         wrong = ranks[-1] if wrong is None else wrong
         other = next(rank for rank in ranks if rank != wrong and rank not in (disagreement.odd or ()))
-        if self.world.rank == other:
-            send(self.notes.parts.on_host(key), wrong, self.world)
-        if self.world.rank == wrong:
-            mine = self.notes.parts.on_host(key)
-            theirs = np.empty_like(mine)
-            recv(theirs, other, self.world)
-            return largest_difference(key, mine, theirs)
-        return None
+        if self.world.rank not in (wrong, other):
+            return None
+        partner, mine = wrong + other - self.world.rank, self.notes.parts.on_host(key)
+        theirs = sendrecv_object(mine, partner, partner, self.world)
+        return largest_difference(key, mine, theirs) if self.world.rank == wrong else None
 
     # The replay
 
@@ -211,15 +204,14 @@ class ReplicaChecks(StepHook):
 
     def by_role(self, notes: Notes, shift: int) -> list[Noted]:
         """What was noted of every role, in a computation with roles shifted."""
-        everyone = notes.of_all(self.world)
+        everyone = all_gather_object(notes.noted, self.world)
         return [everyone[(role + shift) % self.world.size] for role in range(self.world.size)]
 
     def differences(self, second: Notes) -> Iterable[Element | None]:
         """Compare the state of the role that this rank has replayed with what its usual rank holds now."""
         replayed, mine = second.parts, self.notes.parts
         keys = [key for key in second.keys if key.kind not in (GRADIENT, LOSS)]
-        first = [np.empty_like(replayed.on_host(key)) for key in keys]
-        exchange([mine.on_host(key) for key in mine.get], first, 1, self.world)
+        first = to_the_right([mine.on_host(key) for key in mine.get], 1, self.world)
         return [largest_difference(key, one, replayed.on_host(key)) for key, one in zip(keys, first, strict=True)]
 
     # Both
@@ -230,10 +222,5 @@ class ReplicaChecks(StepHook):
 
     def agreed(self, elements: Iterable[Element | None]) -> Element | None:
         """Return the element with the largest difference on any rank, on every rank alike."""
-        mine = max((element for element in elements if element), key=lambda element: element.size, default=None)
-        texts = texts_of_all(json.dumps(mine and asdict(mine)), self.world)
-        found = [json.loads(text) for text in texts]
-        largest = max((element for element in found if element), key=lambda element: element["size"], default=None)
-        if largest is None:
-            return None
-        return Element(largest["size"], largest["name"], tuple(largest["index"]), tuple(largest["values"]))
+        mine = max(filter(None, elements), key=lambda element: element.size, default=None)
+        return max(filter(None, all_gather_object(mine, self.world)), key=lambda element: element.size, default=None)

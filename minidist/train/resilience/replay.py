@@ -20,7 +20,7 @@ import numpy as np
 
 from minidist import backend
 from minidist.comm.group import ProcessGroup, temporary_groups
-from minidist.comm.point_to_point import irecv, isend
+from minidist.parallel.tools.messages import sendrecv_object
 from minidist.train.checkpoint.manifest import Progress
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -30,16 +30,9 @@ from minidist.train.share import Share
 TakeStep = Callable[[Share, int], float]  # takes a step, by its number, and returns its loss
 
 
-def exchange(outgoing: Sequence[np.ndarray], incoming: Sequence[np.ndarray], shift: int, world: ProcessGroup) -> None:
-    """Send arrays to the rank ``shift`` places to the right, and receive those of the rank as many to the left."""
-    right, left = (world.rank + shift) % world.size, (world.rank - shift) % world.size
-    if right == world.rank:
-        for mine, target in zip(outgoing, incoming, strict=True):
-            target[...] = mine
-        return
-    receiving = [irecv(array, left, world) for array in incoming]
-    for work in [isend(array, right, world) for array in outgoing] + receiving:
-        work.wait()
+def to_the_right(arrays: list[np.ndarray], shift: int, world: ProcessGroup) -> list[np.ndarray]:
+    """Send arrays to the rank ``shift`` places to the right, and return those of the rank as many to the left."""
+    return sendrecv_object(arrays, (world.rank + shift) % world.size, (world.rank - shift) % world.size, world)
 
 
 class Kept:
@@ -52,13 +45,11 @@ class Kept:
 
     def give(self, share: Share, notes: Notes, shift: int, world: ProcessGroup) -> None:
         """Put the state that the rank ``shift`` places to the left has kept into a share that plays its role here."""
-        parts = notes.parts
-        keys = [key for key in parts.get if key.kind != MODEL]
-        arrays = {key: np.empty(parts.on_host(key).shape, parts.on_host(key).dtype) for key in keys}
-        exchange(self.arrays, list(arrays.values()), shift, world)
+        keys = [key for key in notes.parts.get if key.kind != MODEL]
+        arrays = dict(zip(keys, to_the_right(self.arrays, shift, world), strict=True))
         for key, array in arrays.items():
             if key.kind != EXTRA:
-                target = parts.get[key]()
+                target = notes.parts.get[key]()
                 backend.copy_from_host(target, array.reshape(target.shape))
         share.model.sync_params()
         share.gpt.load_extra_state({key.name: a.reshape(key.shape) for key, a in arrays.items() if key.kind == EXTRA})

@@ -10,19 +10,16 @@ it has computed itself, before they meet another rank's.
 """
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from minidist import backend
-from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Parameter
 from minidist.overrides import overridable
-from minidist.parallel.tools.messages import texts_of_all
 from minidist.parallel.tools.regions import Region, Run, place_in_full
 from minidist.train.share import Share
 
@@ -51,11 +48,6 @@ class Key:
 
     def __str__(self) -> str:
         return f"{TITLES.get(self.kind, '')}{self.name}"
-
-    @classmethod
-    def of(cls, kind: str, name: str, runs: list, shape: list) -> "Key":
-        """The key that JSON made lists of."""
-        return cls(kind, name, tuple(map(tuple, runs)), tuple(shape))
 
     def index(self, place: int) -> tuple[int, ...]:
         """Where in the full array the element at ``place`` of this part is."""
@@ -184,16 +176,6 @@ class Notes:
     def after_step(self, loss: float) -> None:
         state = [digest(self.parts.on_host(key)) for key in self.parts.get]
         self.noted.append([*self.own.take(), *state, digest(np.float64([loss]))])
-
-    def of_all(self, world: ProcessGroup) -> list[Noted]:
-        """The digests of all ranks."""
-        lines = "\n".join(" ".join(digests) for digests in self.noted)
-        return [[line.split(" ") for line in text.split("\n")] for text in texts_of_all(lines, world)]
-
-    def keys_of_all(self, world: ProcessGroup) -> list[list[Key]]:
-        """The keys of all ranks."""
-        mine = json.dumps([astuple(key) for key in self.keys])
-        return [[Key.of(*key) for key in json.loads(text)] for text in texts_of_all(mine, world)]
 
 
 NAMING = 3  # voters, of whom one can be outvoted
