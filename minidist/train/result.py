@@ -12,7 +12,6 @@ from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.measuring.noise_scale import NoiseScale
-from minidist.train.resilience.checks import WAYS
 from minidist.train.resilience.faults import Fault
 
 
@@ -30,7 +29,7 @@ class RunOptions:
     links: Links | None = None  # of the layout's nodes, for algorithm=auto; None for those of Links()
     rebalance: bool = False  # deal micro-batches out anew where ranks differ in speed: see resilience/
     check_replicas: int = 0  # steps from one check of the numbers to the next; 0 for none: see resilience/checks.py
-    check_by: str = "auto"  # one of replicas.checks.WAYS
+    check_by: str = "auto"  # one of rules.CHECKS
     validate: bool = False
     sample: int = 0  # bytes of text to generate
     trace: bool = False  # of the last steps
@@ -38,19 +37,6 @@ class RunOptions:
     measure_peak: bool = False  # in FLOP/s, after the last step: see measuring/evaluate.py
     live: str | None = None  # report moments; the folder where faults are ordered while it runs: resilience/faults.py
     stop_after: int | None = None  # the step after which to stop and bring the arrays back
-
-    def __post_init__(self) -> None:
-        if self.check_replicas < 0:
-            raise ValueError(f"--check-replicas must be 0, for no checks, or more steps, but is {self.check_replicas}")
-        if self.noise_scale < 0:
-            raise ValueError(f"--noise-scale must be 0, for none, or more steps, but is {self.noise_scale}")
-        if self.check_by not in WAYS:
-            raise ValueError(f"--check-by must be one of {', '.join(WAYS)}, but is {self.check_by}")
-        if self.check_replicas and self.rebalance:
-            raise ValueError(
-                "--check-replicas computes steps again with the micro-batches that the layout gives each rank, and "
-                "--rebalance gives them others: choose one"
-            )
 
 
 @dataclass

@@ -27,10 +27,9 @@ from minidist.course.learner.implementations import (
 from minidist.plan.memory_check import check_memory
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.resilience.checks import WAYS
 from minidist.train.resilience.elastic import run_elastic
 from minidist.train.result import Run, RunOptions
-from minidist.train.rules import check_options
+from minidist.train.rules import CHECKS, check_options
 from minidist.train.trainer import run
 
 
@@ -89,7 +88,7 @@ def _add_watches(command: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--check-by",
-        choices=WAYS,
+        choices=CHECKS,
         default="auto",
         help="vote compares what several ranks hold; replay also computes every step again, on another rank, and so "
         "finds what is wrong in all replicas; auto replays where fewer than three ranks hold the same (default: auto)",

@@ -26,8 +26,6 @@ from minidist.train.resilience.vote import (
 )
 from minidist.train.share import Share
 
-WAYS = ("auto", "vote", "replay")
-
 
 @dataclass(frozen=True)
 class Finding:
