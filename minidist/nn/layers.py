@@ -24,12 +24,14 @@ class Parameter(Tensor):
     Attributes:
         sharded: whether some of its heads are in other processes (Megatron-LM: ``tensor_model_parallel``).
         expert_axis: the axis along which each expert of a mixture has its own part; None for a parameter of all tokens.
+        summed_late: whether a pipeline sums its gradient over both ends, after the last backward; it is full till then.
         format: the format in which it is stored; None for its array's dtype.
         stored: the array in memory: ``data`` itself, or the bits of a smaller format.
     """
 
     _format: Format | None = None
     expert_axis: int | None = None
+    summed_late = False
 
     def __init__(self, shape: tuple[int, ...], mean: float = 0.0, std: float = 0.0, decay: bool = False) -> None:
         super().__init__(xp.full(shape, mean, xp.float32) if mean else xp.zeros(shape, xp.float32), requires_grad=True)
@@ -94,6 +96,11 @@ class Module:
             hook()
 
         self.forward_pre_hook = hook if earlier is None else both
+
+    def register_forward_hook(self, hook: Callable[["Tensor"], "Tensor"]) -> None:
+        """Call ``hook`` with the output, too, after whatever is called with it already."""
+        earlier = self.forward_hook
+        self.forward_hook = hook if earlier is None else lambda output: hook(earlier(output))
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
         """Each parameter once, in order of definition, with a dotted name such as ``blocks.0.attention.qkv.weight``."""

@@ -23,7 +23,8 @@ from minidist.nn.random import DropoutRNG
 from minidist.parallel.axis import Axis
 from minidist.parallel.data import share_of
 from minidist.parallel.loosened.arrivals import read_arrivals, seeded_order
-from minidist.parallel.loosened.server import AsynchronousServer, SynchronousServer, Worker
+from minidist.parallel.loosened.local import LocalSGD
+from minidist.parallel.loosened.server import AsynchronousServer, Push, SynchronousServer, Worker
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.parallelize import ParallelModel, dealt, parallelize
@@ -39,6 +40,7 @@ class Share:
         scaler: loss scaler; no-op except for fp16.
         max_norm: the largest global gradient norm.
         losses: loss of each step so far, the mean over the global batch.
+        pushes: of a parameter server those that it has taken, in order.
     """
 
     model: ParallelModel
@@ -46,6 +48,7 @@ class Share:
     scaler: GradScaler
     max_norm: float
     losses: list[float] = field(default_factory=list)
+    pushes: Sequence[Push] = ()
 
     def learning_rates(self, lr: float) -> Iterable[float]:
         """Learning rates of the updates in one step of the run: one, as a rule."""
@@ -65,7 +68,8 @@ class Share:
         mesh = init_device_mesh(sizes, mesh_dim_names=("pp", "dp", "cp", "tp"), group=world)
         model = parallelize(gpt, mesh, layout, config)
         optimizer = optimizer_of(model, config)
-        model.attach(optimizer)
+        if isinstance(model.axes[0], LocalSGD):
+            model.axes[0].begin(optimizer)
         return cls(model, optimizer, loss_scaler(config), config.clip)
 
     @property
@@ -81,7 +85,7 @@ def optimizer_of(model: ParallelModel, config: TrainConfig) -> Optimizer:
     if config.optimizer == "sgd":
         return SGD(model.trained, config.lr, weight_decay=config.weight_decay)
     sizes = {name: prod(shape) for name, shape in model.shapes.items()}
-    joins = (model.global_maxima, model.global_sums, model.owns)
+    joins = model.global_max, model.global_sum, model.owns
     return LAMB(model.trained, config.lr, sizes, *joins, weight_decay=config.weight_decay)
 
 
@@ -102,11 +106,13 @@ def served_share(world: ProcessGroup, config: TrainConfig, layout: Layout) -> Sh
     axis = server_of(group, config, layout) if serves else worker_of(group, config, layout)
     gpt = GPT(config.model, seed=config.seed)
     deal = no_micro_batches if serves else partial(dealt, world.rank, layout)
-    model = (ServedModel if serves else ParallelModel)(gpt, [axis], deal, config.micro_batches)
+    model = (ServedModel if serves else ParallelModel)(gpt, group, [axis], deal, config.micro_batches)
     optimizer, scaler = optimizer_of(model, config), loss_scaler(config)
-    if isinstance(axis, AsynchronousServer):
-        return AsynchronousShare(model, optimizer, scaler, inf)  # workers have clipped what they push
-    return Share(model, optimizer, scaler, config.clip)
+    if not serves:
+        return Share(model, optimizer, scaler, config.clip)
+    if isinstance(axis, AsynchronousServer):  # workers have clipped what they push
+        return AsynchronousShare(model, optimizer, scaler, inf, pushes=axis.pushes_taken)
+    return Share(model, optimizer, scaler, config.clip, pushes=axis.pushes_taken)
 
 
 def worker_of(group: ProcessGroup, config: TrainConfig, layout: Layout) -> Axis:

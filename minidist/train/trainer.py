@@ -148,7 +148,7 @@ def _train_rank(
         fingerprint(share.gpt, share.optimizer, losses, model.full_state),
         loss_scale=scaler.scale,
         skipped_steps=scaler.skipped,
-        pushes=[push for axis in model.axes for push in axis.pushes_taken],
+        pushes=list(share.pushes),
         gpu=backend.gpu_model(backend.xp.module),
         by_nccl=own_gpus(world),
         **measured,

@@ -16,24 +16,19 @@ from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import sendrecv
 
 
-def global_max(value: float, group: ProcessGroup) -> float:
-    """The largest of the ranks' values."""
-    return float(global_maxima(np.array([value], np.float64), group)[0])
+def global_max(value, group: ProcessGroup):
+    """The largest of the ranks' values: a float, or each element of an array."""
+    return _joined(np.array(value, np.float64), ReduceOp.MAX, group)
 
 
-def global_sum(value: int, group: ProcessGroup) -> int:
-    """The sum of the ranks' integers, exact below 2^63."""
-    return int(global_sums(np.array([value], np.int64), group)[0])
+def global_sum(value, group: ProcessGroup):
+    """The sum of the ranks' integers, exact below 2^63: of one, or of each element of an array."""
+    return _joined(np.array(value, np.int64), ReduceOp.SUM, group)
 
 
-def global_maxima(values: np.ndarray, group: ProcessGroup) -> np.ndarray:
-    """The largest of the ranks' values, element by element; a new array."""
-    return _all_reduced(values, ReduceOp.MAX, group)
-
-
-def global_sums(values: np.ndarray, group: ProcessGroup) -> np.ndarray:
-    """The sums of the ranks' integers, element by element, exact below 2^63; a new array."""
-    return _all_reduced(values, ReduceOp.SUM, group)
+def _joined(copy: np.ndarray, op: ReduceOp, group: ProcessGroup):
+    all_reduce(copy.reshape(-1), op, group)
+    return copy if copy.ndim else copy.item()
 
 
 def first_text(text: str, group: ProcessGroup) -> str:
@@ -62,12 +57,6 @@ def sendrecv_object(value, to: int, source: int, group: ProcessGroup):
     incoming = np.empty(length[0], np.uint8)
     sendrecv(content, to, incoming, source, group)
     return pickle.loads(incoming)
-
-
-def _all_reduced(values: np.ndarray, op: ReduceOp, group: ProcessGroup) -> np.ndarray:
-    values = values.copy()
-    all_reduce(values, op, group)
-    return values
 
 
 def views_of(flat, shapes: Sequence[tuple[int, ...]]) -> list:

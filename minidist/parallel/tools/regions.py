@@ -57,6 +57,13 @@ class Region:
         """What is at ``start`` to ``stop`` of this part laid flat."""
         return Region((stop - start,), part_of_runs(self.runs, [(start, stop)]))
 
+    def put(self, part, full) -> None:
+        """Write the part to its place in the full array, which is in C order."""
+        flat, part, place = full.reshape(-1), part.reshape(-1), 0
+        for start, stop in self.runs:
+            flat[start:stop] = part[place : place + stop - start]
+            place += stop - start
+
 
 def place_in_full(runs: tuple[Run, ...], place: int) -> int:
     """Where in the full array laid flat the element at ``place`` of a part laid flat is.

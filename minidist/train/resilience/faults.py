@@ -219,7 +219,7 @@ class Faults(StepHook):
     def flip_in_next_gradient(self, parameter: Parameter, random: np.random.Generator) -> None:
         """Flip a bit of the gradient that backward completes next, before anybody else sees it."""
         whole = Region.full(parameter.shape)  # of stage 3 of ZeRO, which has no parameters between steps
-        region = self.share.model.model_regions().get(parameter.name, whole)
+        region = self.share.model.regions(trained=False).get(parameter.name, whole)
 
         def flip_once(_: Parameter) -> None:
             if not parameter.grad.any():

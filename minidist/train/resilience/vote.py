@@ -70,7 +70,7 @@ class Parts:
         self._add(WEIGHTS, model.regions(), trained, model.shapes)
         other = set(model.local.parameters()) - set(model.trained)
         computing = {parameter.name: partial(getattr, parameter, "data") for parameter in other}
-        self._add(MODEL, model.model_regions(), dict(sorted(computing.items())), model.shapes)
+        self._add(MODEL, model.regions(trained=False), dict(sorted(computing.items())), model.shapes)
         extra = share.gpt.extra_state()
         regions = {name: Region.full(array.shape) for name, array in extra.items()}
         getters = {name: lambda name=name: share.gpt.extra_state()[name] for name in extra}
