@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from minidist.course.answers import course_folder, read_answers
-from minidist.course.grading.namespaces import can_have_own_shared_memory
+from minidist.course.grading.supervisor import can_have_own_shared_memory
 from minidist.course.grading.workplace import Workplace
 
 NAME = "ch03_collectives"

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from minidist import ledger
-from minidist.course.authoring.assertions import same, sizes
-from minidist.course.authoring.observe import observe_collectives
+from minidist.course.authoring.assertions import observe_collectives, same, sizes
 from minidist.course.sandbox.values import nbytes, numbers, working_dtype
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.layers import Module, Parameter

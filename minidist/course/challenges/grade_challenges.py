@@ -13,15 +13,14 @@ from rich.console import Console
 from rich.table import Table
 
 from minidist.course.answers import write_atomically
-from minidist.course.challenges.catalogue import CHALLENGES, answer_in, file_in
-from minidist.course.challenges.challenge import Challenge, Result
-from minidist.course.challenges.report import number
-from minidist.course.challenges.run import run_judge
-from minidist.course.grading.limits import Limits
-from minidist.course.grading.reports import cell
+from minidist.course.challenges.challenge import Challenge, Result, answer_in, file_in
+from minidist.course.challenges.command import number
+from minidist.course.challenges.judge import run_judge
+from minidist.course.challenges.scoring import CHALLENGES
+from minidist.course.grading.grade_class import cell
 from minidist.course.grading.submissions import copy_files, find_files, find_submissions
-from minidist.course.grading.workplace import Workplace
-from minidist.course.readable import readable_line
+from minidist.course.grading.workplace import Limits, Workplace
+from minidist.course.tasks import readable_line
 
 FILE = "leaderboard.csv"
 
