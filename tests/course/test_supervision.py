@@ -104,7 +104,7 @@ def test_watch_judges_at_once_and_when_a_file_is_saved_and_leaves_nothing(tmp_pa
                 shown += (line := process.stdout.readline())
                 assert line, f"the process ended after printing {shown!r}"
             assert all(word in shown for word in words), shown
-            wait_for(lambda: "stand_by" in str(processes_in(scratch)), "no process stands by")
+            wait_for(lambda: "learner.watch" in str(processes_in(scratch)), "no process stands by")
             mine.write_text(SOLUTION)
 
 
