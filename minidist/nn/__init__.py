@@ -5,7 +5,7 @@ import sys
 
 import minidist.nn.arithmetic  # noqa: F401 (gives Tensor its operators)
 from minidist.nn.measuring import Measuring
-from minidist.nn.tensor import stand
+from minidist.nn.modes import stand
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's <malloc.h>
 

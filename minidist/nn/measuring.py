@@ -16,8 +16,8 @@ from operator import mul
 
 from minidist import flops, ledger, trace
 from minidist.backend import xp
+from minidist.nn.modes import Mode
 from minidist.nn.precision.policy import Packed, Policy, repeats
-from minidist.nn.tensor import Mode
 
 
 class Measuring(Mode):

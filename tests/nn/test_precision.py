@@ -11,12 +11,13 @@ from minidist.nn.attention.plain import causal_attention
 from minidist.nn.attention.tiled import tiled_attention
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.layers import Parameter
+from minidist.nn.modes import Mode, within
 from minidist.nn.optim.optimizers import AdamW, adamw_update, average_gradients
 from minidist.nn.precision.formats import BFLOAT16, E4M3, E5M2, round_scaled
 from minidist.nn.precision.policy import POLICIES, autocast, current
 from minidist.nn.precision.underflow import GradScaler, MasterWeights
 from minidist.nn.recompute import checkpoint
-from minidist.nn.tensor import Mode, Tensor, no_grad, within
+from minidist.nn.tensor import Tensor, no_grad
 
 CONFIG = GPTConfig(vocab=64, layers=2, heads=4, width=32, context=16)
 

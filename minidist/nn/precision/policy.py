@@ -22,9 +22,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from minidist.backend import address, xp
-from minidist.nn import products
+from minidist.nn import modes, products
+from minidist.nn.modes import Mode, within
 from minidist.nn.precision.formats import BFLOAT16, E4M3, E5M2, FLOAT16, Format, round_scaled
-from minidist.nn.tensor import Context, Mode, Tensor, modes, within
+from minidist.nn.tensor import Context, Tensor
 
 
 @dataclass(frozen=True)
@@ -304,4 +305,4 @@ def autocast(policy: Policy | str) -> Iterator[Policy]:
 
 def current() -> Policy:
     """The policy that operations obey now."""
-    return next((mode for mode in modes() if isinstance(mode, Policy)), POLICIES["fp32"])
+    return next((mode for mode in modes.standing if isinstance(mode, Policy)), POLICIES["fp32"])
