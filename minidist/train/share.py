@@ -13,7 +13,7 @@ import numpy as np
 from minidist import backend
 from minidist.comm.group import ProcessGroup
 from minidist.comm.mesh import init_device_mesh
-from minidist.nn.data import Corpus, MicroBatch, micro_batch
+from minidist.nn.data import Corpus, MicroBatch, load_corpus, micro_batch
 from minidist.nn.gpt import GPT
 from minidist.nn.optim.lamb import LAMB
 from minidist.nn.optim.optimizers import SGD, AdamW, Optimizer
@@ -32,9 +32,11 @@ from minidist.train.parallelize import ParallelModel, dealt, parallelize
 
 @dataclass
 class Share:
-    """What one rank trains.
+    """What one rank trains, and by which settings.
 
     Attributes:
+        world: all ranks of the run; a rank's place in it says what its share is.
+        config, layout, corpus: the run's settings and text.
         model: this rank's share of the model, and of the work of a step.
         optimizer: optimizer of ``model.trained``.
         scaler: loss scaler; no-op except for fp16.
@@ -43,6 +45,10 @@ class Share:
         pushes: of a parameter server those that it has taken, in order.
     """
 
+    world: ProcessGroup
+    config: TrainConfig
+    layout: Layout
+    corpus: Corpus
     model: ParallelModel
     optimizer: Optimizer
     scaler: GradScaler
@@ -50,32 +56,46 @@ class Share:
     losses: list[float] = field(default_factory=list)
     pushes: Sequence[Push] = ()
 
-    def learning_rates(self, lr: float) -> Iterable[float]:
-        """Learning rates of the updates in one step of the run: one, as a rule."""
-        return (lr,)
-
     @classmethod
     def of(cls, world: ProcessGroup, config: TrainConfig, layout: Layout) -> "Share":
-        """This rank's share of a run that begins. All ranks call it together.
-
-        Args:
-            world: all ranks of the run; a rank's place in it says what its share is.
-        """
+        """This rank's share of a run that begins. All ranks call it together."""
         if layout.servers:
-            return served_share(world, config, layout)
-        gpt = GPT(config.model, seed=config.seed)
-        sizes = (layout.pp, layout.dp, layout.cp, layout.tp)
-        mesh = init_device_mesh(sizes, mesh_dim_names=("pp", "dp", "cp", "tp"), group=world)
-        model = parallelize(gpt, mesh, layout, config)
-        optimizer = optimizer_of(model, config)
-        if isinstance(model.axes[0], LocalSGD):
-            model.axes[0].begin(optimizer)
-        return cls(model, optimizer, loss_scaler(config), config.clip)
+            model = served_model(world, config, layout)
+        else:
+            sizes = (layout.pp, layout.dp, layout.cp, layout.tp)
+            mesh = init_device_mesh(sizes, mesh_dim_names=("pp", "dp", "cp", "tp"), group=world)
+            model = parallelize(GPT(config.model, seed=config.seed), mesh, layout, config)
+        optimizer, axis = optimizer_of(model, config), model.axes[0]
+        share = world, config, layout, load_corpus(config.text, config.context), model, optimizer, loss_scaler(config)
+        if isinstance(axis, AsynchronousServer):  # workers have clipped what they push
+            return AsynchronousShare(*share, inf, pushes=axis.pushes_taken)
+        if isinstance(axis, SynchronousServer):
+            return Share(*share, config.clip, pushes=axis.pushes_taken)
+        if isinstance(axis, LocalSGD):
+            axis.begin(optimizer)
+        return Share(*share, config.clip)
 
     @property
     def gpt(self) -> GPT:
         """The model, of which this rank may hold a part only."""
         return self.model.model
+
+    def batch(self, step: int, numbers: Sequence[int | None]) -> "Batch":
+        """Return micro-batches of a step, by their numbers within it."""
+        return Batch(self.corpus, self.config, step, numbers)
+
+    def learning_rates(self, lr: float) -> Iterable[float]:
+        """Learning rates of the updates in one step of the run: one, as a rule."""
+        return (lr,)
+
+
+class AsynchronousShare(Share):
+    """The share of a server that updates with each gradient as it comes."""
+
+    def learning_rates(self, lr: float) -> Iterable[float]:
+        """Learning rates of one update for each worker: N updates go as far as one with their mean."""
+        workers = len(self.model.axes[0].workers)
+        return (lr / workers for _ in range(workers))
 
 
 def optimizer_of(model: ParallelModel, config: TrainConfig) -> Optimizer:
@@ -98,21 +118,15 @@ def loss_scaler(config: TrainConfig) -> GradScaler:
     return grad_scaler()
 
 
-def served_share(world: ProcessGroup, config: TrainConfig, layout: Layout) -> Share:
-    """This rank's share of a run with parameter servers: the first ranks are workers, the last ones servers."""
+def served_model(world: ProcessGroup, config: TrainConfig, layout: Layout) -> ParallelModel:
+    """This rank's part of a run with parameter servers: the first ranks are workers, the last ones servers."""
     group = world.duplicate()
     group.axis = "server"
-    serves = world.rank >= layout.dp
-    axis = server_of(group, config, layout) if serves else worker_of(group, config, layout)
     gpt = GPT(config.model, seed=config.seed)
-    deal = no_micro_batches if serves else partial(dealt, world.rank, layout)
-    model = (ServedModel if serves else ParallelModel)(gpt, group, [axis], deal, config.micro_batches)
-    optimizer, scaler = optimizer_of(model, config), loss_scaler(config)
-    if not serves:
-        return Share(model, optimizer, scaler, config.clip)
-    if isinstance(axis, AsynchronousServer):  # workers have clipped what they push
-        return AsynchronousShare(model, optimizer, scaler, inf, pushes=axis.pushes_taken)
-    return Share(model, optimizer, scaler, config.clip, pushes=axis.pushes_taken)
+    if world.rank < layout.dp:
+        deal = partial(dealt, world.rank, layout)
+        return ParallelModel(gpt, group, [worker_of(group, config, layout)], deal, config.micro_batches)
+    return ServedModel(gpt, group, [server_of(group, config, layout)], no_micro_batches, config.micro_batches)
 
 
 def worker_of(group: ProcessGroup, config: TrainConfig, layout: Layout) -> Axis:
@@ -146,15 +160,6 @@ class ServedModel(ParallelModel):
         return 1 if isinstance(self.axes[0], AsynchronousServer) else self.global_micro_batches
 
 
-class AsynchronousShare(Share):
-    """The share of a server that updates with each gradient as it comes."""
-
-    def learning_rates(self, lr: float) -> Iterable[float]:
-        """Learning rates of one update for each worker: N updates go as far as one with their mean."""
-        workers = len(self.model.axes[0].workers)
-        return (lr / workers for _ in range(workers))
-
-
 def batch_of(corpus: Corpus, config: TrainConfig, step: int, number: int | None) -> MicroBatch:
     """One micro-batch of a step, by its number within the step.
 
@@ -170,13 +175,9 @@ def batch_of(corpus: Corpus, config: TrainConfig, step: int, number: int | None)
 
 @dataclass(frozen=True)
 class Batch(Sequence):
-    """What a rank has of a step: micro-batches, each drawn as it is asked for, so that none waits in memory.
+    """Micro-batches of a step, by their ``numbers`` within it: each is drawn as it is asked for, so that none waits.
 
     (In torch: a map-style ``Dataset``.)
-
-    Attributes:
-        corpus, config, step: the run's text and settings, and the number of the step.
-        numbers: numbers of the micro-batches within the step.
     """
 
     corpus: Corpus

@@ -45,15 +45,10 @@ Parts = dict[str, Part]
 
 @dataclass(frozen=True)
 class PeerCopies:
-    """What a run is asked to keep in memory.
+    """What a run is asked to keep in memory."""
 
-    Attributes:
-        every: steps between two snapshots.
-        copies: ranks that keep each snapshot, beside its own.
-    """
-
-    every: int
-    copies: int = 1
+    every: int  # steps between two snapshots
+    copies: int = 1  # ranks that keep each snapshot, beside its own
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -64,17 +59,11 @@ class PeerCopies:
 
 @dataclass
 class Generation:
-    """The snapshots of one step that a rank holds.
+    """The snapshots of one step that a rank holds."""
 
-    Attributes:
-        progress: progress of the run at the end of that step.
-        arrays: name -> array, with a slice for each snapshot that has some of it, whoever holds that.
-        held: the snapshots that are here, by the names of their owners: ``rank 1 of dp=3``.
-    """
-
-    progress: Progress
-    arrays: dict[str, ArrayEntry]
-    held: dict[str, Parts]
+    progress: Progress  # of the run at the end of that step
+    arrays: dict[str, ArrayEntry]  # by name, with a slice for each snapshot that has some of it, whoever holds that
+    held: dict[str, Parts]  # the snapshots that are here, by the names of their owners: rank 1 of dp=3
 
     def joined(self, other: "Generation") -> "Generation":
         """Both together; of two layouts the later began this step with what the other left."""
@@ -108,7 +97,6 @@ class Peers(StepHook):
         layout: the layout in words, for the names of the snapshots.
 
     Attributes:
-        pauses: seconds that each exchange kept this rank from training.
         verified: the steps after which the numbers were last checked; None where nobody checks them. The newest
             generation up to there is kept too.
     """
@@ -118,7 +106,7 @@ class Peers(StepHook):
         self.copies = min(asked.copies, world.size - 1)
         self.owners = [f"rank {rank} of {layout}" for rank in range(world.size)]
         self.arrays: dict[str, ArrayEntry] = {}  # with the slices of all ranks; the same every time
-        self.pauses: list[float] = []
+        self.pauses: list[float] = []  # seconds that each exchange kept this rank from training
         self.verified: int | None = None
 
     def begin_run(self, share: Share) -> None:

@@ -61,17 +61,11 @@ Held = dict[str, tuple[Run, ...]]  # parameter name -> the runs that a rank has 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a full array that this rank saves.
+    """A part of a full array that this rank saves."""
 
-    Attributes:
-        values: flat array in host memory; nobody else changes it.
-        runs: where they are in the full array.
-        shape: full shape of the array.
-    """
-
-    values: np.ndarray
-    runs: tuple[Run, ...]
-    shape: tuple[int, ...]
+    values: np.ndarray  # flat, in host memory; nobody else changes it
+    runs: tuple[Run, ...]  # where they are in the full array
+    shape: tuple[int, ...]  # of the full array
 
 
 def described(parts: dict[str, Part], file: str) -> dict[str, ArrayEntry]:
@@ -104,15 +98,10 @@ def writers(held: list[Held]) -> list[set[str]]:
 
 
 class Snapshots:
-    """Takes snapshots of a run on one rank. All ranks make one together.
+    """Takes snapshots of a rank's share of a run. All ranks make one together."""
 
-    Args:
-        world: all ranks.
-        share: this rank's share of the run.
-    """
-
-    def __init__(self, world: ProcessGroup, share: Share) -> None:
-        self.share, model = share, share.model
+    def __init__(self, share: Share) -> None:
+        self.share, model, world = share, share.model, share.world
         self.regions: dict[str, Region] = model.regions()
         mine = {p.name: self.regions[p.name].runs for p in model.trained if model.owns(p)}
         names = writers(all_gather_object(mine, world))[world.rank]
@@ -144,19 +133,12 @@ def _copy(array) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Saving:
-    """What a run is asked to save.
+    """What a run is asked to save."""
 
-    Attributes:
-        folder: folder of the checkpoints; made if it does not exist.
-        every: steps between two of them. The last step is saved too.
-        keep: how many to keep, the newest ones; 0 for all.
-        mode: "async" to write behind training, "sync" to pause it until the checkpoint is committed.
-    """
-
-    folder: str
-    every: int = 10
-    keep: int = 2
-    mode: str = "async"
+    folder: str  # of the checkpoints; made if it does not exist
+    every: int = 10  # steps between two of them. The last step is saved too
+    keep: int = 2  # the newest ones; 0 for all
+    mode: str = "async"  # to write behind training, or "sync" to pause it until the checkpoint is committed
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -199,8 +181,6 @@ class Saver(StepHook):
         on_saved: called on rank 0 with the name of each checkpoint when it is committed, or with why there is none.
 
     Attributes:
-        pauses: seconds that each save kept this rank from training.
-        errors: why saves failed.
         verified: the steps after which the numbers were last checked; None where nobody checks them. The newest
             checkpoint up to there is kept too.
     """
@@ -213,8 +193,8 @@ class Saver(StepHook):
         self.on_saved, self.disk = on_saved, disk or Disk()
         self.root = Path(saving.folder)
         self.write: Write | None = None
-        self.pauses: list[float] = []
-        self.errors: list[str] = []
+        self.pauses: list[float] = []  # seconds that each save kept this rank from training
+        self.errors: list[str] = []  # why saves failed
         self.verified: int | None = None
         if WRITING in world.kept:  # of a run that this rank outlived: it may still write in this folder
             world.kept.pop(WRITING).join()

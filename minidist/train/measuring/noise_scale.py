@@ -80,25 +80,20 @@ class NoiseScale:
 
 
 class NoiseScales(StepHook):
-    """Measures the gradient noise scale before every ``every``-th step of a run.
+    """Measures the gradient noise scale before every ``every``-th step of a run."""
 
-    Args:
-        every: steps from one measurement to the next.
-        batch_at: function from a step to all of its micro-batches, also while a ramp takes fewer.
-        samples: samples per micro-batch.
-    """
-
-    def __init__(self, every: int, batch_at: Callable[[int], Sequence[MicroBatch]], samples: int) -> None:
-        self.every, self.batch_at, self.samples = every, batch_at, samples
+    def __init__(self, every: int) -> None:
+        self.every = every
         self.found: list[tuple[int, NoiseScale]] = []
 
     def begin_run(self, share: Share) -> None:
-        self.model = share.model
+        self.share = share
 
     def begin_step(self, step: int) -> None:
         if step % self.every == 0:
-            found = measure(self.model.local, self.model.zero_grad, self.batch_at(step), self.samples)
-            self.found.append((step, found))
+            model, config = self.share.model, self.share.config
+            batch = self.share.batch(step, range(config.micro_batches))  # the full one, also while a ramp takes fewer
+            self.found.append((step, measure(model.local, model.zero_grad, batch, config.micro_batch)))
 
     def end_run(self) -> dict:
         return {"noise": self.found}

@@ -3,13 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from minidist.comm.group import ProcessGroup
 from minidist.parallel.tools.messages import all_gather_object, sendrecv_object
 from minidist.train.checkpoint.peers import Peers
 from minidist.train.checkpoint.saver import Saver
-from minidist.train.config import TrainConfig
 from minidist.train.hooks import StepHook
-from minidist.train.layout import Layout
 from minidist.train.resilience.replay import Kept, TakeStep, first_difference, judge, replay, to_the_right
 from minidist.train.resilience.vote import (
     GRADIENT,
@@ -31,24 +28,16 @@ from minidist.train.share import Share
 class Finding:
     """What a check has found.
 
-    Attributes:
-        way: "vote" or "replay".
-        step: step in which it happened; that before the first step since the last check if a copy has changed since.
-        verified: the last step whose numbers are known to be right; -1 for those before the first step.
-        rank: rank that holds (vote) or computed (replay) other numbers than the others, maybe because it was sent wrong
-            ones; None if nobody can be named.
-        suspects: the ranks with a part that differs.
-        names: what differs: of all that a step makes at the same time, what it makes first.
-        element: the element that differs most; None if the arrays of that step are gone.
+    ``rank`` holds (vote) or computed (replay) other numbers than the others, maybe because it was sent wrong ones.
     """
 
-    way: str
-    step: int
-    verified: int
-    rank: int | None
-    suspects: tuple[int, ...]
-    names: tuple[str, ...]
-    element: Element | None
+    way: str  # "vote" or "replay"
+    step: int  # in which it happened; that before the first since the last check if a copy has changed since
+    verified: int  # the last step whose numbers are known to be right; -1 for those before the first step
+    rank: int | None  # None if nobody can be named
+    suspects: tuple[int, ...]  # the ranks with a part that differs
+    names: tuple[str, ...]  # what differs: of all that a step makes at the same time, what it makes first
+    element: Element | None  # that differs most; None if the arrays of that step are gone
 
     def __str__(self) -> str:
         who = f"rank {self.rank}" if self.rank is not None else f"one of ranks {', '.join(map(str, self.suspects))}"
@@ -79,11 +68,7 @@ class Finding:
 
 
 class CorruptedNumbers(RuntimeError):
-    """Numbers of this run are wrong, and training on would be in vain.
-
-    Attributes:
-        finding: what is known.
-    """
+    """Numbers of this run are wrong, and training on would be in vain: ``finding`` is what is known."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(str(finding))
@@ -94,8 +79,6 @@ class ReplicaChecks(StepHook):
     """Checks a run on one rank. All ranks call it together.
 
     Args:
-        world: all ranks.
-        share: what this rank trains.
         every: steps from check to check; the last step is checked too.
         way: "vote"; "replay" where a vote names nobody; "auto" to replay only if some part of the state has too few
             holders to vote on.
@@ -105,10 +88,9 @@ class ReplicaChecks(StepHook):
     """
 
     def __init__(
-        self, world: ProcessGroup, config: TrainConfig, layout: Layout, share: Share, every: int, way: str,
-        take_step: TakeStep, keepers: Sequence[Saver | Peers] = (),
-    ) -> None:  # fmt: skip
-        self.world, self.config, self.layout, self.share = world, config, layout, share
+        self, share: Share, every: int, way: str, take_step: TakeStep, keepers: Sequence[Saver | Peers] = ()
+    ) -> None:
+        self.world, self.share, world = share.world, share, share.world
         self.every, self.take_step, self.keepers = every, take_step, keepers
         self.verified = len(share.losses) - 1
         holders = voters(all_gather_object(Notes(share, gradients=False).keys, world)).values()
@@ -188,17 +170,16 @@ class ReplicaChecks(StepHook):
             return None
         if self.world.size > 1 and time > 0:  # a copy that has changed is the same in every replay
             computations.append(self.by_role(self.replayed(2), 2))
-        verdict = judge(self.keys, computations, time)
-        names = tuple(dict.fromkeys(str(key) for keys in verdict.keys.values() for key in keys))
-        rank, suspects = verdict.rank, tuple(verdict.keys)
+        rank, different = judge(self.keys, computations, time)
+        names = tuple(dict.fromkeys(str(key) for keys in different.values() for key in keys))
+        suspects = tuple(different)
         if time == 0:
             rank = suspects[0] if len(suspects) == 1 else None
         elements = self.differences(second) if time == len(self.steps) else []
         return Finding("replay", self.step_at(time), self.verified, rank, suspects, names, self.agreed(elements))
 
     def replayed(self, shift: int) -> Notes:
-        steps, take_step = self.steps, self.take_step
-        return replay(self.world, shift, self.config, self.layout, self.kept, steps, take_step)
+        return replay(self.share, shift, self.kept, self.steps, self.take_step)
 
     def by_role(self, notes: Notes, shift: int) -> list[Noted]:
         """What was noted of every role, in a computation with roles shifted."""

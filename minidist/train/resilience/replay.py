@@ -14,7 +14,6 @@ differs, what the step makes first counts: own gradients, then the optimizer's m
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,8 +21,6 @@ from minidist import backend
 from minidist.comm.group import ProcessGroup, temporary_groups
 from minidist.parallel.tools.messages import sendrecv_object
 from minidist.train.checkpoint.manifest import Progress
-from minidist.train.config import TrainConfig
-from minidist.train.layout import Layout
 from minidist.train.resilience.vote import EXTRA, IN_A_STEP, MODEL, Key, Noted, Notes, odd_ones_out
 from minidist.train.share import Share
 
@@ -56,18 +53,16 @@ class Kept:
         self.progress.put_into(share.optimizer, share.scaler)
 
 
-def replay(
-    world: ProcessGroup, shift: int, config: TrainConfig, layout: Layout, kept: Kept, steps: Sequence[int],
-    take_step: TakeStep,
-) -> Notes:  # fmt: skip
+def replay(usual: Share, shift: int, kept: Kept, steps: Sequence[int], take_step: TakeStep) -> Notes:
     """Take steps again, with roles shifted: this rank plays that of the rank ``shift`` places to its left.
 
     Returns:
         What this rank notes in that role. ``Notes.parts`` has the state at the end.
     """
+    world = usual.world
     with temporary_groups(world), _nodes_of_roles(world, shift):
         players = world.new_group([(role + shift) % world.size for role in range(world.size)])
-        share = Share.of(players, config, layout)
+        share = Share.of(players, usual.config, usual.layout)
         notes = Notes(share, gradients=True)
         kept.give(share, notes, shift, world)
         notes.begin()
@@ -94,13 +89,9 @@ def first_difference(one: list[Noted], other: list[Noted]) -> int | None:
 
 
 def wrong_computation(digests: Sequence[str], ranks: Sequence[int]) -> int | None:
-    """Which of three computations of one thing was wrong; None if that cannot be told.
+    """Which of three computations of one thing, each by one of ``ranks``, was wrong; None if that cannot be told.
 
     Two computations outvote the third only if two different ranks made them: a broken rank repeats its error.
-
-    Args:
-        digests: digests of the three results.
-        ranks: the rank that made each of them.
     """
     odd = odd_ones_out(list(digests))
     if not odd or len({rank for place, rank in enumerate(ranks) if place not in odd}) < 2:
@@ -108,26 +99,17 @@ def wrong_computation(digests: Sequence[str], ranks: Sequence[int]) -> int | Non
     return odd[0]
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What follows from computations that differ.
-
-    Attributes:
-        keys: role that differs -> the keys that differ, of all that a step makes at the same time.
-        rank: the rank that was wrong; None if that cannot be told.
-    """
-
-    keys: dict[int, list[Key]]
-    rank: int | None
-
-
-def judge(keys: list[list[Key]], computations: list[list[Noted]], time: int) -> Verdict:
-    """Say which rank was wrong at the first difference.
+def judge(keys: list[list[Key]], computations: list[list[Noted]], time: int) -> tuple[int | None, dict[int, list[Key]]]:
+    """Say which rank was wrong at the first difference, and what differs.
 
     Args:
         keys: each role's keys, in the order of its notes.
         computations: each computation's digests, by role. In computation c, rank (r + c) mod N played role r.
         time: the place in the notes at which they first differ.
+
+    Returns:
+        The rank, None if that cannot be told; and for each role that differs, of all that a step makes at the same
+        time, the keys that differ.
     """
     size = len(keys)
     for kinds in IN_A_STEP:
@@ -142,5 +124,5 @@ def judge(keys: list[list[Key]], computations: list[list[Noted]], time: int) -> 
                     wrong = wrong_computation(digests, ranks) if size > 1 else 0
                     accused.add(None if wrong is None else ranks[wrong])
         if different:
-            return Verdict(different, accused.pop() if len(accused) == 1 else None)
+            return accused.pop() if len(accused) == 1 else None, different
     raise ValueError("the computations do not differ there")

@@ -55,11 +55,7 @@ class Key:
 
 
 class Parts:
-    """All parts that one rank holds of a run's state.
-
-    Attributes:
-        get: key -> function that returns the array as it is now.
-    """
+    """All parts that one rank holds of a run's state; ``get``: key -> function that returns the array as it is now."""
 
     def __init__(self, share: Share) -> None:
         model, optimizer = share.model, share.optimizer
@@ -93,19 +89,12 @@ def digest(array: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class Element:
-    """Where two copies of a part differ most.
+    """Where two copies of a part differ most."""
 
-    Attributes:
-        size: the difference, relative to the root mean square of the part.
-        name: array name.
-        index: position in the full array.
-        values: there, in both copies.
-    """
-
-    size: float
-    name: str
-    index: tuple[int, ...]
-    values: tuple[float, float]
+    size: float  # the difference, relative to the root mean square of the part
+    name: str  # of the array
+    index: tuple[int, ...]  # in the full array
+    values: tuple[float, float]  # there, in both copies
 
     def __str__(self) -> str:
         return f"{self.name}[{', '.join(map(str, self.index))}]"
@@ -151,15 +140,9 @@ class OwnGradients:
 
 
 class Notes:
-    """The notes of one rank on one computation of some steps.
+    """The notes of one rank on one computation of some steps, with its own gradients or without.
 
-    Args:
-        share: the share whose numbers are noted.
-        gradients: whether to note the rank's own gradients too.
-
-    Attributes:
-        keys: what is noted, in this order.
-        noted: the digests, first of the state before the first of these steps.
+    ``keys`` is what is noted, in this order; ``noted`` has the digests, first of the state before the first step.
     """
 
     def __init__(self, share: Share, gradients: bool) -> None:
@@ -183,14 +166,9 @@ NAMING = 3  # voters, of whom one can be outvoted
 
 @overridable
 def odd_ones_out(digests: list[str]) -> list[int] | None:
-    """Who disagrees with the majority.
+    """Return the places of the digests that differ from that of more than half of all voters; [] if all agree.
 
-    Args:
-        digests: digest of each voter.
-
-    Returns:
-        The places in the list of those that have another digest than more than half of all voters; [] if all agree.
-        None if no digest has more than half: then nobody can be named.
+    None if no digest has more than half: then nobody can be named.
     """
     ((digest, count),) = Counter(digests).most_common(1)
     if 2 * count <= len(digests):
@@ -200,16 +178,11 @@ def odd_ones_out(digests: list[str]) -> list[int] | None:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Ranks that hold the same part, in other bits.
-
-    Attributes:
-        voters: all ranks that hold it.
-        odd: those among them that are wrong; None if that cannot be told.
-    """
+    """Ranks that hold the same part, in other bits."""
 
     key: Key
-    voters: list[int]
-    odd: list[int] | None
+    voters: list[int]  # all ranks that hold it
+    odd: list[int] | None  # those among them that are wrong; None if that cannot be told
 
 
 def voters(keys: list[list[Key]]) -> dict[Key, list[tuple[int, int]]]:
@@ -223,14 +196,9 @@ def voters(keys: list[list[Key]]) -> dict[Key, list[tuple[int, int]]]:
 
 
 def vote(keys: list[list[Key]], noted: list[Noted]) -> tuple[int, list[Disagreement]]:
-    """Compare what ranks noted.
+    """Return the first place in the ranks' notes at which they disagree, and about what; (-1, []) if they agree.
 
-    Args:
-        keys: each rank's keys, in the order of its notes.
-        noted: each rank's digests.
-
-    Returns:
-        The first place in the notes at which ranks disagree, and about what. (-1, []) if they agree throughout.
+    Each rank's ``keys`` are in the order of its notes.
     """
     holders = voters(keys)
     for time in range(len(noted[0])):
