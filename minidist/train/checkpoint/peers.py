@@ -146,11 +146,7 @@ NAMED = 3  # arrays in a message
 
 
 def survey(cluster: Cluster, not_after: int | None, patience: float | None = None) -> tuple[int | None, str]:
-    """What the ranks of a cluster hold together.
-
-    Args:
-        not_after: steps after which the numbers are not to be relied on; None for none.
-        patience: as for ``Cluster.run``.
+    """Find what the ranks of a cluster hold together, of at most ``not_after`` steps where that is not None.
 
     Returns:
         The number of steps of the newest generation that is whole, or None; and which newer ones are not, in words.
@@ -205,15 +201,9 @@ def hand_over(world: ProcessGroup, staying: int) -> None:
 
 
 def recover(world: ProcessGroup, step: int, share: Share) -> Progress:
-    """Put the snapshots of a step that the ranks hold into this rank's share of a run. All ranks call it together.
+    """Put the snapshots of a step into this rank's share of a run, and return how far the run is.
 
-    Args:
-        world: all ranks, of which some may hold nothing.
-        step: step of a generation that ``survey`` found whole; newer generations are forgotten.
-        share: this rank's share of a run that begins; changed in place.
-
-    Returns:
-        How far the run is.
+    All ranks call it together; some may hold nothing. ``survey`` found that step whole; newer ones are forgotten.
     """
     generations = generations_of(world)
     generations[:] = [generation for generation in generations if generation.progress.step <= step]

@@ -45,31 +45,21 @@ Failure = RankFailed | Deadlock | Hang
 class Interruption:
     """A failure that a run survived.
 
-    Attributes:
-        step: step in which it happened, counted from 0.
-        ranks: the failed ranks; none where nobody could be named, as in a deadlock.
-        why: the reason, in one line.
-        before, after: the layouts.
-        resumed: the step with which the run went on.
-        source: where its state came from: the folder of a checkpoint, "the memory of peers", or "the beginning"; ""
-            if the next failure came before that was known.
-        lost: copies in memory that could not be used, and why; "" if none was missing.
-        detect: seconds from the last report of a rank that failed until the failure was known.
-        restart: seconds from then until all ranks were ready to take a step.
-        recompute: seconds that it took to come to ``step`` again.
+    ``source`` is where its state came from: the folder of a checkpoint, "the memory of peers", or "the beginning"; ""
+    if the next failure came before that was known.
     """
 
-    step: int
-    ranks: tuple[int, ...]
-    why: str
+    step: int  # in which it happened, counted from 0
+    ranks: tuple[int, ...]  # that failed; none where nobody could be named, as in a deadlock
+    why: str  # in one line
     before: Layout
     after: Layout
-    resumed: int = 0
+    resumed: int = 0  # the step with which the run went on
     source: str = ""
-    lost: str = ""
-    detect: float = 0.0
-    restart: float = 0.0
-    recompute: float = 0.0
+    lost: str = ""  # copies in memory that could not be used, and why; "" if none was missing
+    detect: float = 0.0  # seconds from the last report of a rank that failed until the failure was known
+    restart: float = 0.0  # seconds from then until all ranks were ready to take a step
+    recompute: float = 0.0  # seconds that it took to come to ``step`` again
 
     def as_dict(self) -> dict:
         """What ``--json`` writes."""
@@ -173,17 +163,11 @@ def newest_intact(folder: str, after: int, not_after: int | None) -> str | None:
 
 @dataclass(frozen=True)
 class Elasticity:
-    """How a run is to go on after a failure.
+    """How a run is to go on after a failure."""
 
-    Attributes:
-        on_failure: "shrink" to go on with the ranks that are left, "restart" to start the dead ones again.
-        max_restarts: failures after which the run ends.
-        patience: seconds without a report of any rank after which the ranks that wait for nobody count as hanging.
-    """
-
-    on_failure: str = "shrink"
-    max_restarts: int = 10
-    patience: float = 60.0
+    on_failure: str = "shrink"  # to go on with the ranks that are left, or "restart" to start the dead ones again
+    max_restarts: int = 10  # failures after which the run ends
+    patience: float = 60.0  # seconds without any report after which the ranks that wait for nobody count as hanging
 
     def __post_init__(self) -> None:
         if self.on_failure not in ON_FAILURE:

@@ -59,7 +59,9 @@ def take_order(folder: str | Path, rank: int) -> str | None:
     taken = Path(folder, f"taken{rank}")
     with suppress(FileNotFoundError):
         os.replace(Path(folder, f"rank{rank}"), taken)
-        return taken.read_text()
+        what = taken.read_text()
+        taken.unlink()
+        return what
     return None
 
 
