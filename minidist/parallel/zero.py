@@ -18,11 +18,10 @@ stages 1 to 3; PyTorch's FullyShardedDataParallel is stage 3, and its hybrid sha
 a unit's messages are not split into buckets.
 
 With hybrid sharding, stages 2 and 3 reduce-scatter over the shards in every micro-batch, since a rank keeps no more
-than its shard. Over the replicas one all-reduce of that shard per step is enough: it waits until the step's
-micro-batches have been added (in FSDP2: ``set_requires_all_reduce(False)`` until the last one). The stages of chapter
-5's exercises are simpler: they all-reduce in every micro-batch. Both end on the same bits, because the order of these
-additions does not show. They add float32 numbers in float64, and what is lost there, some 2^-53 of the sum, is beyond
-the 43 bits from which the sum is rounded, once (nn/kernels.py).
+than its shard. Over the replicas one all-reduce of that shard per step is enough, when the step's micro-batches have
+been added (in FSDP2: ``set_requires_all_reduce(False)`` until the last one). The stages of chapter 5's exercises
+all-reduce in every micro-batch, and end on the same bits: float32 numbers are added in float64, whose rounding does not
+reach the 43 bits from which the sum is rounded, once (nn/kernels.py).
 
 Gradients are only summed here. They are averaged elsewhere, once (``average_gradients``).
 """
@@ -59,6 +58,19 @@ def shard_slice(elements: int, rank: int, ranks: int) -> slice:
     return slice(rank * each, (rank + 1) * each)
 
 
+class Piece(Parameter):
+    """The part of a parameter that is in this rank's shard of a unit: a Parameter of the same name.
+
+    Attributes:
+        stretch: the first and last + 1 of the parameter's elements that it has.
+        place: where they are in the shard.
+    """
+
+    def __init__(self, parameter: Parameter, stretch: tuple[int, int], place: slice) -> None:
+        super().__init__((0,), decay=parameter.decay)
+        self.name, self.stretch, self.place = parameter.name, stretch, place
+
+
 class Unit:
     """Some parameters in one flat array, padded at its end so that the ranks own equal shards of it.
 
@@ -73,8 +85,8 @@ class Unit:
         full: all parameters, (padded_size,), as the model computes with them: float32, or the bits of the 16-bit format
             of the policy in force (``autocast``). None while resharded.
         grad_shard: this rank's part of the summed gradients, (shard_size,) of reduce_dtype.
-        pieces: the part in the shard of each parameter that overlaps it: a Parameter of the same name, whose data and
-            gradient are views of ``master`` and ``grad_shard``.
+        pieces: the part in the shard of each parameter that overlaps it, whose data and gradient are views of
+            ``master`` and ``grad_shard``.
     """
 
     def __init__(self, module: Module, parameters: list[Parameter], group: ProcessGroup, reduce_dtype) -> None:
@@ -95,7 +107,11 @@ class Unit:
         self.show(self.full)
         self.grad_shard = held("gradients", xp.zeros(self.shard_size, reduce_dtype))
         self.grads = None  # (padded_size,) of reduce_dtype: the gradients of all parameters, while there are any
-        self.pieces = list(self._pieces())
+        self.pieces: list[Piece] = []
+        for parameter, first, last in self.overlaps():
+            place = sum(piece.size for piece in self.pieces)
+            self.pieces.append(Piece(parameter, (first, last), slice(place, place + last - first)))
+            self.pieces[-1].data = self.master[self.pieces[-1].place]
 
     @property
     def shard(self):
@@ -112,39 +128,21 @@ class Unit:
         for parameter, view in zip(self.parameters, self.views(flat), strict=True):
             parameter.stored = view
 
-    def overlapping(self) -> Iterator[tuple[Parameter, int, int, int]]:
-        """Each parameter that overlaps this rank's shard: where it begins in the flat array, and from where to where
-        of that array the overlap is."""
-        start = 0
+    def overlaps(self) -> Iterator[tuple[Parameter, int, int]]:
+        """Each parameter that overlaps this rank's shard, and the first and last + 1 of its elements that do."""
+        start = self.mine.start  # counted from the parameter's first element
         for parameter in self.parameters:
-            first = max(start, self.mine.start)
-            last = min(start + parameter.size, self.mine.stop)
+            first, last = max(start, 0), min(start + self.shard_size, parameter.size)
             if first < last:
-                yield parameter, start, first, last
-            start += parameter.size
-
-    def parts(self) -> Iterator[tuple[Parameter, slice]]:
-        """Each parameter that overlaps this rank's shard, and where in the shard it is."""
-        for parameter, _, first, last in self.overlapping():
-            yield parameter, slice(first - self.mine.start, last - self.mine.start)
-
-    def stretches(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Yield (name, (start, stop)) of this rank's part of each flattened parameter."""
-        for parameter, start, first, last in self.overlapping():
-            yield parameter.name, (first - start, last - start)
-
-    def _pieces(self) -> Iterator[Parameter]:
-        for parameter, place in self.parts():
-            piece = Parameter((0,), decay=parameter.decay)
-            piece.name, piece.data = parameter.name, self.master[place]
-            yield piece
+                yield parameter, first, last
+            start -= parameter.size
 
     def keep_shard_alone(self) -> None:
         """Keep this rank's shard of the parameters, and reshard the rest."""
         if self.format is None:
             self.master = held("parameters", self.master.copy())  # until here a view of all
-        for piece, (_, place) in zip(self.pieces, self.parts(), strict=True):
-            piece.data = self.master[place]
+        for piece in self.pieces:
+            piece.data = self.master[piece.place]
         self.reshard()
 
     def reshard(self) -> None:
@@ -185,8 +183,8 @@ class Unit:
 
     def show_gradients(self) -> None:
         """Make the pieces' gradients views of the summed shard."""
-        for piece, (_, place) in zip(self.pieces, self.parts(), strict=True):
-            piece.grad = self.grad_shard[place]
+        for piece in self.pieces:
+            piece.grad = self.grad_shard[piece.place]
 
 
 class ZeroStage1:
@@ -375,12 +373,12 @@ class ZeroStage3(ZeroStage2):
             self.gathering[unit] = flat, work
 
     def idle_round(self) -> None:
-        for unit in (self.root, *self.blocks):
+        """Make the calls of a micro-batch, in the same order."""
+        self.before_forward(self.root)
+        for unit in self.blocks:
             self.before_forward(unit)
-            if self.reshard_after_forward and unit is not self.root:
-                unit.reshard()
-        if self.reshard_after_forward:
-            self.root.reshard()
+            self.after_forward(unit, Tensor(0.0))
+        self.after_forward(self.root, Tensor(0.0))
         self.before_backward(self.root)
         for unit in self.blocks[::-1]:
             self.before_backward(unit)
@@ -524,13 +522,12 @@ class Zero(Axis):
 
         Stages 1 and 2 gather parameters after each step. Stage 3 has none until it needs them.
         """
-        units = self.zero.units
         if not trained and self.stage < 3:
             return regions
-        here = {parameter.name for unit in units for parameter in unit.parameters}
+        here = {parameter.name for unit in self.zero.units for parameter in unit.parameters}
         others = {name: region for name, region in regions.items() if name not in here}
-        stretches = {name: regions[name].stretch(*place) for unit in units for name, place in unit.stretches()}
-        return others | stretches if trained else others
+        pieces = self.zero.trained if trained else ()
+        return others | {piece.name: regions[piece.name].stretch(*piece.stretch) for piece in pieces}
 
     def zero_grad(self) -> None:
         if not self.even:

@@ -185,12 +185,12 @@ def stale_block(right, self):
     self.units = units
 
 
-@fault(Unit, "parts", "zero=1,dp=3 zero=3,dp=2", stops="disagree|shape")
+@fault(Unit, "overlaps", "zero=1,dp=3 zero=3,dp=2")
 def bounds_off_by_one(right, self):
-    """A rank's pieces begin one element too far to the right: a hole in a parameter is a NaN."""
-    for parameter, place in right(self):
-        if place.stop - place.start > 1:
-            yield parameter, slice(place.start + 1, place.stop)
+    """A rank's pieces begin one element too far to the right: what nobody holds is a NaN in the full array."""
+    for parameter, first, last in right(self):
+        if last - first > 1:
+            yield parameter, first + 1, last
 
 
 @fault(Zero, "apply", "dp=2,pp=2,zero=2", stops="NoneType")
