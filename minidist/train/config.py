@@ -70,10 +70,7 @@ def _stages(ramp: Ramp) -> tuple[tuple[int, int], ...]:
 
 
 def read_ramp(text: str, full: int, micro_batch: int) -> Ramp:
-    """The ramp written START,INCREMENT,SAMPLES.
-
-    Args:
-        full: samples of a step at its end. micro_batch: samples that all sizes must be multiples of.
+    """The ramp written START,INCREMENT,SAMPLES, up to ``full`` samples a step, by multiples of ``micro_batch``.
 
     Raises:
         ValueError: for what cannot be, with the nearest numbers that can.

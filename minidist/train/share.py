@@ -20,7 +20,6 @@ from minidist.nn.optim.optimizers import SGD, AdamW, Optimizer
 from minidist.nn.precision.policy import POLICIES
 from minidist.nn.precision.underflow import GradScaler, grad_scaler
 from minidist.nn.random import DropoutRNG
-from minidist.parallel.axis import Axis
 from minidist.parallel.data import share_of
 from minidist.parallel.loosened.arrivals import read_arrivals, seeded_order
 from minidist.parallel.loosened.local import LocalSGD
@@ -120,35 +119,20 @@ def loss_scaler(config: TrainConfig) -> GradScaler:
 
 def served_model(world: ProcessGroup, config: TrainConfig, layout: Layout) -> ParallelModel:
     """This rank's part of a run with parameter servers: the first ranks are workers, the last ones servers."""
-    group = world.duplicate()
+    group, gpt, dtype = world.duplicate(), GPT(config.model, seed=config.seed), np.dtype(config.reduce_dtype)
     group.axis = "server"
-    gpt = GPT(config.model, seed=config.seed)
     if world.rank < layout.dp:
-        deal = partial(dealt, world.rank, layout)
-        return ParallelModel(gpt, group, [worker_of(group, config, layout)], deal, config.micro_batches)
-    return ServedModel(gpt, group, [server_of(group, config, layout)], no_micro_batches, config.micro_batches)
-
-
-def worker_of(group: ProcessGroup, config: TrainConfig, layout: Layout) -> Axis:
-    """A worker's end of the exchange with the servers."""
-    count = len(share_of(group.rank, layout.dp, config.micro_batches))
-    clip = config.clip if layout.slack else None
-    return Worker(group, layout.dp, config.steps, count, clip, np.dtype(config.reduce_dtype))
-
-
-def server_of(group: ProcessGroup, config: TrainConfig, layout: Layout) -> Axis:
-    """A server's end: synchronous, unless workers may be apart."""
-    if not layout.slack:
+        count = len(share_of(group.rank, layout.dp, config.micro_batches))
+        worker = Worker(group, layout.dp, config.steps, count, config.clip if layout.slack else None, dtype)
+        return ParallelModel(gpt, group, [worker], partial(dealt, world.rank, layout), config.micro_batches)
+    if layout.slack:  # workers may be apart
+        seconds = read_arrivals(layout.arrivals, layout.dp)
+        order = seconds and seeded_order(seconds, config.steps, layout.slack, config.seed)
+        server = AsynchronousServer(group, layout.dp, config.steps, layout.slack, order)
+    else:
         others = group.new_group(list(range(layout.dp, group.size)))
-        return SynchronousServer(group, layout.dp, config.steps, others, np.dtype(config.reduce_dtype))
-    seconds = read_arrivals(layout.arrivals, layout.dp)
-    order = seconds and seeded_order(seconds, config.steps, layout.slack, config.seed)
-    return AsynchronousServer(group, layout.dp, config.steps, layout.slack, order)
-
-
-def no_micro_batches(_: int) -> tuple[range, int]:
-    """A server's micro-batches in a step, and the largest count on any rank: none."""
-    return range(0), 0
+        server = SynchronousServer(group, layout.dp, config.steps, others, dtype)
+    return ServedModel(gpt, group, [server], lambda _: (range(0), 0), config.micro_batches)  # it has no micro-batches
 
 
 class ServedModel(ParallelModel):

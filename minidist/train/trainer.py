@@ -28,7 +28,7 @@ from minidist.train.checkpoint.restore import Files, restore
 from minidist.train.checkpoint.saver import Saver, Snapshots
 from minidist.train.config import TrainConfig
 from minidist.train.fingerprint import fingerprint
-from minidist.train.hooks import Counts, Digests, StepHook
+from minidist.train.hooks import Digests, StepHook
 from minidist.train.layout import Layout
 from minidist.train.measuring.evaluate import Evaluation
 from minidist.train.measuring.instruments import Instruments, Live, Reports, traced_from
@@ -215,7 +215,6 @@ def hooks_around(share: Share, options: RunOptions, instruments: Instruments) ->
         hooks.append(Reports(world, instruments))
     if options.step_digests:
         hooks.append(Digests())
-    hooks.append(Counts())
     if options.faults or options.live:
         hooks.append(Faults(options.faults, world, options.live))
     if options.noise_scale:

@@ -46,6 +46,7 @@ class Instruments(StepHook):
         self.step_flops: Counter = Counter()
         self.micro_batch_seconds: list[float] = []
         self.micro_batch_counts: list[int] = []
+        self.expert_counts: list = []
         self.micro_batches_begun = 0  # in this step
         self.gradients_done: float | None = None  # by the clock of computing
 
@@ -54,7 +55,7 @@ class Instruments(StepHook):
 
         Its peaks count from here: every rank has held the full model for a moment, where real systems init shards.
         """
-        self.model = share.model
+        self.model, self.balance = share.model, share.gpt.balance
         for parameter in self.model.trained:  # master weights are entered already
             ledger.hold("parameters", parameter.data)
         for array in share.optimizer.state().values():
@@ -96,6 +97,8 @@ class Instruments(StepHook):
         self.collectives = self.world.collectives - self.earlier
         # The update is left out: it takes as long for one micro-batch as for ten.
         self.micro_batch_counts.append(sum(number is not None for number in self.model.micro_batches))
+        if self.balance is not None:
+            self.expert_counts.append(self.balance.report())
         seconds = self.gradients_done - self.began
         self.micro_batch_seconds.append(seconds / max(1, self.micro_batch_counts[-1]))  # a server has none
 
@@ -110,6 +113,7 @@ class Instruments(StepHook):
             "seconds_without_core": self.seconds_without_core,
             "micro_batch_seconds": self.micro_batch_seconds,
             "micro_batch_counts": self.micro_batch_counts,
+            "expert_counts": self.expert_counts,
             "traffic": traffic,
             "memory": self.memory.as_dict() | ({"experts": self.expert_bytes} if self.expert_bytes else {}),
             "collectives": self.collectives.as_list(),

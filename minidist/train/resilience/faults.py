@@ -187,20 +187,15 @@ class Faults(StepHook):
         if place == "gradients":
             self.flip_in_next_gradient(_drawn(model.local.parameters(), random), random)
             return
-        if not model.trained:
-            self.flip_in_copy(_drawn(model.local.parameters(), random), random)
-            return
-        parameter = _drawn(model.trained, random)
+        parameter = _drawn(model.trained or model.local.parameters(), random)
         name, array = parameter.name, parameter.data
         if place == "moments":
             name, array = f"exp_avg of {name}", self.share.optimizer.exp_avg[name]
+        elif not model.trained:  # a parameter server's worker, until it pulls others; 16 bits are stored otherwise
+            array = array.copy()
         self.flipped(name, model.regions()[parameter.name], *flip_bit(array, random))
-
-    def flip_in_copy(self, parameter: Parameter, random: np.random.Generator) -> None:
-        """Flip a bit of the weights that a parameter server's worker computes with, until it pulls others."""
-        weights = parameter.data.copy()  # those in 16 bits are stored otherwise
-        self.flipped(parameter.name, self.share.model.regions()[parameter.name], *flip_bit(weights, random))
-        parameter.data = weights
+        if not model.trained:
+            parameter.data = array
 
     def flip_in_next_gradient(self, parameter: Parameter, random: np.random.Generator) -> None:
         """Flip a bit of the gradient that backward completes next, before anybody else sees it."""

@@ -58,8 +58,8 @@ class Parts:
     """All parts that one rank holds of a run's state; ``get``: key -> function that returns the array as it is now."""
 
     def __init__(self, share: Share) -> None:
-        model, optimizer = share.model, share.optimizer
         self.get: dict[Key, Callable] = {}
+        model, optimizer = share.model, share.optimizer
         for kind, arrays in optimizer.kinds.items():
             self._add(kind, model.regions(), {name: partial(arrays.get, name) for name in arrays}, model.shapes)
         trained = {parameter.name: partial(getattr, parameter, "data") for parameter in model.trained}
