@@ -13,7 +13,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from minidist.comm.runtime.clusters import preload
 from minidist.course.answers import course_folder, implementation_folder, read_answers, write_atomically
 from minidist.course.grading.run_graders import RunFiles, environment_of, pytest_arguments
 from minidist.course.grading.workplace import Workplace
@@ -95,8 +94,9 @@ class Standby:
 
 def main(request: Path) -> int:
     """Import what graders need, wait for the file of pytest's arguments, and run pytest once."""
-    import pytest
+    import pytest  # no other command needs these
 
+    from minidist.comm.runtime.clusters import preload
     from minidist.course.authoring.plugin import RANK_MODULES
 
     preload(*RANK_MODULES)
