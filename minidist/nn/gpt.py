@@ -10,9 +10,7 @@ of H.
 
 from math import sqrt
 
-import numpy as np
-
-from minidist.backend import from_host, on_host, to_host, xp
+from minidist.backend import on_host, xp
 from minidist.nn import functional
 from minidist.nn.attention.plain import causal_attention
 from minidist.nn.attention.tiled import Keep, tiled_attention, tiles
@@ -23,8 +21,8 @@ from minidist.nn.loss import cross_entropy
 from minidist.nn.moe.balance import Balance
 from minidist.nn.moe.experts import Experts, MoE
 from minidist.nn.moe.router import Router
-from minidist.nn.random import DropoutRNG, generator
-from minidist.nn.tensor import Tensor, no_grad
+from minidist.nn.random import DropoutRNG
+from minidist.nn.tensor import Tensor
 
 STD = 0.02  # of the initial weights, as in GPT-2
 
@@ -242,41 +240,3 @@ class GPT(Module):
         if joined.shape[-1] < self.config.vocab:
             raise ValueError(f"only {joined.shape[-1]} of the {self.config.vocab} tokens' logits are in this process")
         return joined[..., : self.config.vocab]
-
-
-@no_grad()
-def generate(model: GPT, prompt: bytes, count: int, seed: int = 0, temperature: float = 1.0) -> bytes:
-    """Continue a text byte by byte, each byte sampled from the model's distribution given the bytes before it.
-
-    Args:
-        model: a model with a vocabulary of at most 256 tokens, which are bytes.
-        prompt: one byte or more. If it is longer than the context, the model sees its end.
-        count: how many bytes to add.
-        seed: random seed of the samples.
-        temperature: divides the logits; 0 always takes the most likely byte.
-
-    Returns:
-        The ``count`` new bytes.
-
-    Raises:
-        ValueError: for an empty prompt, a negative temperature, or a vocabulary that is not bytes.
-    """
-    if not prompt:
-        raise ValueError("generate() needs a prompt of at least one byte")
-    if temperature < 0:
-        raise ValueError(f"temperature must not be negative, but is {temperature}")
-    if model.config.vocab > 256:
-        raise ValueError(f"generate() writes bytes, and this model has a vocabulary of {model.config.vocab}")
-    rng = generator("generate", seed)
-    text = bytearray(prompt)
-    for _ in range(count):
-        tokens = from_host(np.frombuffer(bytes(text[-model.config.context :]), np.uint8)[None])  # (1, T)
-        logits = to_host(model.logits(tokens).data)[0, -1].astype(np.float64)  # (vocab,)
-        text.append(int(logits.argmax()) if temperature == 0 else _sample(logits / temperature, rng))
-    return bytes(text[len(prompt) :])
-
-
-def _sample(logits: np.ndarray, rng: np.random.Generator) -> int:
-    """A random index, each with probability softmax(logits)."""
-    weights = np.exp(logits - logits.max())
-    return int(rng.choice(len(weights), p=weights / weights.sum()))

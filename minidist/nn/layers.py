@@ -1,7 +1,6 @@
 """Modules, parameters, and the layers of a transformer."""
 
 from collections.abc import Callable, Iterator
-from functools import cache
 from operator import attrgetter
 
 from minidist.backend import from_host, read_only, xp
@@ -85,7 +84,14 @@ class Module:
     stage 3 uses both.
     """
 
-    __call__ = property(attrgetter("forward"))  # ``module(x)`` is ``module.forward(x)``: one call, and not two
+    forward_pre_hook: Callable[[], None] | None = None
+    forward_hook: Callable[[Tensor], Tensor] | None = None
+
+    def __call__(self, *arguments, **options) -> Tensor:
+        if self.forward_pre_hook is not None:
+            self.forward_pre_hook()
+        output = self.forward(*arguments, **options)
+        return output if self.forward_hook is None else self.forward_hook(output)
 
     def register_forward_pre_hook(self, hook: Callable[[], None]) -> None:
         """Call ``hook`` before forward, too, after whatever is called there already."""
@@ -138,34 +144,6 @@ class Module:
         """Drop every gradient."""
         for parameter in self.parameters():
             parameter.grad = None
-
-
-class WithHooks:
-    """What a module becomes when it gets a hook."""
-
-    def __call__(self, *arguments, **options) -> Tensor:
-        if self.forward_pre_hook is not None:
-            self.forward_pre_hook()
-        output = self.forward(*arguments, **options)
-        return output if self.forward_hook is None else self.forward_hook(output)
-
-
-@cache
-def with_hooks(kind: type[Module]) -> type[Module]:
-    return kind if issubclass(kind, WithHooks) else type(kind.__name__, (WithHooks, kind), {})
-
-
-def hook(name: str) -> property:
-    """Return a module's hook as an attribute, None for none."""
-
-    def install(module: Module, function: Callable | None) -> None:
-        module.__class__ = with_hooks(type(module))
-        vars(module)[name] = function
-
-    return property(lambda module: vars(module).get(name), install)
-
-
-Module.forward_pre_hook, Module.forward_hook = hook("forward_pre_hook"), hook("forward_hook")
 
 
 class ColumnLinear(Module):

@@ -14,8 +14,8 @@ from minidist.backend import xp
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import barrier
 from minidist.comm.transports.cores import cores
-from minidist.nn.data import Corpus, validation_batches
-from minidist.nn.gpt import GPT, generate
+from minidist.nn.data import Corpus, generate, validation_batches
+from minidist.nn.gpt import GPT
 from minidist.nn.moe.balance import Balance
 from minidist.nn.precision.policy import current
 from minidist.nn.tensor import no_grad

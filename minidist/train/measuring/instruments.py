@@ -39,7 +39,7 @@ class Instruments(StepHook):
         self.world, self.traced_from = world, traced_from
         self.memory = ledger.start()
         self.log: list = []
-        self.collectives = trace.Collectives(Counter(), Counter())
+        self.collectives = trace.Collectives()
         self.step_seconds: list[float] = []
         self.compute_seconds: list[float] = []
         self.seconds_without_core: list[float] = []
