@@ -326,7 +326,8 @@ class ParallelModel:
         A part that not all ranks hold comes from the first that does. But each rank shows its own, whether or not it is
         what it should be. Arrays that differ between ranks that step apart are stacked: (ranks, *shape).
         """
-        full = {name: xp.full(shape, xp.nan, xp.float32) for name, shape in self.shapes.items()}
+        dtype = next((array.dtype for array in arrays.values()), xp.float32)  # a reference trains in float64
+        full = {name: xp.full(shape, xp.nan, dtype) for name, shape in self.shapes.items()}
         everyone = [held[-1] for held in self.held.values()]
         copies = Counter(part for held in everyone for part in held.items())
         for source, held in enumerate(everyone):
@@ -335,7 +336,7 @@ class ParallelModel:
                 del copies[part]  # the next rank that holds it too need not send it
             if parts:
                 mine = source == self.group.rank
-                pieces = [arrays[name] if mine else xp.empty(region.shape, xp.float32) for name, region in parts]
+                pieces = [arrays[name] if mine else xp.empty(region.shape, dtype) for name, region in parts]
                 flat = flattened(pieces)
                 broadcast(flat, source, self.group)
                 for (name, region), piece in zip(parts, views_of(flat, [one.shape for one in pieces]), strict=True):
