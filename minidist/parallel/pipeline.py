@@ -86,11 +86,10 @@ class Pipeline(Axis):
 
     def __init__(
         self, group: ProcessGroup, layers: Sequence[int], activations: tuple[int, ...],
-        schedule_of: Callable[[int], Sequence[Sequence[Action]]], dtype=xp.float32,
+        schedule_of: Callable[[int], Sequence[Sequence[Action]]],
     ) -> None:  # fmt: skip
         super().__init__(group, group)
-        self.layers, self.activations, self.dtype, self.policy = layers, activations, dtype, current()
-        self.schedule_of = schedule_of
+        self.layers, self.activations, self.schedule_of, self.policy = layers, activations, schedule_of, current()
         self.last = len(layers) - 1
         self.embedding_group = group.new_group(sorted({0, self.last % group.size}))  # Megatron-LM's name for it
         if self.embedding_group is not None:
@@ -152,7 +151,7 @@ class Pipeline(Axis):
         if stage > 0:
             x = self.inputs[stage, i] = Tensor(self.receive(stage - 1, i, "forward"), requires_grad=True)
             # its two gradients, the residual's and LayerNorm's, are added as in one process: in float32, at once
-            x.grad_dtype = self.dtype
+            x.grad_dtype = xp.float32
         with trace.span(f"forward {i}", action=f"{stage}F{i}"):
             y = self.outputs[stage, i] = self.local(stage, x, targets, dropout_rng)
         if stage < self.last:
@@ -179,7 +178,7 @@ class Pipeline(Axis):
 
     def gradient(self, stage: int, i: int):
         """The gradient of the stage's output; on the last stage, where backward begins, the scale of the loss."""
-        return xp.full((), self.scale, self.dtype) if stage == self.last else self.receive(stage, i, "backward")
+        return xp.full((), self.scale, xp.float32) if stage == self.last else self.receive(stage, i, "backward")
 
     def send_gradient(self, stage: int, i: int) -> None:
         """Send the gradient of the stage's input to the stage before."""
@@ -194,7 +193,7 @@ class Pipeline(Axis):
 
     def receive(self, stage: int, i: int, way: str):
         sender = (stage + (way == "backward")) % self.group.size
-        array = xp.empty(self.activations, self.policy.wire_dtype(self.dtype))
+        array = xp.empty(self.activations, self.policy.wire_dtype(xp.float32))
         with trace.span(f"receive {i}", "wait"):
             irecv(array, sender, self.group, self.tag(stage, i, way)).wait()
         return self.policy.incoming(array)
