@@ -34,8 +34,18 @@ class Work(ABC):
     def wait(self) -> bool:
         """Block until the arrays of the call may be used again, and return True. Raises what the call raised.
 
-        With NCCL the GPU waits and not the host: what is computed there later finds the result (nccl/__init__.py).
+        With NCCL the GPU waits and not the host: what is computed there later finds the result (nccl/stream.py).
         """
+
+
+class Done(Work):
+    """What was done at once: a collective of one rank."""
+
+    def is_completed(self) -> bool:
+        return True
+
+    def wait(self) -> bool:
+        return True
 
 
 class MessageWork(Work):

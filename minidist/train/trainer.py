@@ -11,7 +11,7 @@ import numpy as np
 
 from minidist import backend
 from minidist.comm.group import ProcessGroup
-from minidist.comm.nccl import find_gpus, own_gpus
+from minidist.comm.nccl.stream import find_gpus, own_gpus
 from minidist.comm.placement import place_on_nodes
 from minidist.comm.point_to_point import barrier
 from minidist.comm.runtime.launch import Cluster

@@ -18,7 +18,6 @@ import multiprocess
 from minidist.comm.failures import Deadlock, Hang, RankFailed, describe_exit
 from minidist.comm.runtime import serialization, starting
 from minidist.comm.runtime.deadlock import DeadlockWatch, describe
-from minidist.comm.runtime.rank_process import RankProcess, end_ranks, with_reports
 from minidist.comm.runtime.starting import (
     check_open_files,
     daemons_allowed,
@@ -27,6 +26,7 @@ from minidist.comm.runtime.starting import (
     script_hidden,
 )
 from minidist.comm.runtime.sweep import claim_temporary_folder, sweep
+from minidist.comm.runtime.worker import RankProcess, end_ranks, with_reports
 from minidist.comm.transports.cores import PatientClock
 from minidist.comm.transports.shared_memory import MAX_RANKS, Segment, queue_capacity
 from minidist.comm.transports.transport import BLOCKED, RUNNING

@@ -85,6 +85,7 @@ class Segment:
         else:
             self._memory = shared_memory.SharedMemory(name=name)
         self.name = self._memory.name
+        self.place = world_size, capacity, self.name  # Segment(*place) attaches to it
         self._linked = True
         view = self._memory.buf
         self._abort = view[:8].cast("Q")

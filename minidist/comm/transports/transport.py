@@ -72,7 +72,7 @@ class Transport(ABC):
         self.streams = 1  # of this rank so far: the main thread, and each thread of asynchronous collectives
         self.nodes = (0,) * self.size  # of each rank: all on one, but see placement.py
         self.links = None  # the speeds of the links inside a node and between nodes, where they are known
-        self.gpus = None  # of all ranks, where they are known: see nccl/__init__.py
+        self.gpus = None  # of all ranks, where they are known: see nccl/stream.py
         self.groups: list = []  # the process groups of this run; closed at its end
         self.lock = threading.RLock()  # shared by the main thread and the threads of asynchronous collectives
         self.moved = 0  # pieces of messages
