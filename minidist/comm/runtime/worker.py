@@ -13,11 +13,12 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from functools import partial
 
 from multiprocess import connection, parent_process
 
 from minidist import trace
-from minidist.comm.failures import Aborted, describe_frame, is_plumbing, own_traceback, summary
+from minidist.comm.failures import Aborted, describe_frame, own_traceback, summary, users_frame
 from minidist.comm.group import ProcessGroup, end_run
 from minidist.comm.runtime import serialization, starting
 from minidist.comm.transports.shared_memory import Segment, SharedMemoryTransport
@@ -41,7 +42,7 @@ def rank_main(number: int, place: tuple, commands, questions, parent_stays: bool
     sys.setswitchinterval(SWITCH_SECONDS)
     threading.Thread(target=_watch_parent, args=(questions, threading.main_thread().ident), daemon=True).start()
     reports = Reports(commands)
-    streams = reports.stream("stdout"), reports.stream("stderr")
+    streams = _Stream(reports, "stdout"), _Stream(reports, "stderr")
     transport, kept = None, {}
     with suppress(EOFError, OSError):  # the parent has gone
         segment = Segment(*place)
@@ -63,7 +64,7 @@ def rank_main(number: int, place: tuple, commands, questions, parent_stays: bool
                 transport.close()
             transport = SharedMemoryTransport(segment, number)
             world = ProcessGroup(transport, tuple(range(segment.world_size)), context=0)
-            world.report, world.kept = reports.report, kept
+            world.report, world.kept = partial(reports.send, "report"), kept
             sys.stdout, sys.stderr = streams
             report = _run(payload, world)
             transport.ended = True
@@ -124,13 +125,6 @@ class Reports:
                 self._pipe.send_bytes(self._waiting.popleft())
             self._sender = None
 
-    def report(self, thing) -> None:
-        """Send anything to the parent: ``world.report``."""
-        self.send("report", thing)
-
-    def stream(self, name: str) -> io.TextIOBase:
-        return _Stream(self, name)
-
 
 class _Stream(io.TextIOBase):
     """A rank's sys.stdout or sys.stderr: lines go to the parent, which prints them, also in a notebook cell."""
@@ -166,23 +160,16 @@ class _Stream(io.TextIOBase):
 
 
 def _watch_parent(questions, main_thread: int) -> None:
-    """Answer where the rank's main thread is, until the parent is gone; then end the process."""
+    """Answer which line of the user's code the main thread executes, until the parent is gone; then end the process."""
     gone = parent_process().sentinel
     while gone not in connection.wait([gone, questions]):
         try:
             questions.recv()
-            questions.send(_where(main_thread))
+            innermost = sys._current_frames()[main_thread]
+            questions.send(describe_frame(users_frame(innermost) or innermost))
         except (EOFError, OSError):
             break
     os._exit(1)
-
-
-def _where(thread: int) -> str:
-    """The innermost line of the user's code that a thread executes."""
-    frame = innermost = sys._current_frames()[thread]
-    while frame is not None and is_plumbing(frame.f_code.co_filename):
-        frame = frame.f_back
-    return describe_frame(frame or innermost)
 
 
 # The parent's side
