@@ -237,11 +237,7 @@ class Call:
 
 
 def check(name: str, group, algorithm: str, root: int = 0, op=None, **arrays) -> tuple:
-    """Check the arguments of a call by its row of the table.
-
-    Returns:
-        The Call, then each array, flat, as ``stage`` returns it.
-    """
+    """Check the arguments of a call by its row of the table; return the Call, then each array as ``stage`` does."""
     row = COLLECTIVES[name]
     check_group(group, name)
     if algorithm != "auto" and algorithm not in row.algorithms:
@@ -283,10 +279,8 @@ def check(name: str, group, algorithm: str, root: int = 0, op=None, **arrays) ->
 def stage(call: Call, argument: str, array, mode: str):
     """Check an array and return it flat, in host memory: a view if it is there already, else a copy.
 
-    With NCCL it stays on its device, and in a group of one rank, which sends nothing.
-
-    Args:
-        mode: "r", "w" or "rw". What is written is copied back when the call ends.
+    With NCCL it stays on its device, and in a group of one rank, which sends nothing. What is written ("w" in ``mode``)
+    is copied back when the call ends.
     """
     check_array(array, argument, call.name, "w" in mode)
     if array.nbytes >= call.nbytes:
@@ -340,10 +334,7 @@ def check_op(op, dtype: np.dtype, function: str) -> None:
 def run(call: Call, async_op: bool, *arguments, program: Callable | None = None):
     """Choose the algorithm of a checked call, and run it, now or in the background.
 
-    Args:
-        arguments: the algorithm's arguments, except the group.
-        program: ``program(algorithm, *arguments, group)`` runs an algorithm that takes other arguments; NCCL takes
-            these.
+    ``program(algorithm, *arguments, group)`` runs an algorithm that takes other arguments; NCCL takes these.
     """
     group, name = call.group, call.name
     if call.by_nccl:

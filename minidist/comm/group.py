@@ -169,10 +169,8 @@ class ProcessGroup:
         """Run ``body()`` in the background, behind what this group has in flight there.
 
         It may be a program of several collectives and what is computed between them, if these are of other groups:
-        those of this one wait their turn behind it. Such a program takes a second group of the same ranks.
-
-        Args:
-            label: the program in words, for whoever waits for it.
+        those of this one wait their turn behind it. Such a program takes a second group of the same ranks. ``label``
+        is the program in words, for whoever waits for it.
         """
         if self._background is None:
             self._background = Background(self.transport)

@@ -161,11 +161,7 @@ def _irecv(tensor, src: int, group: ProcessGroup, tag: int, label: str, combine:
 def _check_message(
     tensor, rank: int, group: ProcessGroup, tag: int, label: str, written: bool
 ) -> tuple[int, bytes, str]:
-    """Check the arguments of one end of a message.
-
-    Returns:
-        The peer's world rank, what both ends must agree on, and what an error calls this end's part.
-    """
+    """Check one end of a message; return the peer's world rank, what both ends must agree on, and this end's name."""
     check_group(group, label)
     check_array(tensor, "tensor", label, written)
     if not 0 <= index(rank) < group.size:

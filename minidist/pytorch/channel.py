@@ -135,9 +135,7 @@ class Watchdog:
     """A thread that looks for waits beyond their limits, as that of torch's NCCL backend.
 
     Under ``minidist.launch`` the parent sees when a rank dies or the ranks are deadlocked. Here nobody sees all ranks.
-
-    Args:
-        on_expiry: what to call, from that thread and for the first such wait only, with what waited and its limit.
+    The thread calls ``on_expiry`` with what waited and its limit, for the first such wait only.
     """
 
     def __init__(self, on_expiry: Callable[[str, float], None]) -> None:

@@ -10,7 +10,7 @@ from minidist import overrides
 from minidist.comm.collectives import COLLECTIVES
 from minidist.comm.failures import add_plumbing
 from minidist.comm.runtime.sweep import sweep
-from minidist.comm.transports.shared_memory import MAX_RANKS, Segment, queue_capacity
+from minidist.comm.transports.shared_memory import MAX_RANKS, Segment
 from minidist.comm.work import SWITCH_SECONDS
 from minidist.course.learner.implementations import implementations_of, install
 from minidist.pytorch.channel import Channel
@@ -76,12 +76,20 @@ def meet(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Segment
     if size > MAX_RANKS:
         raise ValueError(f"a minidist group has at most {MAX_RANKS} ranks, but this one has {size}")
     if rank > 0:
-        segment = _attach(size, _wait_for(store, "segment", timeout))
+        name = _wait_for(store, "segment", timeout)
+        try:
+            segment = Segment(size, name=name)
+        except FileNotFoundError:
+            raise RuntimeError(
+                f"the shared memory {name} of rank 0 is not on this machine. The ranks of a minidist group are "
+                "processes of one machine that share /dev/shm: across machines use another backend, such as gloo"
+            ) from None
+        segment.disown()
         if store.add("attached", 1) == size - 1:
             store.set("all attached", "")
         return segment
     sweep()
-    segment = Segment(size, queue_capacity(size))
+    segment = Segment(size)
     try:
         store.set("segment", segment.name)
         if size > 1:
@@ -94,15 +102,3 @@ def meet(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Segment
 def _wait_for(store: dist.Store, key: str, timeout: timedelta) -> str:
     store.wait([key], timeout)
     return store.get(key).decode()
-
-
-def _attach(size: int, name: str) -> Segment:
-    try:
-        segment = Segment(size, queue_capacity(size), name)
-    except FileNotFoundError:
-        raise RuntimeError(
-            f"the shared memory {name} of rank 0 is not on this machine. The ranks of a minidist group are processes "
-            "of one machine that share /dev/shm: across machines use another backend, such as gloo"
-        ) from None
-    segment.disown()
-    return segment

@@ -54,13 +54,10 @@ class Gpus:
         self.unwaited: list[NcclWork] = []
 
     def enqueue(self, label: str, arrays: list, body: Callable[[], None], check: Callable[[], None]) -> "NcclWork":
-        """Let NCCL work behind what is computing now.
+        """Let NCCL work on ``arrays`` behind what is computing now.
 
-        Args:
-            label: the call, in words.
-            arrays: those that the operation reads or writes.
-            body: makes the calls of NCCL. What it computes with CuPy runs on the same stream.
-            check: raises what NCCL has noticed.
+        ``body`` makes the calls of NCCL; what it computes with CuPy runs on the same stream. ``check`` raises what NCCL
+        has noticed.
         """
         self.stream.wait_event(_event(xp.cuda.get_current_stream()))
         with self.stream:

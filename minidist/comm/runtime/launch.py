@@ -28,7 +28,7 @@ from minidist.comm.runtime.starting import (
 from minidist.comm.runtime.sweep import claim_temporary_folder, sweep
 from minidist.comm.runtime.worker import RankProcess, end_ranks, with_reports
 from minidist.comm.transports.cores import PatientClock
-from minidist.comm.transports.shared_memory import MAX_RANKS, Segment, queue_capacity
+from minidist.comm.transports.shared_memory import MAX_RANKS, Segment
 from minidist.comm.transports.transport import BLOCKED, RUNNING
 from minidist.launched import launched
 
@@ -191,7 +191,7 @@ class Cluster:
             return
         sweep()
         check_open_files(self.world_size - len(self._ranks))
-        self._segment = Segment(self.world_size, self._queue_bytes or queue_capacity(self.world_size))
+        self._segment = Segment(self.world_size, self._queue_bytes)
         ranks = self._ranks
         # the ranks end even if the Cluster is dropped, or Python exits, without close()
         self._owner = os.getpid()

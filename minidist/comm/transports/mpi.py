@@ -32,13 +32,7 @@ IN_FLIGHT = 4  # MPI messages to one peer or from it that MPI knows of at a time
 
 
 class MPITransport(Transport):
-    """One rank's end of a run's communicator.
-
-    Args:
-        comm: communicator of the run's ranks only; nobody else sends in it.
-        nodes: the node of each rank.
-        questions: of all ranks of the job; it ends a run in which nothing moves.
-    """
+    """One rank's end of ``comm``, in which only a run's ranks send. ``questions`` ends a run that does not move."""
 
     def __init__(self, comm: MPI.Comm, nodes: tuple[int, ...], questions: "Questions") -> None:
         super().__init__(comm.Get_rank(), comm.Get_size())
@@ -76,9 +70,7 @@ class MPITransport(Transport):
         """Receive the messages that no call has asked for. All ranks call it, once they have finished.
 
         MPI keeps them beyond the end of the communicator, and reuses its number: they would reach a later run.
-
-        Args:
-            wait: ``wait(is_over)`` returns once ``is_over()`` is true.
+        ``wait(is_over)`` returns once ``is_over()`` is true.
         """
         sent = np.array([self.numbers.get(rank, 0) for rank in range(self.size)], np.int64)  # (ranks,) messages
         coming = np.empty_like(sent)
@@ -216,11 +208,7 @@ WAITS = ": waits"  # what every description of a wait contains
 
 
 class Questions:
-    """What this rank asks the others of a job, and answers them.
-
-    Args:
-        comm: communicator of the whole job. limit: seconds without any movement after which a wait is over.
-    """
+    """What this rank asks the others of a job and answers them, once nothing has moved for ``limit`` seconds."""
 
     def __init__(self, comm: MPI.Comm, limit: float) -> None:
         self.comm, self.limit = comm, limit
@@ -228,12 +216,7 @@ class Questions:
         self._looked = self._asked = 0.0
 
     def look(self, since: float, doing: Callable[[], str], ranks: int) -> None:
-        """Answer who has asked. Called again and again by a rank that waits.
-
-        Args:
-            since: the time, of ``time.monotonic``, since which nothing has moved.
-            doing: tells in words what this rank does.
-            ranks: how many take part in the run: the first ones of the job.
+        """Answer who has asked. Called again and again by a rank that waits, where nothing has moved ``since``.
 
         Raises:
             Deadlock: when the limit is over and all other ranks wait too, or have ended.
