@@ -106,10 +106,7 @@ def of_shape(layout) -> Iterator[str]:
     if layout.zero not in (0, 1, 2, 3):
         yield f"zero={layout.zero}: ZeRO has the stages 1, 2 and 3, and 0 is plain data parallelism"
     if layout.zero and layout.replicas == 1:
-        yield (
-            f"zero={layout.zero} shards over data-parallel and context-parallel ranks, and dp=1 has none: set dp or cp "
-            "to 2 or more"
-        )
+        yield f"zero={layout.zero} shards over dp x cp ranks, and there is one: set dp or cp to 2 or more"
     if layout.shard and not layout.zero:
         yield f"shard={layout.shard} is for ZeRO: set zero to 1, 2 or 3 as well"
     if layout.shard < 0 or (layout.shard and layout.replicas % layout.shard):
@@ -150,10 +147,7 @@ def of_servers(layout) -> Iterator[str]:
     if layout.servers < 0:
         yield f"servers={layout.servers}: at least one rank has to hold the parameters: choose 1 or more"
     if layout.staleness < 0:
-        yield (
-            f"staleness={layout.staleness}: a worker may be 0 or more steps ahead of the slowest; sync=async sets no "
-            "bound"
-        )
+        yield f"staleness={layout.staleness}: a worker is 0 or more steps ahead of the slowest; sync=async has no bound"
     if layout.sync == "async" and layout.staleness:
         yield f"staleness={layout.staleness} bounds what sync=async leaves unbounded: choose sync=server"
     splits = f"splits the model over ranks, and with sync={layout.sync} each worker computes with all of it"
@@ -172,10 +166,7 @@ def of_local_steps(layout) -> Iterator[str]:
     if not 0 <= layout.outer_momentum < 1:
         yield f"outer_momentum={layout.outer_momentum:g} must be from 0 to below 1"
     if not 1 <= layout.fragments <= layout.local_steps:
-        yield (
-            f"fragments={layout.fragments} take turns within local_steps={layout.local_steps}: choose from 1 to "
-            f"{layout.local_steps}"
-        )
+        yield f"fragments={layout.fragments} take turns within local_steps={layout.local_steps}: choose at most that"
     apart = "which then exchange messages in every step; with sync=local they are workers that do not"
     yield from without(layout, {
         "zero": f"shards over data-parallel ranks, {apart}", "ep": f"shares experts among data-parallel ranks, {apart}"
@@ -185,15 +176,9 @@ def of_local_steps(layout) -> Iterator[str]:
 def of_compression(layout) -> Iterator[str]:
     method = f"compress={layout.compress}"
     if not read_method(layout.compress).feeds_back and not layout.error_feedback:
-        yield (
-            f"error_feedback=0: {method} rounds by chance and is right in the mean, so that nothing is left to feed "
-            "back: leave error_feedback out"
-        )
+        yield f"error_feedback=0: {method} rounds by chance, and feeds nothing back: leave error_feedback out"
     if layout.sync not in ("bucketed", "overlapped"):
-        yield (
-            f"{method} compresses buckets of gradients, and sync={layout.sync} has none: choose sync=bucketed or "
-            "sync=overlapped"
-        )
+        yield f"{method} compresses buckets, and sync={layout.sync} has none: choose sync=bucketed or sync=overlapped"
     yield from without(layout, {
         "zero": f"keeps a shard of the gradients, and {method} needs a rank that knows all that it left out of them",
         "ep": f"has two groups that sum gradients, and {method} one",
@@ -224,11 +209,10 @@ def of_gradient_sums(layout) -> Iterator[str]:
         )
     if layout.stages and layout.pp == 1:
         yield f"stages={layout.stages} is for a pipeline, and pp=1 is none: set pp to 2 or more"
-    if layout.stages and len(layout.layers_of_stages) != layout.stage_count:
-        yield (
-            f"stages={layout.stages} has {len(layout.layers_of_stages)} stages, but pp={layout.pp} x "
-            f"virtual={layout.virtual} makes {layout.stage_count}"
-        )
+    count = len(layout.layers_of_stages)
+    if layout.stages and count != layout.stage_count:
+        makes = f"pp={layout.pp} x virtual={layout.virtual} makes {layout.stage_count}"
+        yield f"stages={layout.stages} has {count} stages, but {makes}"
 
 
 def of_nodes(layout) -> Iterator[str]:
@@ -281,10 +265,7 @@ def of_loosened_run(config, layout) -> Iterator[str]:
     if layout.sync in LOOSE and config.experts:
         yield f"{loosened} does not balance the load of experts: train a dense model"
     if layout.sync == "local" and layout.fragments > config.layers:
-        yield (
-            f"fragments={layout.fragments} share the blocks, and the model has layers={config.layers}: choose at most "
-            f"{config.layers}"
-        )
+        yield f"fragments={layout.fragments} share the {config.layers} layers: choose at most {config.layers}"
 
 
 def of_run(config, layout) -> Iterator[str]:
@@ -292,15 +273,10 @@ def of_run(config, layout) -> Iterator[str]:
     batch = f"global_batch {config.global_batch} / micro_batch {config.micro_batch}"
     does_not_divide = f"dp={layout.dp} does not divide the {config.micro_batches} of {batch}; change one of them"
     if layout.dp > config.micro_batches:
-        yield (
-            f"dp={layout.dp} needs at least {layout.dp} micro-batches, but {batch} makes {config.micro_batches}; "
-            "enlarge the one or reduce the other"
-        )
+        yield f"dp={layout.dp} needs {layout.dp} micro-batches, but {batch} makes {config.micro_batches}; change one"
     if config.heads % layout.tp:
-        yield (
-            f"tp={layout.tp} does not divide the {config.heads} attention heads, which are what it splits: choose tp "
-            f"from {listed(divisors(config.heads))}, or other heads"
-        )
+        heads = f"the {config.heads} attention heads, which are what it splits"
+        yield f"tp={layout.tp} does not divide {heads}: choose tp from {listed(divisors(config.heads))}, or other heads"
     chunk = config.context // config.sequence_chunks
     if layout.sp and chunk % layout.tp:
         what, each = ("sequence", "a context") if config.sequence_chunks == 1 else ("sequence chunks", "chunks")
@@ -309,10 +285,7 @@ def of_run(config, layout) -> Iterator[str]:
             f"choose a multiple of {layout.tp}"
         )
     if layout.ep > 1 and not config.experts:
-        yield (
-            f"ep={layout.ep} shares experts among ranks, and this model has none: set experts to a multiple of "
-            f"{layout.ep}"
-        )
+        yield f"ep={layout.ep} shares experts, and this model has none: set experts to a multiple of {layout.ep}"
     if config.experts and config.experts % layout.ep:
         fitting = [n for n in divisors(layout.dp) if config.experts % n == 0]
         yield (
@@ -320,10 +293,7 @@ def of_run(config, layout) -> Iterator[str]:
             f"multiple of {layout.ep} experts"
         )
     if layout.ep > 1 and layout.pp > 1 and config.micro_batches % layout.dp:
-        yield (
-            f"with ep={layout.ep} ranks meet in every micro-batch, so in a pipeline all of them need as many: "
-            + does_not_divide
-        )
+        yield f"with ep={layout.ep} ranks meet in every micro-batch, so all need as many: {does_not_divide}"
     if layout.cp > 1:
         yield from of_run_with_context(config, layout)
     if layout.pp > 1:
@@ -358,10 +328,8 @@ def of_run_with_stages(config, layout, batch: str, does_not_divide: str) -> Iter
         yield f"{layout} makes {stages}, more than the {config.layers} layers: each stage needs one at least"
     least, most = (len(share_of(rank, layout.dp, config.micro_batches)) for rank in (layout.dp - 1, 0))
     if least != most and (layout.zero == 3 or (layout.zero == 2 and layout.grad_sync == "micro_batch")):
-        yield (
-            f"zero={layout.zero} with pp={layout.pp} communicates in every micro-batch, so all ranks need as many: "
-            + does_not_divide
-        )
+        meets = f"zero={layout.zero} with pp={layout.pp} communicates in every micro-batch"
+        yield f"{meets}, so all ranks need as many: {does_not_divide}"
     if layout.schedule == "interleaved" and (least % layout.pp or most % layout.pp):
         makes = f"{least} or {most}" if most > least else f"{least}"
         yield (
@@ -403,37 +371,22 @@ def of_options(config, layout, options) -> Iterator[str]:
 
 def of_rebalancing(config, layout, options) -> Iterator[str]:
     if options.check_replicas:
-        yield (
-            "--check-replicas computes steps again with the micro-batches that the layout gives each rank, and "
-            "--rebalance gives them others: choose one"
-        )
+        yield "--check-replicas repeats steps with the layout's micro-batches, --rebalance deals others: choose one"
     if config.rampup_batch_size:
-        yield (
-            "rebalancing deals out the micro-batches of one size of batch, and rampup_batch_size has several: leave "
-            "one of the two out"
-        )
+        yield "--rebalance deals out the micro-batches of one size of batch: leave rampup_batch_size out"
     if layout.pp > 1:
-        yield (
-            f"rebalancing gives ranks other numbers of micro-batches, and with pp={layout.pp} the schedule is made for "
-            "one number: set pp to 1, or leave rebalancing off"
-        )
+        yield f"--rebalance gives ranks other micro-batches than pp={layout.pp} has a schedule for: set pp to 1"
     if layout.dp == 1:
-        yield "rebalancing deals micro-batches out among data-parallel ranks, and dp=1 has one: set dp to 2"
+        yield "--rebalance deals micro-batches out among data-parallel ranks, and dp=1 has one: set dp to 2"
     if loosened := loosened_by(layout):
-        yield (
-            f"--rebalance with {loosened}: who computes which micro-batch would change the weights, and not only the "
-            "speed: leave one of them out"
-        )
+        yield f"--rebalance with {loosened}: who computes a micro-batch would change the weights: leave one out"
 
 
 def of_noise_scale(config, layout) -> Iterator[str]:
     if layout.world_size > 1:
         yield "--noise-scale measures on one rank, and every layout takes the same steps: leave the layout out"
     if config.micro_batches < 2:
-        yield (
-            f"--noise-scale compares a micro-batch with the batch, and both have {config.global_batch} samples: choose "
-            "a smaller --micro-batch"
-        )
+        yield "--noise-scale compares a micro-batch with the batch, and they are one: choose a smaller --micro-batch"
     if config.experts:
         yield "--noise-scale computes gradients twice, and experts would count tokens twice: leave them out"
     if config.precision == "fp16":
