@@ -151,9 +151,8 @@ def catch_mutants(console: Console, target: str | None) -> bool:
             "--mutants",
             on_verdict=lambda verdict: status.update(f"task {verdict.task}: {verdict.mutant}"),
         )
-    table = Table(title="mutants and the tests that caught them", title_justify="left")
-    for column in ("task", "bug", "caught by", "message"):
-        table.add_column(column)
+    title = "mutants and the tests that caught them"
+    table = Table("task", "bug", "caught by", "message", title=title, title_justify="left")
     verdicts = {(v.task, v.mutant): v for result in results for v in result.verdicts if v.state != "passed"}
     caught = [verdicts.get((mutant.task, mutant.bug)) for mutant in mutants]
     for mutant, verdict in zip(mutants, caught, strict=True):

@@ -6,9 +6,8 @@ Grades come in the forms that people and programs read: a table, grades.csv, gra
 import csv
 import io
 import json
-import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from pathlib import Path
 
 from rich.console import Console
@@ -19,7 +18,7 @@ from minidist.course.answers import write_atomically
 from minidist.course.grading.grade_submission import Grade, grade_submission
 from minidist.course.grading.run_graders import run_graders
 from minidist.course.grading.submissions import find_submissions
-from minidist.course.grading.workplace import Limits
+from minidist.course.grading.workplace import Limits, several_at_once
 from minidist.course.tasks import Task, readable, results_of
 
 OTHERS = 10  # files beside the submissions that are named
@@ -54,12 +53,7 @@ def grade_class(
     if others:
         some = ", ".join(others[:OTHERS]) + (f" and {len(others) - OTHERS} more" if len(others) > OTHERS else "")
         console.print(f"skipped, because they are neither folders nor zip files: {some}", style="yellow")
-    stop = threading.Event()
     grades: list[Grade] = []
-
-    def go_on() -> None:
-        if stop.is_set():
-            raise RuntimeError("interrupted")
 
     def grade(student: str, submission: Path) -> Grade:
         try:
@@ -68,7 +62,7 @@ def grade_class(
             return Grade(student, results_of(tasks, []), [f"could not be graded: {type(error).__name__}: {error}"])
 
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True)) as progress, ThreadPoolExecutor(jobs) as pool:
+    with Progress(*columns, console=Console(stderr=True)) as progress, several_at_once(jobs) as (pool, go_on):
         bar = progress.add_task("grading", total=len(entries))
         try:
             for future in as_completed([pool.submit(grade, *entry) for entry in entries]):
@@ -76,10 +70,6 @@ def grade_class(
                 grades.sort(key=lambda grade: grade.student)
                 write_gradescope(out, future.result())  # at once, so that not even a kill loses it
                 progress.update(bar, advance=1, description=f"graded {future.result().student}")
-        except BaseException:
-            stop.set()
-            pool.shutdown(cancel_futures=True)
-            raise
         finally:
             write_grades(out, tasks, grades)
     console.print(table_of(grades))

@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from math import inf
@@ -53,6 +54,24 @@ class Outcome:
 
     status: int | None  # its exit status; None if it was ended
     exceeded: str = ""  # "time" or "processes", if it exceeded that limit
+
+
+@contextmanager
+def several_at_once(jobs: int) -> Iterator[tuple[ThreadPoolExecutor, Callable[[], None]]]:
+    """Context manager: a pool of ``jobs`` threads, and a function that raises in them once the block has failed."""
+    failed = threading.Event()
+
+    def go_on() -> None:
+        if failed.is_set():
+            raise RuntimeError("interrupted")
+
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            yield pool, go_on
+        except BaseException:
+            failed.set()
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 class Workplace:
