@@ -7,8 +7,7 @@ from rich.table import Table
 from minidist.cli.flags import real
 from minidist.cli.output import check_outputs, console_of, json_output, titled, write_outputs
 from minidist.plan.scaling import kaplan
-from minidist.plan.scaling.laws import LAWS, ScalingLaw, Training, check
-from minidist.plan.scaling.overtraining import overtraining
+from minidist.plan.scaling.laws import LAWS, ScalingLaw, Training, check, overtraining
 
 LARGEST = 1e40  # of any of the flags: FLOPs of all computers for a very long time
 

@@ -135,13 +135,7 @@ def _hash(texts: Iterable[str]) -> str:
 
 
 def tasks_used(text: str, definitions: dict[str, list[str]], task: str) -> list[str]:
-    """The other tasks whose functions the answer to a task names, directly or through functions of its own.
-
-    Args:
-        text: the learner's file.
-        definitions: the names of the functions and classes of each task.
-        task: its number.
-    """
+    """The other tasks whose functions the answer to a task names, directly or through functions of its own."""
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError):

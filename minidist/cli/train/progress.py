@@ -27,13 +27,7 @@ PORTS = range(1 << 16)
 
 
 class Narrator:
-    """Tells of a run while it goes on.
-
-    Args:
-        progress: the bar.
-        config, layout: settings and layout of the run.
-        first: the step that it begins with.
-        live: the live state, which shows more of the run; None for none.
+    """Tells of a run while it goes on, by a bar, and by ``live`` if the run is watched.
 
     Attributes:
         stragglers: the slow ranks that were found.

@@ -131,10 +131,7 @@ def _changes(text: str | list[str]) -> tuple[tuple[str, str], ...] | str:
 
 
 def catch_mutants(console: Console, target: str | None) -> bool:
-    """Judge mutants and print which test caught each; returns whether all were caught.
-
-    Args:
-        target: a chapter ("3") or task ("3.4"); None for all.
+    """Judge the mutants of a chapter ("3") or task ("3.4"), or all; print what caught each; return whether all were.
 
     Raises:
         ValueError: if the target has no mutants, or a mutant no longer fits its solution.

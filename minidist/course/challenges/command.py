@@ -47,16 +47,9 @@ def _challenge(chapter: str | None, impl: str) -> int:
 
 
 def judge_answer(console: Console, folder: Path, chapter: str) -> bool:
-    """Judge the answer to one challenge, print its number beside the library's, and note it in the leaderboard.
+    """Judge the answer to a chapter's challenge, print its number beside the library's; return whether there is one.
 
-    An answer that is not there yet is written: it begins as the library's.
-
-    Args:
-        folder: the learner's answers.
-        chapter: such as "3".
-
-    Returns:
-        Whether there is a score.
+    The score is noted in the leaderboard. An answer that is not there yet is written: it begins as the library's.
 
     Raises:
         ValueError: if the chapter has no challenge.
@@ -91,11 +84,7 @@ def number(value: float) -> str:
 
 
 def listing(folder: Path) -> Group:
-    """All challenges, with the learner's best scores.
-
-    Args:
-        folder: the learner's answers.
-    """
+    """All challenges, with the best scores of the learner whose answers are in the folder."""
     table = Table(title="challenges: the smallest number wins", title_justify="left")
     for column in ("", "challenge", "unit", "your best", "library", "best known"):
         table.add_column(column, justify="left" if column in ("challenge", "unit") else "right")

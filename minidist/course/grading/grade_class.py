@@ -31,8 +31,6 @@ def grade_class(
 
     Args:
         submissions: holds a folder or a zip file for each student, named after the student.
-        out: the folder for the results; created if necessary.
-        jobs: how many submissions are graded at once.
         targets: tasks ("3.4") and chapters ("3"); none for all.
 
     Raises:

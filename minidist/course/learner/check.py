@@ -25,17 +25,13 @@ def check(
     all_chapters: bool,
     judge: Callable[..., list[TaskResult]] | None = None,
 ) -> bool:
-    """Judge what has changed, and print the learner's progress.
+    """Judge what has changed, and print the learner's progress; return whether every task shown is passed.
 
     Args:
-        impl: "exercises", or a folder of answers.
         target: a task ("3.4") to judge even if it has not changed, or a chapter ("3"); None for the chapter that the
             learner works on.
         all_chapters: judge every task again and show every chapter.
         judge: judges as ``run_graders`` does, which is the default.
-
-    Returns:
-        Whether every task shown is passed.
 
     Raises:
         ValueError: if the chapter or task does not exist.
@@ -93,10 +89,7 @@ def _judge(
 
 
 def hint(console: Console, target: str, level: int = 1) -> None:
-    """Print the first hints for a task, or for every task of a chapter.
-
-    Args:
-        level: how many hints of each task.
+    """Print the first ``level`` hints for a task, or for every task of a chapter.
 
     Raises:
         ValueError: if the task does not exist, or has fewer hints.

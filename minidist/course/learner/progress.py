@@ -54,12 +54,7 @@ class Standing:
 
 
 class Progress:
-    """The standing in every task.
-
-    Args:
-        folder: the learner's answers.
-        chapters: the module names of all chapters.
-    """
+    """The standing in every task of these chapters, with the answers in a learner's folder."""
 
     def __init__(self, folder: Path, chapters: Sequence[str]) -> None:
         self.folder = folder

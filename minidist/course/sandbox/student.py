@@ -43,13 +43,7 @@ def _import_modules(world, modules: tuple[str, ...]) -> None:
 
 
 class Student:
-    """The answers of one chapter.
-
-    Args:
-        source: the file of answers.
-        contract: contract of the task that is judged.
-        ranks: where the answers run.
-    """
+    """The answers of one chapter, judged by the contract of one task on these ranks."""
 
     def __init__(self, source: Source, contract: Contract, ranks: WarmRanks) -> None:
         self.source, self.contract, self.ranks = source, contract, ranks
