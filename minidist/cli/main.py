@@ -147,21 +147,15 @@ def run_in_job(options: Namespace, found: Launched) -> int:
     """Run a command that trains on the ranks of the job, any other one in process 0 alone; the exit status."""
     if not getattr(options, "on_ranks", False):
         return options.command(options) if found.rank == 0 else 0
+    from minidist.comm.runtime.job import Job
+
     with heard_once(found):
-        job, serve, leading = join(found)
+        job = Job(found)
+        from minidist.comm.runtime.job_cluster import leading, serve  # they need MPI, which a job looks for first
+
+        for line in job.comm.gather(job.where()) or ():  # process 0 tells where all ranks are
+            print(line, file=sys.stderr)
     if job.rank:
         return serve(job)
     with leading(job):
         return options.command(options)
-
-
-def join(found: Launched):
-    """The job, and what serves it and leads it; process 0 tells where all ranks are."""
-    from minidist.comm.runtime.job import Job
-
-    job = Job(found)
-    from minidist.comm.runtime.job_cluster import leading, serve  # they need MPI, which a job looks for first
-
-    for line in job.comm.gather(job.where()) or ():
-        print(line, file=sys.stderr)
-    return job, serve, leading

@@ -3,20 +3,19 @@
 ``minidist explore`` writes what training would cost as one page of sliders.
 """
 
-import argparse
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from minidist.cli.flags import integer, real
+from minidist.cli.flags import integer, reader, real
 from minidist.cli.output import Output, check_outputs, console_of, json_output, terminal_console, write_outputs
 from minidist.cli.plan_tables import (
     best_table,
-    decimal,
     explanation,
     no_layout,
+    read_count,
     sequences_of,
     summary,
     validation_tables,
@@ -29,7 +28,7 @@ from minidist.plan.layout import PlannedLayout
 from minidist.plan.memory import NUMERICS
 from minidist.plan.models import model_of, published
 from minidist.plan.planned_run import Campaign, PlannedRun, campaign, plan_run
-from minidist.plan.published_runs import FAMILIES, Comparison, figures_of, summarize
+from minidist.plan.published_runs import FAMILIES, Comparison, compare_all, figures_of, summarize
 from minidist.plan.search import search, what_would_help
 from minidist.plan.time import StepCosts
 
@@ -37,6 +36,7 @@ EXPLORE = """\
 Plan every combination of model, GPUs, axes, ZeRO, recomputation, precision, sequence length and micro-batch that
 the page's sliders can be set to, and write them into one page that needs no network."""
 TOKENS = 15e12  # Llama 3's
+NUMBERS = ("fits", "step_seconds", "mfu", "hfu", "mfu_all_pairs", "mfu_causal", "tokens_per_second")
 MOST_SEQUENCES = 10**9  # in a step: how they may be dealt out takes long to search for more
 
 
@@ -94,7 +94,9 @@ def add_commands(commands) -> None:
     )
     numerics.add_argument("--attention", choices=ATTENTION, help="attention kernel (default: that of the chip's time)")
     run = command.add_argument_group("the whole run")
-    run.add_argument("--tokens", type=_tokens, default=TOKENS, metavar="N", help="to train on (default: 15T)")
+    run.add_argument(
+        "--tokens", type=reader(read_count), default=TOKENS, metavar="N", help="to train on (default: 15T)"
+    )
     run.add_argument("--price", type=real, metavar="X", help="of one GPU for an hour, in any currency")
     run.add_argument(
         "--gpu-mtbf-hours",
@@ -110,13 +112,6 @@ def add_commands(commands) -> None:
     )
     command.add_argument("--json", metavar="PATH", help="write the numbers to this file; - for standard output")
     _add_explore(commands)
-
-
-def _tokens(text: str) -> float:
-    try:
-        return decimal(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _plan(options) -> int:
@@ -206,8 +201,6 @@ def _head(asked: Asked) -> dict:
 
 
 def _validate(options, console) -> int:
-    from minidist.plan.published_runs import compare_all
-
     compared = compare_all()
     for table in validation_tables(compared):
         console.print(table)
@@ -219,14 +212,8 @@ def layout_numbers(costs: StepCosts, run: PlannedRun, whole: Campaign) -> dict:
     """One layout: times in seconds, memory in bytes of one GPU."""
     return {
         "layout": str(run.layout),
-        "fits": run.fits,
-        "step_seconds": run.step_seconds,
-        "mfu": run.mfu,
-        "hfu": run.hfu,
-        "mfu_all_pairs": run.mfu_all_pairs,
-        "mfu_causal": run.mfu_causal,
+        **{name: getattr(run, name) for name in NUMBERS},
         "memory_bytes": run.memory.total,
-        "tokens_per_second": run.tokens_per_second,
         "tflops_per_gpu": run.mfu * run.peak_flops / run.cluster.world_size / 1e12,
         "micro_batches": run.layout.micro_batches(run.batch),
         "step_seconds_parts": asdict(run.time),
@@ -251,12 +238,8 @@ def layout_numbers(costs: StepCosts, run: PlannedRun, whole: Campaign) -> dict:
 def validation_numbers(compared: list[Comparison]) -> dict:
     """Every published figure beside the planned one, and the errors by kind of system and figure."""
     runs = [
-        {
-            "name": one.run.name,
-            "source": one.run.source,
-            "note": one.run.note,
-            "layout": one.run.layout,
-            "cluster": one.run.cluster,
+        {name: getattr(one.run, name) for name in ("name", "source", "note", "layout", "cluster")}
+        | {
             "family": one.family,
             "problem": one.problem,
             "figures": {

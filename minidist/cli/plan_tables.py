@@ -86,7 +86,11 @@ def _numbers(run: PlannedRun, whole: Campaign) -> Table:
         ("HFU", _percent(run.hfu), "with what is recomputed"),
         ("speed", f"{written(run.tokens_per_second)} tokens/s", ""),
         ("memory", f"{_gb(run.memory.total)} GB", f"of {_gb(run.cluster.accelerator.memory)} on the fullest GPU"),
-        ("goodput", _percent(whole.goodput), f"{whole.failures:,.0f} failures, a save every {_minutes(whole)} minutes"),
+        (
+            "goodput",
+            _percent(whole.goodput),
+            f"{whole.failures:,.0f} failures, a save every {whole.save_interval / 60:,.0f} minutes",
+        ),
         (
             "whole run",
             f"{whole.days:,.1f} days",
@@ -98,10 +102,6 @@ def _numbers(run: PlannedRun, whole: Campaign) -> Table:
     for row in rows:
         table.add_row(*row)
     return table
-
-
-def _minutes(whole: Campaign) -> str:
-    return f"{whole.save_interval / 60:,.0f}"
 
 
 def _memory(run: PlannedRun) -> Table:
@@ -236,13 +236,17 @@ def _gb(nbytes: float) -> str:
     return f"{nbytes / GB:,.1f}"
 
 
-def decimal(text: str) -> float:
+def read_count(text: str, base: int = 1000) -> float:
     """15T is 15e12; plain numbers are themselves.
 
     Raises:
         ValueError: for what is no number, or not above 0.
     """
-    return _read(text, 1000)
+    power = POWERS.get(text[-1:].upper(), 0)
+    value = number(text[:-1] if power else text) * base**power
+    if not (isfinite(value) and value > 0):
+        raise ValueError(f"{text} must be above 0 and finite")
+    return value
 
 
 def sequences_of(text: str, context: int) -> int:
@@ -252,7 +256,7 @@ def sequences_of(text: str, context: int) -> int:
         ValueError: if no whole number of sequences has, with the nearest numbers that do.
     """
     for base in (1024, 1000):
-        count = _read(text, base) / context
+        count = read_count(text, base) / context
         if count == round(count):
             return round(count)
     below = max(1, int(count))
@@ -260,14 +264,6 @@ def sequences_of(text: str, context: int) -> int:
         f"--batch-tokens {text}: sequences of {context:,} tokens do not divide it: choose --batch {below} "
         f"({below * context:,} tokens) or --batch {below + 1} ({(below + 1) * context:,})"
     )
-
-
-def _read(text: str, base: int) -> float:
-    power = POWERS.get(text[-1:].upper(), 0)
-    value = number(text[:-1] if power else text) * base**power
-    if not (isfinite(value) and value > 0):
-        raise ValueError(f"{text} must be above 0 and finite")
-    return value
 
 
 def written(value: float) -> str:

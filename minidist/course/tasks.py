@@ -8,7 +8,7 @@ takes milliseconds. What comes from a submission is made safe for any file and a
 import ast
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from minidist.course.answers import chapter_of, course_folder
@@ -84,17 +84,8 @@ def results_of(tasks: Sequence[Task], verdicts: Sequence[Verdict]) -> list[TaskR
     return list(results.values())
 
 
-def write_tasks(path: str | None, tasks: Sequence[Task]) -> None:
-    """Append the tasks; without a path, do nothing."""
-    _append(path, {"tasks": [asdict(task) for task in tasks]})
-
-
-def write_verdict(path: str | None, verdict: Verdict) -> None:
-    """Append a verdict; without a path, do nothing."""
-    _append(path, {"verdict": asdict(verdict)})
-
-
-def _append(path: str | None, entry: dict) -> None:
+def tell(path: str | None, **entry) -> None:
+    """Append ``tasks`` (a list of dicts) or a ``verdict`` (a dict) to the file; without a path, do nothing."""
     if path:
         with open(path, "a", encoding="utf-8") as file:
             file.write(json.dumps(entry) + "\n")

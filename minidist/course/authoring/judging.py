@@ -1,6 +1,7 @@
 """Gives each test the answers to judge, and turns its outcome into a verdict that a learner understands."""
 
 import re
+from dataclasses import asdict
 
 import pytest
 
@@ -13,7 +14,7 @@ from minidist.course.sandbox.in_rank import Contract
 from minidist.course.sandbox.student import Student, WarmRanks
 from minidist.course.sandbox.values import use_dtype
 from minidist.course.stubs import definitions_by_task, stub_of, untouched
-from minidist.course.tasks import Verdict, readable, write_verdict
+from minidist.course.tasks import Verdict, readable, tell
 
 REMARK_CHARACTERS = 200
 PRINTED_CHARACTERS = 2000  # of what an answer printed, in the details of a verdict
@@ -114,7 +115,7 @@ class Judging:
                 definitions = self.given[student.source.name][1]
                 verdict.uses = tasks_used(student.source.text, definitions, verdict.task)
             self.needs_new_ranks |= bool(student.remarks)
-        write_verdict(self.config.getoption("verdicts"), verdict)
+        tell(self.config.getoption("verdicts"), verdict=asdict(verdict))
         return report
 
 

@@ -15,7 +15,7 @@ one problem at a time. This file holds the options and fixtures and chooses the 
 outcomes into verdicts.
 """
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -24,7 +24,7 @@ from minidist.course.answers import course_folder
 from minidist.course.authoring.judging import Judging
 from minidist.course.authoring.mutants import all_mutants, one_of_each_kind
 from minidist.course.sandbox.student import WarmRanks
-from minidist.course.tasks import KINDS, Task, write_tasks
+from minidist.course.tasks import KINDS, Task, tell
 
 # What graders need in a rank. (Pickle finds a grader's function by the name of its module, and that imports pytest.)
 RANK_MODULES = (
@@ -113,7 +113,8 @@ class Selection:
                 known.tests += 1
                 if known != replace(task, tests=known.tests):
                     raise pytest.UsageError(f"task {task.number} has two different descriptions: {known} and {task}")
-        write_tasks(config.getoption("verdicts"), sorted(tasks.values(), key=lambda task: task.order))
+        in_order = sorted(tasks.values(), key=lambda task: task.order)
+        tell(config.getoption("verdicts"), tasks=[asdict(task) for task in in_order])
         targets = config.getoption("task")
         if unknown := [target for target in targets if not any(task.matches(target) for task in tasks.values())]:
             raise pytest.UsageError(f"there is no task {', '.join(unknown)}; choose from {', '.join(tasks)}")
