@@ -113,9 +113,8 @@ def micro_batch(corpus: Corpus, seed: int, step: int, first_sample: int, count: 
         tokens and targets, uint8 (count, context); the target of a token is the next one.
     """
     places = len(corpus.training) - context  # a sample may start anywhere except in the last `context` tokens
-    starts = [
-        generator("data", seed, step, sample).integers(places) for sample in range(first_sample, first_sample + count)
-    ]
+    samples = range(first_sample, first_sample + count)
+    starts = [generator("data", seed, step, sample).integers(places) for sample in samples]
     return _samples(corpus.training, np.array(starts), context)
 
 

@@ -107,18 +107,12 @@ class Tensor:
 
 
 class Function:
-    """A differentiable operation: subclass it and write the two static methods, the one right below the other.
+    """A differentiable operation: subclass it and write the two static methods, the one right below the other."""
 
-    Attributes:
-        flops: how many operations forward's products take, from its output and its arguments; None if it has none.
-        gradient_flops: FLOPs of each argument's gradient, as a multiple of ``flops``.
-        recomputed_flops: how many of the latter compute again what forward had computed.
-        factors: how many arguments, the first ones, are nothing but factors of products: they arrive as
-            ``ctx.policy.matmul`` takes them.
-        kernel: whether a GPU would run it by itself, and not as a part of the product before or after it.
-    """
-
-    flops, gradient_flops, recomputed_flops, factors, kernel = None, (), 0, 0, True
+    flops, gradient_flops, recomputed_flops, kernel = None, (), 0, True  # what it costs (measuring.py)
+    factors = (
+        0  # of the arguments, the first ones, that arrive as ``ctx.policy.matmul`` takes them (precision/policy.py)
+    )
 
     @staticmethod
     def forward(ctx: "Context", *arguments, **settings):

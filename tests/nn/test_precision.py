@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minidist import flops
-from minidist.nn import functional, products
+from minidist.nn import functional, kernels
 from minidist.nn.attention.plain import causal_attention
 from minidist.nn.attention.tiled import tiled_attention
 from minidist.nn.gpt import GPT, GPTConfig
@@ -101,7 +101,7 @@ def test_attention_multiplies_rounded_factors(precision, monkeypatch):
         factors.extend((a.copy(), b.copy()))
         return np.matmul(a, b, out=out)
 
-    monkeypatch.setattr(products, "matmul_each", watched)
+    monkeypatch.setattr(kernels, "matmul_each", watched)
     keep = np.random.default_rng(0).random((2, 3, 5, 5)) > 0.3
     for attention, count in (
         (causal_attention, 2 * (2 + 4)),  # of two heads: q k and P v, and four products in backward

@@ -17,9 +17,9 @@ whole micro-batch (or sequence chunk) at once, wherever its tokens are to be spl
 
 from minidist.backend import xp
 from minidist.nn.config import MoEConfig
+from minidist.nn.kernels import matmul_each
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.moe.balance import Balance, add_balance_loss, add_z_loss
-from minidist.nn.products import matmul_each
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
 
