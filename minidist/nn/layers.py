@@ -96,12 +96,7 @@ class Module:
     def register_forward_pre_hook(self, hook: Callable[[], None]) -> None:
         """Call ``hook`` before forward, too, after whatever is called there already."""
         earlier = self.forward_pre_hook
-
-        def both() -> None:
-            earlier()
-            hook()
-
-        self.forward_pre_hook = hook if earlier is None else both
+        self.forward_pre_hook = hook if earlier is None else lambda: (earlier(), hook())
 
     def register_forward_hook(self, hook: Callable[["Tensor"], "Tensor"]) -> None:
         """Call ``hook`` with the output, too, after whatever is called with it already."""

@@ -110,9 +110,7 @@ class Function:
     """A differentiable operation: subclass it and write the two static methods, the one right below the other."""
 
     flops, gradient_flops, recomputed_flops, kernel = None, (), 0, True  # what it costs (measuring.py)
-    factors = (
-        0  # of the arguments, the first ones, that arrive as ``ctx.policy.matmul`` takes them (precision/policy.py)
-    )
+    factors = 0  # how many arguments, the first ones, arrive as ``ctx.policy.matmul`` takes them
 
     @staticmethod
     def forward(ctx: "Context", *arguments, **settings):

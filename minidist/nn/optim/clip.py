@@ -121,8 +121,10 @@ def squares_on_grid(gradient, scale: float):
 
     A float32 has 24 bits, so its square is exact in float64.
     """
-    flat = gradient.reshape(-1)
-    return sum(reduced(xp.sum, _squares_on_grid(flat[block], scale)) for block in cache_blocks(flat.size, CHUNK))
+    flat, total = gradient.reshape(-1), 0
+    for block in cache_blocks(flat.size, CHUNK):
+        total = total + reduced(xp.sum, _squares_on_grid(flat[block], scale))
+    return total
 
 
 @fused(
