@@ -28,12 +28,7 @@ def traced_from(first: int, config: TrainConfig, layout: Layout) -> int:
 
 
 class Instruments(StepHook):
-    """Made before the model is split, so that its memory counts.
-
-    Args:
-        world: all ranks.
-        traced_from: the step from which on to record a trace; None for no trace.
-    """
+    """Made before the model is split, so that its memory counts. A trace is recorded from step ``traced_from`` on."""
 
     def __init__(self, world: ProcessGroup, traced_from: int | None) -> None:
         self.world, self.traced_from = world, traced_from
@@ -146,22 +141,14 @@ PHASES = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True)
 class Moment:
-    """One step of one rank.
+    """One step of one rank. Times are in ns, by a clock that all ranks share."""
 
-    Attributes:
-        step: counted from 0.
-        start, end: ns, by a clock that all ranks share.
-        events: (name, track, start, end) of phases, collectives and waits.
-        memory: bytes by kind, when the rank held most so far.
-        sent: bytes in this step.
-    """
-
-    step: int
+    step: int  # counted from 0
     start: int
     end: int
-    events: tuple[tuple[str, str, int, int], ...]
-    memory: dict[str, int]
-    sent: int
+    events: tuple[tuple[str, str, int, int], ...]  # (name, track, start, end) of phases, collectives and waits
+    memory: dict[str, int]  # bytes by kind, when the rank held most so far
+    sent: int  # bytes in this step
 
 
 class Live(StepHook):

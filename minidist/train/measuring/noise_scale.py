@@ -34,19 +34,13 @@ from minidist.train.share import Share
 
 @dataclass(frozen=True)
 class NoiseScale:
-    """Sums over measured steps.
+    """Sums over measured steps."""
 
-    Attributes:
-        small, large: samples of the two batches.
-        small_square, large_square: the sums of their gradients' squared norms; a step's micro-batches are averaged.
-        steps: measured.
-    """
-
-    small: int
-    large: int
-    small_square: float
-    large_square: float
-    steps: int = 1
+    small: int  # samples of one batch
+    large: int  # samples of the other
+    small_square: float  # the sum of its gradients' squared norms; a step's micro-batches are averaged
+    large_square: float  # of the large one
+    steps: int = 1  # measured
 
     def __add__(self, other: "NoiseScale") -> "NoiseScale":
         return NoiseScale(
@@ -100,12 +94,10 @@ class NoiseScales(StepHook):
 
 
 def measure(model: Module, zero_grad: Callable[[], None], batch: Sequence[MicroBatch], samples: int) -> NoiseScale:
-    """Measure at the weights of now: the gradient of each micro-batch by itself, and their mean.
+    """Measure at the weights of now: the gradient of each of two or more micro-batches by itself, and their mean.
 
-    Args:
-        model: the whole model, on one rank. Its gradients are those of the last micro-batch afterwards.
-        zero_grad: sets them to zero.
-        batch: micro-batches, two or more. samples: samples in each.
+    The model is whole, on one rank. Its gradients, which ``zero_grad`` clears, are those of the last micro-batch
+    afterwards. A micro-batch has ``samples`` samples.
     """
     total: dict = {}
     squares = 0.0

@@ -75,13 +75,8 @@ def checked(counts: Sequence[int], before: Sequence[int]) -> list[int]:
 class Rebalance(StepHook):
     """Deals micro-batches out anew between steps. Every rank has one.
 
-    Args:
-        share: this rank's share of the run.
-        paces: seconds of computing for one micro-batch, in each step so far.
-        every: steps between two comparisons.
-
-    Attributes:
-        counts: how many micro-batches each data-parallel rank has at present.
+    ``paces`` has the seconds of computing for one micro-batch, in each step so far; ``counts`` how many micro-batches
+    each data-parallel rank has at present.
     """
 
     def __init__(self, share: Share, paces: Sequence[float], every: int = EVERY) -> None:

@@ -33,18 +33,14 @@ TITLES = {GRADIENT: "gradient of ", "exp_avg.": "exp_avg of ", "exp_avg_sq.": "e
 class Key:
     """Which part. Two ranks with the same key must hold the same bits, unless it is a gradient, which no sum has met.
 
-    Attributes:
-        kind: kind of the array: a gradient, the weights that the optimizer updates, one of its states of them, the
-            weights that the model computes with where these are others (16 bits wide, or gathered), ...
-        name: parameter name.
-        runs: where the part is in the full array: see parallel/tools/regions.py.
-        shape: full shape of the array.
+    The ``kind`` is a gradient, the weights that the optimizer updates, one of its states of them, the weights that the
+    model computes with where these are others (16 bits wide, or gathered), ...
     """
 
     kind: str
-    name: str
-    runs: tuple[Run, ...] = ()
-    shape: tuple[int, ...] = ()
+    name: str  # of the parameter
+    runs: tuple[Run, ...] = ()  # where the part is in the full array: see parallel/tools/regions.py
+    shape: tuple[int, ...] = ()  # of the full array
 
     def __str__(self) -> str:
         return f"{TITLES.get(self.kind, '')}{self.name}"
