@@ -83,10 +83,7 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
     if model.balance is not None:
         axes.append(ExpertBalance(model.balance, [data_group] + [mesh.get_group("pp")] * (layout.pp > 1)))
     deal = partial(dealt, mesh.get_local_rank("dp"), layout)
-    group = mesh.group
-    if layout.sync == "local":  # a worker's ranks hold a model of their own
-        group = mesh.group.new_group(mesh.mesh[:, mesh.get_local_rank("dp")].reshape(-1).tolist())
-    parallel = ParallelModel(model, group, axes, deal, config.micro_batches, run)
+    parallel = ParallelModel(model, mesh.group, axes, deal, config.micro_batches, run)
     recompute_blocks(model, layout.recompute)
     return parallel
 
@@ -168,7 +165,7 @@ class ParallelModel:
 
     Args:
         model: full; the axes change it in place.
-        group: ranks that hold one model together. All of them call this.
+        group: all ranks of the run. All of them call this.
         axes: the axes, in the order in which they cut the model.
         deal: function from a step's number of micro-batches to this rank's, by their numbers within the step (None
             for one without samples), and the largest number on any rank.
@@ -323,26 +320,28 @@ class ParallelModel:
     def full_state(self, arrays: dict) -> dict:
         """Gather the full arrays, by parameter name, from those that the ranks train. Called by all ranks together.
 
-        A part that not all ranks hold comes from the first that does. But each rank shows its own, whether or not it is
-        what it should be. Arrays that differ between ranks that step apart are stacked: (ranks, *shape).
+        Axis by axis, backwards, a part that not all ranks of a group hold comes from the first that does. But what a
+        rank holds itself it shows, whether or not it is what it should be. Arrays that differ between ranks that step
+        apart are stacked: (ranks, *shape).
         """
-        dtype = next((array.dtype for array in arrays.values()), xp.float32)  # a reference trains in float64
-        full = {name: xp.full(shape, xp.nan, dtype) for name, shape in self.shapes.items()}
-        everyone = [held[-1] for held in self.held.values()]
-        copies = Counter(part for held in everyone for part in held.items())
-        for source, held in enumerate(everyone):
-            parts = [part for part in held.items() if 0 < copies[part] < self.group.size]
-            for part in parts:
-                del copies[part]  # the next rank that holds it too need not send it
-            if parts:
-                mine = source == self.group.rank
-                pieces = [arrays[name] if mine else xp.empty(region.shape, dtype) for name, region in parts]
-                flat = flattened(pieces)
-                broadcast(flat, source, self.group)
-                for (name, region), piece in zip(parts, views_of(flat, [one.shape for one in pieces]), strict=True):
-                    region.put(piece, full[name])
+        full = {name: xp.full(shape, xp.nan, xp.float32) for name, shape in self.shapes.items()}
+        mine = self.regions()
         for name, array in arrays.items():
-            everyone[self.group.rank][name].put(array, full[name])
+            mine[name].put(array, full[name])
+        for place, axis in reversed(list(enumerate(self.axes))):
+            group = axis.group if axis.steps_apart else axis.shard_group
+            everyone = [self.held[rank][place] for rank in group.ranks] if group is not None else []
+            copies = Counter(part for held in everyone for part in held.items())
+            for source, held in enumerate(everyone):
+                parts = [part for part in held.items() if 0 < copies[part] < group.size]
+                for part in parts:
+                    del copies[part]  # the next rank that holds it too need not send it
+                if parts:
+                    flat = flattened([region.take(full[name]) for name, region in parts])
+                    broadcast(flat, source, group)
+                    for (name, region), piece in zip(parts, views_of(flat, [(r.size,) for _, r in parts]), strict=True):
+                        if everyone[group.rank].get(name) != region:
+                            region.put(piece, full[name])
         for axis in self.axes:
             if axis.steps_apart:
                 full = {name: stacked(array, axis.group) for name, array in full.items()}
