@@ -123,7 +123,7 @@ class Transport(ABC):
     def isend(self, array: np.ndarray, peer: int, context: int, tag: int, call: bytes, label: str) -> Send:
         """Post a flat array of any dtype. It must not change before the send is done."""
         with self.lock:
-            send = Send(array, peer, self.numbers[peer], context, tag, call, label, self.short)
+            send = Send(self, array, peer, self.numbers[peer], context, tag, call, label)
             self.numbers[peer] += 1
             self.sends[peer].append(send)
             self._push(peer)
@@ -133,7 +133,7 @@ class Transport(ABC):
         self, array: np.ndarray, peer: int, context: int, tag: int, call: bytes, label: str, combine: Combine | None
     ) -> Receive:
         """Post a receive into a flat array of the message's dtype and size."""
-        receive = Receive(peer, array, context, tag, call, label, combine)
+        receive = Receive(self, peer, array, context, tag, call, label, combine)
         with self.lock:
             message = self._unexpected_message(peer, context, tag)
             if message is None:
