@@ -185,6 +185,7 @@ class ParallelModel:
     ) -> None:  # fmt: skip
         self.model, self.group, self.axes = model, group, list(axes)
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}  # of the full arrays
+        self.dtype = model.parameters()[0].data.dtype  # float64 where runs are compared with PyTorch
         self.deal, self.global_micro_batches, self.run = deal, global_micro_batches, run
         self.take(*deal(global_micro_batches))
         self.loss_sum = 0.0
@@ -324,7 +325,8 @@ class ParallelModel:
         rank holds itself it shows, whether or not it is what it should be. Arrays that differ between ranks that step
         apart are stacked: (ranks, *shape).
         """
-        full = {name: xp.full(shape, xp.nan, xp.float32) for name, shape in self.shapes.items()}
+        dtype = next((array.dtype for array in arrays.values()), self.dtype)
+        full = {name: xp.full(shape, xp.nan, dtype) for name, shape in self.shapes.items()}
         mine = self.regions()
         for name, array in arrays.items():
             mine[name].put(array, full[name])

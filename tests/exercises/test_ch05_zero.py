@@ -1076,7 +1076,7 @@ def count_steps(world, cases):
 
 
 SETTINGS = ((1, 1), (2, 2), (3, 3), (4, 4), (6, 2), (3, 1))  # ranks, and ranks per sharding group
-ROUNDS = (1, 2, 4)
+ROUNDS = (1, 3)
 
 
 @pytest.fixture(scope="module")

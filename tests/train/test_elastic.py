@@ -219,20 +219,6 @@ def test_a_rank_that_dies_while_copies_are_under_way(expected):
     assert "after 4 steps nobody has those of rank 0 of dp=4,zero=1" in it.lost
 
 
-def test_another_failure_before_the_next_snapshot(expected):
-    """What the first dead rank held has two holders again by the time of the next step."""
-
-    def rank_function(world, config, layout, options):
-        if (world.size, world.rank) == (4, 1):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return train_rank(world, config, layout, options)
-
-    order, copies = "rank=4,step=3,kind=kill", PeerCopies(2)
-    result, found = elastic("dp=5,zero=1", order, peer_copies=copies, rank_function=rank_function)
-    assert [it.ranks for it in found] == [(4,), (1,)] and result.layout.world_size == 3
-    assert [(it.source, it.resumed) for it in found] == [(MEMORY, 2)] * 2 and result.fingerprint == expected
-
-
 @pytest.mark.long
 def test_a_writer_of_the_run_before_does_not_disturb_the_next(tmp_path, expected):
     """As a rank dies, step 4 is being written, slowly, by threads that live on in the survivors. The run goes on from
