@@ -57,6 +57,7 @@ class ProcessGroup:
         self._created: dict[tuple[int, ...], int] = {}
         self._collectives = 0
         self._background: Background | None = None
+        self._done: list[Done] = []  # of one rank alone: what nobody has waited for yet
         self.communicator = None  # of NCCL, where it carries collectives of this group: see nccl/stream.py
 
     def __repr__(self) -> str:
@@ -140,7 +141,7 @@ class ProcessGroup:
         if self.size == 1:
             self.finish_background()
             body(self)
-            return Done() if async_op else None
+            return Done(description, self._done) if async_op else None
         self._collectives += 1
         where = "the world" if self.size == self.transport.size else f"group {list(self.ranks)}"
         label = f"{description}, collective {self._collectives} of {where}"
@@ -186,7 +187,8 @@ class ProcessGroup:
     @property
     def unwaited(self) -> list[str]:
         """The asynchronous collectives, in words, of which this rank does not yet know that they are done."""
-        return [] if self._background is None else [work.label for work in self._background.unwaited]
+        in_background = [] if self._background is None else self._background.unwaited
+        return [work.label for work in (*in_background, *self._done)]
 
     def close(self) -> None:
         """End the background thread once its collectives are complete, and let go of the GPUs."""

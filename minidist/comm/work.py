@@ -23,12 +23,18 @@ SWITCH_SECONDS = 5e-4
 
 
 class Done(Work):
-    """What was done at once: a collective of one rank."""
+    """What was done at once: a collective of one rank. Who never waits for it is told as on many ranks."""
+
+    def __init__(self, label: str, unwaited: list["Done"]) -> None:
+        self.label, self._unwaited = label, unwaited
+        unwaited.append(self)
 
     def is_completed(self) -> bool:
         return True
 
     def wait(self) -> bool:
+        if self in self._unwaited:
+            del self._unwaited[: self._unwaited.index(self) + 1]
         return True
 
 
