@@ -19,7 +19,7 @@ from rich.table import Table
 import minidist as md
 from minidist.analysis.breakdown import COMPUTE
 from minidist.analysis.utilization import KINDS, Utilization
-from minidist.cli.train.utilization import HEADINGS, utilization_of
+from minidist.cli.train.tables import HEADINGS, utilization_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import Run, RunOptions

@@ -1,14 +1,16 @@
 """The one switch between NumPy and CuPy.
 
 Every file that computes imports ``xp`` from here and uses it as NumPy. ``use("cupy")`` makes the same lines run on a
-GPU. No other file imports CuPy. Two have a second way to compute for it: nn/products.py calls cuBLAS, and nn/kernels.py
-adds in an order of its own and has fused kernels; and comm/nccl uses its streams. Others ask at most where an array is
-(``on_host``), or whether products take 16-bit codes (``products.multiplies_codes``).
+GPU. No other file imports CuPy. One has a second way to compute for it: nn/kernels.py calls cuBLAS, adds in an order of
+its own and has fused kernels; and comm/nccl uses its streams. Others ask at most where an array is (``on_host``), or
+whether products take 16-bit codes (``kernels.multiplies_codes``).
 """
 
+import ctypes
 import os
 import platform
 import socket
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -17,7 +19,7 @@ import numpy as np
 OLDEST = 14  # version of CuPy
 # Read when the first product is computed. cuBLAS promises the same bits in every run on one stream only, and with
 # workspaces of a fixed size on several too ("Results reproducibility" in its documentation). TF32 would round float32
-# to 11 bits: CUPY_TF32 is for CuPy's own ``@``, while nn/products.py asks cuBLAS for float32 itself.
+# to 11 bits: CUPY_TF32 is for CuPy's own ``@``, while nn/kernels.py asks cuBLAS for float32 itself.
 REPRODUCIBLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUPY_TF32": "0"}
 
 
@@ -172,7 +174,7 @@ def cache_blocks(size: int, each: int) -> list[slice]:
     """Return slices that cover ``size`` things: of ``each`` at most, to fit a CPU's cache; all in one on a GPU."""
     if size <= each or xp.name != "numpy":
         return [slice(0, size)]
-    return [slice(start, min(start + each, size)) for start in range(0, size, each)]
+    return list(map(slice, range(0, size, each), (*range(each, size, each), size)))
 
 
 def to_host(array) -> np.ndarray:
@@ -206,3 +208,20 @@ def read_only(array):
     if isinstance(array, np.ndarray):
         array.flags.writeable = False
     return array
+
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # glibc's <malloc.h>
+
+
+def keep_freed_memory() -> None:
+    """Tell the C library not to return freed arrays to the kernel; without effect where it is not glibc.
+
+    A step frees all its activations, and the next one takes as many again. By default glibc hands large blocks back,
+    and the kernel must then clear and map every page anew, which was an eighth of a step's time. On GPUs frameworks
+    keep memory for the same reason: PyTorch's caching allocator.
+    """
+    if sys.platform == "linux":
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # musl has none
+        if mallopt is not None:
+            mallopt(M_TRIM_THRESHOLD, 1 << 30)
+            mallopt(M_MMAP_THRESHOLD, 1 << 30)

@@ -7,7 +7,6 @@ Pictures, tables and the Perfetto export are all made from this log.
 
 import threading
 import time
-from collections import Counter, defaultdict
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -226,44 +225,45 @@ class Collective(NamedTuple):
 
 
 class Collectives:
-    """How often one rank called each kind of collective, and how many bytes of payload it sent for them."""
+    """How often one rank called each kind of collective, and how many bytes of payload it sent for them.
 
-    def __init__(self, calls: Counter, bytes_sent: Counter, bytes_between_nodes: Counter | None = None) -> None:
-        self.calls, self.bytes_sent = calls, bytes_sent  # both by Collective
-        self.bytes_between_nodes = bytes_between_nodes or Counter()  # those sent to ranks of other nodes
+    Attributes:
+        rows: by Collective, as a plain tuple: the counts that COLUMNS names, the last of bytes to ranks of other nodes.
+    """
+
+    COLUMNS = ("calls", "bytes_sent", "bytes_between_nodes")
+
+    def __init__(self, rows: dict[tuple, tuple[int, int, int]] | None = None) -> None:
+        self.rows = rows or {}
 
     def __sub__(self, earlier: "Collectives") -> "Collectives":
-        return Collectives(
-            self.calls - earlier.calls,
-            self.bytes_sent - earlier.bytes_sent,
-            self.bytes_between_nodes - earlier.bytes_between_nodes,
-        )
+        differences = {
+            kind: tuple(now - before for now, before in zip(row, earlier.rows.get(kind, (0, 0, 0)), strict=True))
+            for kind, row in self.rows.items()
+        }
+        return Collectives({kind: row for kind, row in differences.items() if row[0]})
 
     def as_list(self) -> list[dict]:
         """A row for each kind, most bytes first, as ``--json`` writes them."""
-        kinds = sorted(self.calls, key=lambda kind: (-self.bytes_sent[kind], kind))
-        counts = {"calls": self.calls, "bytes_sent": self.bytes_sent, "bytes_between_nodes": self.bytes_between_nodes}
-        return [kind._asdict() | {name: count[kind] for name, count in counts.items()} for kind in kinds]
+        ordered = sorted(self.rows.items(), key=lambda item: (-item[1][1], item[0]))
+        return [Collective(*kind)._asdict() | dict(zip(self.COLUMNS, row, strict=True)) for kind, row in ordered]
 
 
-class CollectiveCounter:
+class CollectiveCounter(Collectives):
     """Counts collectives when they end."""
 
     def __init__(self) -> None:
-        self.rows = defaultdict(lambda: [0, 0, 0])  # by Collective, as a plain tuple: the three counts of Collectives
+        super().__init__()
         self.lock = threading.Lock()  # some end in the background
 
     def count(self, kind: tuple[str, str, str, int], nbytes: int, between_nodes: int = 0) -> None:
         with self.lock:
-            row = self.rows[kind]
-            row[0] += 1
-            row[1] += nbytes
-            row[2] += between_nodes
+            calls, sent, between = self.rows.get(kind, (0, 0, 0))
+            self.rows[kind] = calls + 1, sent + nbytes, between + between_nodes
 
     def snapshot(self) -> Collectives:
         with self.lock:
-            rows = {Collective(*kind): row.copy() for kind, row in self.rows.items()}
-        return Collectives(*(Counter({kind: row[i] for kind, row in rows.items()}) for i in range(3)))
+            return Collectives(dict(self.rows))
 
 
 class TrafficCounter:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from minidist.course.answers import ROOT, chapter_names
-from minidist.course.source.task_list import tasks_of
+from minidist.course.tasks import tasks_of
 
 CHAPTERS = sorted((ROOT / "chapters").glob("[0-9]*.ipynb"))
 APPENDICES = sorted((ROOT / "chapters").glob("A*.ipynb"))

@@ -17,9 +17,8 @@ from PIL import Image
 from rich.console import Console
 
 from minidist import show
+from minidist.cli import demo, demo_gallery
 from minidist.cli import main as cli
-from minidist.cli.demo import command as demo
-from minidist.cli.demo import every, menu
 from minidist.show.demos import DEMONSTRATIONS, Demonstration
 from minidist.show.demos.menu import SCENES
 from minidist.show.gallery import folder
@@ -34,7 +33,7 @@ def test_the_menu_lists_every_demonstration_and_fits_its_window(capsys):
     for name, one in DEMONSTRATIONS.items():
         assert re.search(rf"\b{name}\b", listed) and getattr(show, name.replace("-", "_")) is one
     for width in (80, 140):
-        lines = menu.menu(width, 24).plain.splitlines()
+        lines = demo.menu(width, 24).plain.splitlines()
         assert len(lines) <= 23 and max(map(len, lines)) <= width and not any("…" in line for line in lines)
 
 
@@ -59,7 +58,7 @@ def demonstrations(monkeypatch) -> dict[str, Demonstration]:
                             scenes=("slow", "late", "set by you"))
         for name in ("broadcast", "ring", "dp")
     }  # fmt: skip
-    for module in (demo, every, folder):
+    for module in (demo, demo_gallery, folder):
         monkeypatch.setattr(module, "DEMONSTRATIONS", made)
     return made
 
@@ -96,7 +95,7 @@ def test_all_writes_a_gallery_past_a_demonstration_that_fails(demonstrations, tm
     assert {"index.html", "broadcast.html", "dp.html", "dp.png", "chapter-03-0.png"} <= names
     assert "ring.html" not in names
     demonstrations.pop("ring")
-    monkeypatch.setattr(every, "course_folder", Mock(side_effect=ValueError("the course's folder is missing")))
+    monkeypatch.setattr(demo_gallery, "course_folder", Mock(side_effect=ValueError("the course's folder is missing")))
     assert cli.main(["demo", "--all", "--html", str(gallery)]) == 0  # again, into the same folder
     assert "the gallery has no pictures of the chapters" in capsys.readouterr().out
 

@@ -27,15 +27,16 @@ MAY_IMPORT = {  # a package or file -> the others that it may import
 } | dict.fromkeys("backend trace overrides ledger flops launched files".split(), "")  # noqa: SIM905
 COURSE = ROOT / "course"
 COURSE_MAY_IMPORT = {  # the same within course/
+    "tasks": "answers",
+    "stubs": "answers",
+    "dependencies": "tasks",
     "sandbox": "answers",
-    "source": "answers tasks",
-    "grading": "answers tasks readable verdict_file",
-    "authoring": "answers tasks readable verdict_file sandbox source grading",
-    "learner": "answers tasks sandbox source grading authoring",
-    "challenges": "answers readable sandbox grading authoring",
-    "commands": "answers source grading authoring learner challenges",
-    "verdict_file": "tasks",
-} | dict.fromkeys(("answers", "tasks", "readable", "__init__"), "")
+    "grading": "answers tasks",
+    "authoring": "answers tasks stubs dependencies sandbox grading",
+    "learner": "answers tasks stubs dependencies sandbox grading authoring",
+    "challenges": "answers tasks sandbox grading authoring",
+    "commands": "answers stubs grading authoring learner challenges",
+} | dict.fromkeys(("answers", "__init__"), "")
 FILES = sorted(ROOT.rglob("*.py"))
 
 

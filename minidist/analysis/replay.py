@@ -64,13 +64,6 @@ class Stream:
     clock: float = 0.0
     spans: list[tuple[Begin, float]] = field(default_factory=list)  # those that are open
 
-    def until(self, time: float, what: str, log: list) -> None:
-        """Wait until a time, and note it if that takes any."""
-        if time > self.clock:
-            if self.number == 0:
-                log.append((time, Event(what, "wait", _ns(self.clock), _ns(time))))
-            self.clock = time
-
 
 @dataclass(frozen=True)
 class Flight:
@@ -222,7 +215,10 @@ class Replay:
                 if awaited not in self.known:
                     self.waiting.setdefault(awaited, []).append(stream)
                     return
-                stream.until(self.known[awaited], _wait_name(entry, stream.rank), log)
+                time = self.known[awaited]
+                if time > stream.clock and stream.number == 0:
+                    log.append((time, Event(_wait_name(entry, stream.rank), "wait", _ns(stream.clock), _ns(time))))
+                stream.clock = max(stream.clock, time)
             stream.program.popleft()
             if isinstance(entry, Kernel):
                 begin, stream.clock = stream.clock, stream.clock + self.seconds(entry)

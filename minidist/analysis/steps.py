@@ -80,14 +80,11 @@ def hidden_share(log: Sequence[Event]) -> float:
 
 def covered_share(events: Sequence[Event], cover: Sequence[Event]) -> float:
     """The share of the time of some events during which one of the others ran: 0 to 1, and 0 if there are none."""
-    times, covers = _union(events), _union(cover)
+    times, covers = (
+        clipped([(event.start, event.end) for event in each], float("-inf"), float("inf")) for each in (events, cover)
+    )
     total = length(times)
     return length(both(times, covers)) / total if total else 0.0
-
-
-def _union(events: Sequence[Event]) -> list[tuple[int, int]]:
-    """The times at which any of the events ran, as intervals that do not overlap."""
-    return clipped([(event.start, event.end) for event in events], float("-inf"), float("inf"))
 
 
 @dataclass(frozen=True)

@@ -35,13 +35,7 @@ class Utilization:
 
     @classmethod
     def of_rank(cls, step_seconds: Sequence[float], flops: dict[str, int], peak: float) -> "Utilization":
-        """That of one rank.
-
-        Args:
-            step_seconds: time of each step.
-            flops: phase -> FLOPs of all these steps: see flops.py.
-            peak: the rank's peak, in FLOP/s.
-        """
+        """That of one rank: the time of each step, and FLOPs of all these steps by phase (flops.py)."""
         hardware = sum(flops.values())
         return cls(sum(step_seconds), hardware - flops.get("recompute", 0), hardware, peak)
 

@@ -6,7 +6,7 @@ from math import inf
 from rich.table import Table
 
 from minidist.cli.flags import integer, real
-from minidist.cli.output import check_outputs, console_of, json_output, write_outputs
+from minidist.cli.output import check_outputs, console_of, json_output, titled, write_outputs
 from minidist.plan.failing_run import Machines, TimeSpent, simulate
 from minidist.plan.goodput import (
     best_interval,
@@ -190,12 +190,9 @@ def _nodes(options) -> int:
 
 
 def _table(options, estimates: dict[str, float], cases: list[Case]) -> Table:
-    table = Table(title=f"failures of {options.gpus:,} GPUs", title_justify="left")
-    table.add_column("")
-    table.add_column("formula", justify="right")
     spent = cases[0].spent
+    table = titled(f"failures of {options.gpus:,} GPUs", [""], ["formula"] + ["simulation"] * bool(spent))
     if spent:
-        table.add_column("simulation", justify="right")
         failures = f"{spent.failures / options.simulate:,.3g}"
         mtbf = _duration(options.simulate * DAY / spent.failures) if spent.failures else "none failed"
     else:
@@ -220,10 +217,7 @@ def _table(options, estimates: dict[str, float], cases: list[Case]) -> Table:
 
 
 def _where_time_went(cases: list[Case]) -> Table:
-    table = Table(title="where the time went, simulated", title_justify="left")
-    table.add_column("")
-    for case in cases:
-        table.add_column(case.name, justify="right")
+    table = titled("where the time went, simulated", [""], [case.name for case in cases])
     for part in cases[0].spent.parts:
         table.add_row(part, *(f"{case.spent.share(part):.2%}" for case in cases))
     table.add_row("failures", *(f"{case.spent.failures:,}" for case in cases))

@@ -147,7 +147,7 @@ LETTERS = {int: "N", float: "X", float | None: "X"}
 
 def add_layout(parser: argparse.ArgumentParser, **decided_later) -> None:
     """Add the flags of Layout; ``decided_later`` as for ``add_config``."""
-    _add_fields(parser.add_argument_group("layout: how to split the run"), Layout, **decided_later)
+    _add_fields(parser, Layout, **decided_later)
 
 
 def add_config(parser: argparse.ArgumentParser, **decided_later) -> None:
@@ -159,14 +159,18 @@ def add_config(parser: argparse.ArgumentParser, **decided_later) -> None:
     parser.add_argument(
         "--impl", metavar="FOLDER", help="train on your own code: exercises, solutions or a folder of chNN_*.py files"
     )
-    _add_fields(parser.add_argument_group("model and training"), TrainConfig, **decided_later)
+    _add_fields(parser, TrainConfig, **decided_later)
 
 
-def _add_fields(group, settings: type, **decided_later) -> None:
-    """Add a flag for each field of a dataclass."""
+def _add_fields(parser: argparse.ArgumentParser, settings: type, **decided_later) -> None:
+    """Add a flag for each field of a dataclass, and a group of flags for each of the records that make it up."""
+    groups = {}
+    for record in reversed(settings.__mro__):
+        if own := vars(record).get("__annotations__"):
+            groups |= dict.fromkeys(own, parser.add_argument_group(record.__doc__.partition(".")[0]))
     for field in fields(settings):
         usual = decided_later.get(field.name, field.default)
-        group.add_argument(
+        groups[field.name].add_argument(
             "--" + field.name.replace("_", "-"),
             type=READERS[field.type],
             default=None if field.name in decided_later else field.default,

@@ -5,7 +5,7 @@ from itertools import combinations
 
 from rich.table import Table
 
-from minidist.cli.output import Output, check_outputs, console_of, json_output, write_outputs
+from minidist.cli.output import Output, check_outputs, console_of, json_output, titled, write_outputs
 from minidist.nn.gpt import GPTConfig
 from minidist.plan.cluster.hardware import Accelerator, ClusterSpec, Hardware, LinkType, NodeType, load
 from minidist.plan.cluster.roofline import compute_bound_batch, largest_batch, peak_flops, ridge_point, weight_count
@@ -73,7 +73,7 @@ def _entries(known: Hardware, name: str) -> dict[str, Accelerator | LinkType | N
 
 def _accelerators(known: Hardware) -> Table:
     columns = ("memory, GB", "TB/s", "fp32", "16 bits", "fp8", "FLOPs per byte")
-    table = _table("accelerators: dense TFLOP/s, ridge point at 16 bits", "", "year", *columns)
+    table = titled("accelerators: dense TFLOP/s, ridge point at 16 bits", [""], ["year", *columns])
     for name, chip in known.accelerators.items():
         precision = _sixteen_bits(chip)
         rates = [_tera(chip.flops.get(key)) for key in ("fp32", precision, "fp8")]
@@ -84,16 +84,14 @@ def _accelerators(known: Hardware) -> Table:
 
 
 def _links(known: Hardware) -> Table:
-    table = _table("links: one direction", "", "name", "GB/s", "latency, µs")
-    table.columns[1].justify = "left"
+    table = titled("links: one direction", ["", "name"], ["GB/s", "latency, µs"])
     for key, link in known.links.items():
         table.add_row(key, link.name, _number(link.bandwidth / 1e9), _number(link.latency * 1e6))
     return table
 
 
 def _nodes(known: Hardware) -> Table:
-    table = _table("nodes", "", "name", "accelerators", "inside", "between", "inside / between")
-    table.columns[1].justify = "left"
+    table = titled("nodes", ["", "name"], ["accelerators", "inside", "between", "inside / between"])
     for key, node in known.nodes.items():
         inside, between = known.links[node.inside], known.links[node.between]
         ratio = _number(inside.bandwidth / between.bandwidth)
@@ -215,14 +213,6 @@ def _sixteen_bits(chip: Accelerator) -> str:
 
 def _size(node: NodeType) -> str:
     return f"up to {node.size:,} in a torus" if node.torus else str(node.size)
-
-
-def _table(title: str, first: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    table.add_column(first)
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
 
 
 def _details(title: str) -> Table:

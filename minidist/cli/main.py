@@ -1,27 +1,30 @@
 """The command line: training, verification, demonstrations, plans, and the course.
 
-A command's module is imported when the command is called: ``minidist check`` starts without the demonstrations.
+A command's module is imported when the command is called: ``minidist check`` starts without the demonstrations. In an
+MPI job every process calls the command, process 0 runs it, and the others are its ranks.
 """
 
 import argparse
 import codecs
 import os
 import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib import import_module
 
 from minidist import __version__
-from minidist.cli.job import heard_once, launched_with_others, run_in_job
+from minidist.launched import Launched, launched
 
 MODULES = {  # a module whose ``add_commands`` adds commands -> the names of the commands
     "minidist.cli.train.command": ("train",),
     "minidist.cli.verify": ("verify",),
     "minidist.cli.checkpoint": ("checkpoint",),
-    "minidist.cli.demo.command": ("demo",),
+    "minidist.cli.demo": ("demo",),
     "minidist.cli.failures": ("failures",),
     "minidist.cli.hardware": ("hardware",),
-    "minidist.cli.plan.command": ("plan",),
+    "minidist.cli.plan": ("plan", "explore"),
     "minidist.cli.scaling": ("scaling",),
-    "minidist.cli.explore": ("explore",),
     "minidist.course.challenges.command": ("challenge",),
     "minidist.course.commands": ("check", "reset", "grade", "mutants", "stubs"),
 }
@@ -122,3 +125,37 @@ def _print_error(text: str) -> None:
     from minidist.cli.output import printable  # with rich, which not every command needs
 
     print(f"minidist: {printable(text)}", file=sys.stderr)
+
+
+def launched_with_others() -> Launched | None:
+    """What the launcher of this process says, if it has started others too."""
+    found = launched()
+    return found if found is not None and found.size > 1 else None
+
+
+@contextmanager
+def heard_once(found: Launched | None) -> Iterator[None]:
+    """Context manager: inside, only the first of the processes prints, because all of them say the same."""
+    if found is None or found.rank == 0:
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        yield
+
+
+def run_in_job(options: Namespace, found: Launched) -> int:
+    """Run a command that trains on the ranks of the job, any other one in process 0 alone; the exit status."""
+    if not getattr(options, "on_ranks", False):
+        return options.command(options) if found.rank == 0 else 0
+    from minidist.comm.runtime.job import Job
+
+    with heard_once(found):
+        job = Job(found)
+        from minidist.comm.runtime.job_cluster import leading, serve  # they need MPI, which a job looks for first
+
+        for line in job.comm.gather(job.where()) or ():  # process 0 tells where all ranks are
+            print(line, file=sys.stderr)
+    if job.rank:
+        return serve(job)
+    with leading(job):
+        return options.command(options)

@@ -2,12 +2,13 @@
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Column, Table
 from rich.text import Text
 
 from minidist.files import replacing, strict_json
@@ -27,6 +28,18 @@ class _OurConsole(Console):
 def printable(text: str) -> str:
     """Replace control characters: a name in somebody's file must not take over the terminal."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)
+
+
+def titled(title: str, left: Iterable[str] = (), right: Iterable[str] = (), **options) -> Table:
+    """Return a table without rows: columns of text, then columns of numbers.
+
+    Args:
+        left, right: headings.
+        options: of each column.
+    """
+    columns = [Column(heading, **options) for heading in left]
+    columns += [Column(heading, justify="right", **options) for heading in right]
+    return Table(*columns, title=title, title_justify="left")
 
 
 def console_of(options) -> Console:

@@ -5,10 +5,9 @@ from dataclasses import asdict
 from rich.table import Table
 
 from minidist.cli.flags import real
-from minidist.cli.output import check_outputs, console_of, json_output, write_outputs
+from minidist.cli.output import check_outputs, console_of, json_output, titled, write_outputs
 from minidist.plan.scaling import kaplan
-from minidist.plan.scaling.laws import LAWS, ScalingLaw, Training, check
-from minidist.plan.scaling.overtraining import overtraining
+from minidist.plan.scaling.laws import LAWS, ScalingLaw, Training, check, overtraining
 
 LARGEST = 1e40  # of any of the flags: FLOPs of all computers for a very long time
 
@@ -70,9 +69,8 @@ def _run(law: ScalingLaw, parameters: float, tokens: float) -> dict:
 
 
 def _budget(flops: float, best: dict[str, Training]) -> Table:
-    table = Table("law", title=f"best N parameters and D tokens for C = {flops:.3g} FLOPs", title_justify="left")
-    for heading in ("N", "D", "D / N", "loss, nats / token"):
-        table.add_column(heading, justify="right")
+    columns = ["law"], ("N", "D", "D / N", "loss, nats / token")
+    table = titled(f"best N parameters and D tokens for C = {flops:.3g} FLOPs", *columns)
     for name, run in best.items():
         ratio = f"{run.tokens_per_parameter:,.3g}"
         table.add_row(name, _count(run.parameters), _count(run.tokens), ratio, f"{run.loss:.3f}")
@@ -84,9 +82,7 @@ def _comparison(parameters: float, tokens: float, runs: dict[str, dict]) -> Tabl
         f"N = {_count(parameters)} on D = {_count(tokens)} tokens: D / N = {tokens / parameters:,.4g}, "
         f"C = {Training(parameters, tokens, 0.0).flops:.3g} FLOPs"
     )
-    table = Table("", title=title, title_justify="left")
-    for name in runs:
-        table.add_column(name, justify="right")
+    table = titled(title, [""], runs)
     rows = {
         "loss, nats / token": lambda run: f"{run['loss']:.3f}",
         "D / best D for this N": lambda run: f"{run['times_optimal_tokens']:,.3g}",

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from minidist.cli.flags import add_config, config_of, integer
 from minidist.cli.output import NOT_REPRODUCED, check_outputs, console_of, json_output, write_outputs
-from minidist.cli.verify_interrupt import run_interruptions
-from minidist.cli.verify_matrix import run_matrix
+from minidist.cli.verify_matrix import run_interruptions, run_matrix
 from minidist.comm.runtime.clusters import job_size
 from minidist.comm.transports.shared_memory import MAX_RANKS
 from minidist.course.learner.implementations import (

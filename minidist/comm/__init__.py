@@ -14,7 +14,7 @@ from minidist.comm.collectives import (
 from minidist.comm.failures import Deadlock, Hang, Mismatch, RankFailed
 from minidist.comm.group import ProcessGroup
 from minidist.comm.mesh import DeviceMesh, init_device_mesh
-from minidist.comm.nccl import find_gpus
+from minidist.comm.nccl.stream import find_gpus
 from minidist.comm.placement import place_on_nodes
 from minidist.comm.point_to_point import P2POp, barrier, batch_isend_irecv, irecv, isend, recv, send, sendrecv
 from minidist.comm.runtime.job import init

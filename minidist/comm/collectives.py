@@ -8,7 +8,7 @@ Each checks its arguments, picks an algorithm, and runs it: the table below says
   ``wait`` returns.
 - ``algorithm``: a name in the table, or "auto". In a group on one node, "auto" chooses by the size of the buffer, from
   times measured here; in a group on several nodes it takes what is cheapest by cost.py. Arrays on GPUs go by NCCL
-  if every rank has a GPU of its own (nccl/__init__.py), and else through host memory.
+  if every rank has a GPU of its own (nccl/stream.py), and else through host memory.
 
 Arrays are C-contiguous, of any numeric or bool dtype and any size, zero included. Every call returns None, or a Work
 with ``async_op``.
@@ -28,9 +28,10 @@ from operator import index
 import numpy as np
 
 from minidist import backend
-from minidist.comm import algorithms, double_tree, nccl, two_level
+from minidist.comm import algorithms, double_tree, two_level
 from minidist.comm.cost import cheapest
 from minidist.comm.group import ProcessGroup, check_group
+from minidist.comm.nccl import stream as nccl
 from minidist.comm.placement import HIERARCHICAL, node_grid
 from minidist.comm.point_to_point import check_array, dtype_name, overlap
 
@@ -236,11 +237,7 @@ class Call:
 
 
 def check(name: str, group, algorithm: str, root: int = 0, op=None, **arrays) -> tuple:
-    """Check the arguments of a call by its row of the table.
-
-    Returns:
-        The Call, then each array, flat, as ``stage`` returns it.
-    """
+    """Check the arguments of a call by its row of the table; return the Call, then each array as ``stage`` does."""
     row = COLLECTIVES[name]
     check_group(group, name)
     if algorithm != "auto" and algorithm not in row.algorithms:
@@ -282,10 +279,8 @@ def check(name: str, group, algorithm: str, root: int = 0, op=None, **arrays) ->
 def stage(call: Call, argument: str, array, mode: str):
     """Check an array and return it flat, in host memory: a view if it is there already, else a copy.
 
-    With NCCL it stays on its device, and in a group of one rank, which sends nothing.
-
-    Args:
-        mode: "r", "w" or "rw". What is written is copied back when the call ends.
+    With NCCL it stays on its device, and in a group of one rank, which sends nothing. What is written ("w" in ``mode``)
+    is copied back when the call ends.
     """
     check_array(array, argument, call.name, "w" in mode)
     if array.nbytes >= call.nbytes:
@@ -339,12 +334,7 @@ def check_op(op, dtype: np.dtype, function: str) -> None:
 def run(call: Call, async_op: bool, *arguments, program: Callable | None = None):
     """Choose the algorithm of a checked call, and run it, now or in the background.
 
-    A group of one rank runs it too, without messages.
-
-    Args:
-        arguments: the algorithm's arguments, except the group.
-        program: ``program(algorithm, *arguments, group)`` runs an algorithm that takes other arguments; NCCL takes
-            these.
+    ``program(algorithm, *arguments, group)`` runs an algorithm that takes other arguments; NCCL takes these.
     """
     group, name = call.group, call.name
     if call.by_nccl:
@@ -354,16 +344,13 @@ def run(call: Call, async_op: bool, *arguments, program: Callable | None = None)
         if algorithm == HIERARCHICAL:
             node_grid(group.nodes)  # raises where it cannot run, before anything is sent
         method = COLLECTIVES[name].algorithms[algorithm]
+        if group.size == 1 and COLLECTIVES[name].arrays is IN_PLACE:
+            method = keep
         if program is not None:
             method = partial(program, method)
-
-    def body(inside: ProcessGroup) -> None:
-        method(*arguments, inside)
-        for flat in call.averaged:
-            flat /= inside.size
-        for array, host in call.staged:
-            backend.copy_from_host(array, host)
-
+    body = partial(method, *arguments)  # body(group) sends and receives
+    if call.averaged or call.staged:
+        body = partial(_finish, call, body)
     description = _describe(name, *call.details, algorithm)
     kind = name, call.dtype, call.size
     if call.by_nccl:
@@ -371,10 +358,24 @@ def run(call: Call, async_op: bool, *arguments, program: Callable | None = None)
     return group.run_collective(description, call.nbytes, async_op, body, kind)
 
 
+def keep(*_) -> None:
+    """The algorithm of a group of one rank, where nothing is combined and nothing travels."""
+
+
+def _finish(call: Call, body: Callable, inside: ProcessGroup) -> None:
+    """Run a collective, and divide or copy its result."""
+    body(inside)
+    for flat in call.averaged:
+        flat /= inside.size
+    for array, host in call.staged:
+        backend.copy_from_host(array, host)
+
+
 def choose(call: Call) -> str:
     """Return the algorithm that "auto" takes: the same on all ranks of the group."""
-    row, group = COLLECTIVES[call.name], call.group
-    if not group.is_on_one_node and len(row.algorithms) > 1:
+    row, group, nodes = COLLECTIVES[call.name], call.group, call.group.transport.nodes
+    on_one_node = nodes.count(nodes[0]) == len(nodes) or len(set(group.nodes)) == 1
+    if not on_one_node and len(row.algorithms) > 1:
         return cheapest(call.name, call.nbytes, group.nodes, group.transport.links, call.root)
     if group.size == 1 or call.nbytes <= FEW_STEPS_BYTES:
         return row.few_steps

@@ -118,10 +118,6 @@ def _reduce_tree(network: Network, nbytes: float, root: int) -> float:
     return total
 
 
-def _reduce_and_broadcast_tree(network: Network, nbytes: float, root: int) -> float:
-    return _reduce_tree(network, nbytes, 0) + _broadcast_tree(network, nbytes, 0)
-
-
 def _pipelined_ring(network: Network, nbytes: float, root: int) -> float:
     """The first piece crosses all links; the others follow at the pace of the slowest."""
     pieces = max(1, -(-nbytes // SEGMENT_BYTES))
@@ -157,15 +153,6 @@ def _pipelined_trees(network: Network, nbytes: float, trees: tuple[Parents, Pare
     return first + (pieces - 1) * max(*both, *into)
 
 
-def _broadcast_double_tree(network: Network, nbytes: float, root: int) -> float:
-    return _pipelined_trees(network, nbytes, trees_below(root, network.size))
-
-
-def _all_reduce_double_tree(network: Network, nbytes: float, root: int) -> float:
-    """Up takes as long as down: the same messages, the other way round."""
-    return 2 * _pipelined_trees(network, nbytes, double_tree(network.size))
-
-
 def _ring(network: Network, nbytes: float, root: int = 0) -> float:
     return (network.size - 1) * network.shift(1, nbytes / network.size)
 
@@ -176,10 +163,6 @@ def _pairwise(network: Network, nbytes: float, root: int = 0) -> float:
     The "direct" algorithms post all of these messages at once, but their ports send and receive them one by one too.
     """
     return sum(network.shift(distance, nbytes / network.size) for distance in range(1, network.size))
-
-
-def _one_shot(network: Network, nbytes: float, root: int) -> float:
-    return _pairwise(network, nbytes * network.size)
 
 
 def _halving_doubling(network: Network, nbytes: float, root: int) -> float:
@@ -223,7 +206,7 @@ COSTS = {
         "naive": _one_by_one,
         "tree": _broadcast_tree,
         "ring": _pipelined_ring,
-        "double_tree": _broadcast_double_tree,
+        "double_tree": lambda network, m, root: _pipelined_trees(network, m, trees_below(root, network.size)),
         HIERARCHICAL: _hierarchical_broadcast,
     },
     "reduce": {"naive": _one_by_one, "tree": _reduce_tree},
@@ -231,12 +214,12 @@ COSTS = {
     "all_gather_into_tensor": {"ring": _ring, "direct": _pairwise, HIERARCHICAL: _hierarchical},
     "all_reduce": {
         "naive": twice(_one_by_one),
-        "tree": _reduce_and_broadcast_tree,
+        "tree": lambda network, m, root: _reduce_tree(network, m, 0) + _broadcast_tree(network, m, 0),
         "ring": twice(_ring),
         "two_shot": twice(_pairwise),
         "halving_doubling": _halving_doubling,
-        "direct": _one_shot,
-        "double_tree": _all_reduce_double_tree,
+        "direct": lambda network, m, root: _pairwise(network, m * network.size),
+        "double_tree": lambda network, m, root: 2 * _pipelined_trees(network, m, double_tree(network.size)),
         HIERARCHICAL: twice(_hierarchical),
     },
     "all_to_all_single": {"pairwise": _pairwise, HIERARCHICAL: _hierarchical_all_to_all},

@@ -78,10 +78,15 @@ class Aborted(BaseException):
 
 def caller() -> str:
     """The innermost line of the user's code, as 'at train.py:12 in main'; '' on a thread that runs none."""
-    frame = sys._getframe(1)
+    frame = users_frame(sys._getframe(1))
+    return "" if frame is None else f"at {describe_frame(frame)}"
+
+
+def users_frame(frame):
+    """The first frame of the user's code from ``frame`` outwards; None if there is none."""
     while frame is not None and is_plumbing(frame.f_code.co_filename):
         frame = frame.f_back
-    return "" if frame is None else f"at {describe_frame(frame)}"
+    return frame
 
 
 def describe_frame(frame) -> str:

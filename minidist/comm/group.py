@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from operator import index
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from minidist import trace
 from minidist.comm.transports.messages import shorten
 from minidist.comm.transports.transport import Transport
-from minidist.comm.work import Background, BackgroundWork, Work
+from minidist.comm.work import Background, BackgroundWork, Done, Work
 
 
 @dataclass(slots=True)
@@ -56,7 +57,8 @@ class ProcessGroup:
         self._created: dict[tuple[int, ...], int] = {}
         self._collectives = 0
         self._background: Background | None = None
-        self.communicator = None  # of NCCL, where it carries collectives of this group: see nccl/__init__.py
+        self._done: list[Done] = []  # of one rank alone: what nobody has waited for yet
+        self.communicator = None  # of NCCL, where it carries collectives of this group: see nccl/stream.py
 
     def __repr__(self) -> str:
         return f"ProcessGroup(rank={self.rank}, size={self.size}, ranks={list(self.ranks)})"
@@ -70,12 +72,6 @@ class ProcessGroup:
     def local_rank(self) -> int:
         """This rank's place among the group's ranks on its node: the GPU that it uses there."""
         return self.nodes[: self.rank].count(self.nodes[self.rank])
-
-    @property
-    def is_on_one_node(self) -> bool:
-        """Whether all ranks of the group share one node."""
-        nodes = self.transport.nodes
-        return nodes.count(nodes[0]) == len(nodes) or len(set(self.nodes)) == 1
 
     @property
     def traffic(self) -> trace.Traffic:
@@ -133,9 +129,8 @@ class ProcessGroup:
         """Run ``body(inside)``, where ``inside`` is this group with a message space of its own.
 
         Every message carries the description and the number of the call, so ranks that call different collectives
-        notice. A synchronous call waits its turn behind asynchronous ones in flight.
-
-        The trace says which call it was, under a name that is the same on every rank and in no other group.
+        notice. A synchronous call waits its turn behind asynchronous ones in flight. One rank alone runs the body at
+        once: there is nobody to wait for, and nothing to trace or count.
 
         Args:
             description: the call in words, the same on every rank.
@@ -143,46 +138,40 @@ class ProcessGroup:
             async_op: return a Work at once and run the body in the background.
             kind: what ``collectives`` counts: the collective's name, dtype and elements; None to count nothing.
         """
+        if self.size == 1:
+            self.finish_background()
+            body(self)
+            return Done(description, self._done) if async_op else None
         self._collectives += 1
-        number = self._collectives
         where = "the world" if self.size == self.transport.size else f"group {list(self.ranks)}"
-        label = f"{description}, collective {number} of {where}"
-
-        def traced() -> None:
-            inside = self._group_inside(label)
-            if self.size == 1:  # no other rank: nothing to trace or count
-                return body(inside)
-            with trace.span(description, "communication", bytes=nbytes, call=f"{self.name}.{number}"):
-                body(inside)
-            if kind is not None:
-                sent = inside.sent
-                self.transport.collectives.count((self.axis, *kind), sent.nbytes, sent.between_nodes)
-
+        label = f"{description}, collective {self._collectives} of {where}"
+        call = f"{self.name}.{self._collectives}"  # the same on every rank, and in no other group
+        program = partial(self._run_inside, label, body, kind, description, bytes=nbytes, call=call)
         if not async_op and (self._background is None or not self._background.busy):
-            traced()
+            program()
             return None
-        work = self.start(label, traced)
+        work = self.start(label, program)
         if async_op:
             return work
         work.wait()
         return None
 
-    def _group_inside(self, label: str) -> "ProcessGroup":
-        """The group on which a collective runs: one serves all of them, since they run one after another."""
-        if self._inside is None:
+    def _run_inside(self, label: str, body: Callable, kind: tuple | None, description: str, **details) -> None:
+        if self._inside is None:  # one serves all collectives, since they run one after another
             self._inside = ProcessGroup(self.transport, self.ranks, self.context | 1)
         inside = self._inside
         inside.collective, inside.call, inside.sent = label, shorten(label), Sent()
-        return inside
+        with trace.span(description, "communication", **details):
+            body(inside)
+        if kind is not None:
+            self.transport.collectives.count((self.axis, *kind), inside.sent.nbytes, inside.sent.between_nodes)
 
     def start(self, label: str, body: Callable[[], None]) -> Work:
         """Run ``body()`` in the background, behind what this group has in flight there.
 
         It may be a program of several collectives and what is computed between them, if these are of other groups:
-        those of this one wait their turn behind it. Such a program takes a second group of the same ranks.
-
-        Args:
-            label: the program in words, for whoever waits for it.
+        those of this one wait their turn behind it. Such a program takes a second group of the same ranks. ``label``
+        is the program in words, for whoever waits for it.
         """
         if self._background is None:
             self._background = Background(self.transport)
@@ -198,7 +187,8 @@ class ProcessGroup:
     @property
     def unwaited(self) -> list[str]:
         """The asynchronous collectives, in words, of which this rank does not yet know that they are done."""
-        return [] if self._background is None else [work.label for work in self._background.unwaited]
+        in_background = [] if self._background is None else self._background.unwaited
+        return [work.label for work in (*in_background, *self._done)]
 
     def close(self) -> None:
         """End the background thread once its collectives are complete, and let go of the GPUs."""

@@ -14,7 +14,7 @@ import numpy as np
 from minidist import backend
 from minidist.comm.group import ProcessGroup, check_group
 from minidist.comm.transports.messages import Combine
-from minidist.comm.work import MessageWork, Work
+from minidist.comm.work import Work
 
 
 def send(tensor: np.ndarray, dst: int, group: ProcessGroup, tag: int = 0) -> None:
@@ -145,27 +145,27 @@ def _isend(tensor, dst: int, group: ProcessGroup, tag: int, label: str) -> Work:
     if group.collective is None:  # the user's own message, not part of a collective
         kind = group.axis, "send", dtype_name(flat.dtype), flat.size
         transport.collectives.count(kind, nbytes, between_nodes)
-    return MessageWork(transport, transport.isend(flat, peer, group.context, tag, call, label))
+    message = transport.isend(flat, peer, group.context, tag, call, label)
+    transport.unwaited.add(message)
+    message.record("post")
+    return message
 
 
 def _irecv(tensor, src: int, group: ProcessGroup, tag: int, label: str, combine: Combine | None = None) -> Work:
     peer, call, label = _check_message(tensor, src, group, tag, label, written=True)
-    host, finish = tensor, None
-    if not backend.on_host(tensor):
+    on_host, host = backend.on_host(tensor), tensor
+    if not on_host:
         host = backend.to_host(tensor) if combine else np.empty(tensor.shape, tensor.dtype)
-        finish = partial(backend.copy_from_host, tensor, host)
-    receive = group.transport.irecv(host.ravel(), peer, group.context, tag, call, label, combine)
-    return MessageWork(group.transport, receive, finish)
+    message = group.transport.irecv(host.ravel(), peer, group.context, tag, call, label, combine)
+    if not on_host:
+        message.finish = partial(backend.copy_from_host, tensor, host)
+    return message
 
 
 def _check_message(
     tensor, rank: int, group: ProcessGroup, tag: int, label: str, written: bool
 ) -> tuple[int, bytes, str]:
-    """Check the arguments of one end of a message.
-
-    Returns:
-        The peer's world rank, what both ends must agree on, and what an error calls this end's part.
-    """
+    """Check one end of a message; return the peer's world rank, what both ends must agree on, and this end's name."""
     check_group(group, label)
     check_array(tensor, "tensor", label, written)
     if not 0 <= index(rank) < group.size:

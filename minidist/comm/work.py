@@ -1,19 +1,18 @@
 """What an asynchronous call returns, and the thread that runs asynchronous collectives.
 
-The transport carries a point-to-point message, so its ``Work`` only waits. A collective is a small program of many
-messages, so something must run it while the rank computes: a background thread of its group, which runs one call after
-another in the order of the calls. NCCL uses one CUDA stream per communicator for this.
+The transport carries a point-to-point message, so the message itself is its ``Work`` (messages.py). A collective is a
+small program of many messages, so something must run it while the rank computes: a background thread of its group,
+which runs one call after another in the order of the calls. NCCL uses one CUDA stream per communicator for this.
 """
 
 import contextvars
 import queue
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from minidist import backend, trace
 from minidist.comm.failures import Aborted, caller
-from minidist.comm.transports.messages import Receive, Send
+from minidist.comm.transports.messages import Part, Work
 from minidist.comm.transports.transport import Transport, Waiting
 
 ABORT_CHECK_SECONDS = 0.05
@@ -23,65 +22,20 @@ ABORT_CHECK_SECONDS = 0.05
 SWITCH_SECONDS = 5e-4
 
 
-class Work(ABC):
-    """An operation in flight, as in ``torch.distributed.Work``."""
+class Done(Work):
+    """What was done at once: a collective of one rank. Who never waits for it is told as on many ranks."""
 
-    @abstractmethod
-    def is_completed(self) -> bool:
-        """Whether ``wait`` would return at once."""
-
-    @abstractmethod
-    def wait(self) -> bool:
-        """Block until the arrays of the call may be used again, and return True. Raises what the call raised.
-
-        With NCCL the GPU waits and not the host: what is computed there later finds the result (nccl/__init__.py).
-        """
-
-
-class MessageWork(Work):
-    """A message in flight."""
-
-    def __init__(self, transport: Transport, part: Send | Receive, finish: Callable[[], None] | None = None) -> None:
-        self._transport, self._part, self._finish = transport, part, finish
-        self._known = False  # whether the rank knows that it is done
-        if isinstance(part, Send):
-            transport.unwaited.add(part)
-            if trace.log is not None:
-                self._record("post")
+    def __init__(self, label: str, unwaited: list["Done"]) -> None:
+        self.label, self._unwaited = label, unwaited
+        unwaited.append(self)
 
     def is_completed(self) -> bool:
-        self._transport.check_usable()
-        if not self._part.done:
-            self._transport.progress()
-        if self._part.done:
-            self._told_done()  # from here on the program may use what it knows
-        return self._part.done
-
-    def wait(self) -> bool:
-        self._transport.check_usable()
-        self._transport.wait(self._part)
-        if self._finish is not None:
-            self._finish()
-            self._finish = None
-        self._told_done()
         return True
 
-    def _told_done(self) -> None:
-        if self._known:
-            return
-        self._known = True
-        if isinstance(self._part, Send):
-            self._transport.unwaited.remove(self._part)
-        if trace.log is not None:
-            self._record("wait")
-
-    def _record(self, call: str) -> None:
-        part, here = self._part, self._transport.rank
-        if isinstance(part, Send):
-            kind, source, destination = "send", here, part.peer
-        else:
-            kind, source, destination = "receive", part.peer, here
-        trace.record(trace.PointToPoint(call, kind, source, destination, part.number, part.nbytes, trace.stream()))
+    def wait(self) -> bool:
+        if self in self._unwaited:
+            del self._unwaited[: self._unwaited.index(self) + 1]
+        return True
 
 
 def wait_any(works: Sequence[Work]) -> int:
@@ -96,14 +50,14 @@ def wait_any(works: Sequence[Work]) -> int:
     Raises:
         TypeError: for the work of a collective. ValueError: for no works at all.
     """
-    if not all(isinstance(work, MessageWork) for work in works):
+    if not all(isinstance(work, Part) for work in works):
         raise TypeError("wait_any takes what isend and irecv return")
     if not works:
         raise ValueError("wait_any needs at least one work to wait for")
-    transport = works[0]._transport
+    transport = works[0].transport
     transport.check_usable()
-    transport.wait_any([work._part for work in works])
-    return next(place for place, work in enumerate(works) if work._part.done)
+    transport.wait_any(works)
+    return next(place for place, work in enumerate(works) if work.done)
 
 
 class BackgroundWork(Work):

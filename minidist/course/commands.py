@@ -7,14 +7,12 @@ from pathlib import Path
 from rich.console import Console
 
 from minidist.course.answers import implementation_folder
-from minidist.course.authoring.catch_mutants import catch_mutants
+from minidist.course.authoring.mutants import catch_mutants
 from minidist.course.grading.grade_class import grade_class
-from minidist.course.grading.limits import Limits
-from minidist.course.learner.check import check
-from minidist.course.learner.hints import hint
-from minidist.course.learner.reset import plan_reset, write_reset
+from minidist.course.grading.workplace import Limits
+from minidist.course.learner.check import check, hint
 from minidist.course.learner.watch import watch
-from minidist.course.source.stubs import write_stubs
+from minidist.course.stubs import plan_reset, write_reset, write_stubs
 
 
 def add_commands(commands) -> None:

@@ -1,9 +1,20 @@
-"""A task, a grader's verdicts on it, and the result they add up to: what graders write and everyone else reads."""
+"""Tasks, a grader's verdicts on them, and the results they add up to: what graders write and everyone else reads.
 
+A grading process reports to the one that started it in a file with one JSON object per line: the tasks, then one
+verdict each. The tasks of a chapter are known without it, from the source of its graders: nothing is imported, so that
+takes milliseconds. What comes from a submission is made safe for any file and any terminal.
+"""
+
+import ast
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from minidist.course.answers import chapter_of, course_folder
 
 KINDS = ("worksheet", "code", "debugging")
+CHARACTERS = 2000  # of what comes from a submission
 
 
 @dataclass
@@ -71,3 +82,85 @@ def results_of(tasks: Sequence[Task], verdicts: Sequence[Verdict]) -> list[TaskR
     for verdict in verdicts:
         results[verdict.task].verdicts.append(verdict)
     return list(results.values())
+
+
+def tell(path: str | None, **entry) -> None:
+    """Append ``tasks`` (a list of dicts) or a ``verdict`` (a dict) to the file; without a path, do nothing."""
+    if path:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(entry) + "\n")
+
+
+def read_verdicts(path: Path) -> tuple[list[Task], list[Verdict]]:
+    """The tasks and verdicts written so far. A line that is still being written is ignored."""
+    tasks: list[Task] = []
+    verdicts: list[Verdict] = []
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    for line in text[: text.rfind("\n") + 1].splitlines():
+        entry = json.loads(line)
+        if "tasks" in entry:
+            tasks = [Task(**task) for task in entry["tasks"]]
+        else:
+            verdicts.append(Verdict(**entry["verdict"]))
+    return tasks, verdicts
+
+
+def tasks_of(chapter: str) -> list[Task]:
+    """The tasks of a chapter such as "ch03_collectives", in order. How many tests each has, only pytest knows."""
+    tasks = [_task(chapter, node) for node in task_classes(ast.parse(grader_of(chapter)))]
+    return sorted(tasks, key=lambda task: task.order)
+
+
+def grader_of(chapter: str) -> str:
+    """The source of a chapter's graders."""
+    return (course_folder("tests/exercises") / f"test_{chapter}.py").read_text(encoding="utf-8")
+
+
+def tasks_named(target: str) -> list[Task]:
+    """The task ("3.4"), or the tasks of the chapter ("3"), of that name.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    tasks = tasks_of(chapter_of(target))
+    found = [task for task in tasks if task.matches(target)]
+    if not found:
+        raise ValueError(f"there is no task {target}; choose from {', '.join(task.number for task in tasks)}")
+    return found
+
+
+def task_classes(graders: ast.Module) -> list[ast.ClassDef]:
+    """The classes that are marked as the grader of a task."""
+    return [node for node in graders.body if isinstance(node, ast.ClassDef) and _marker(node)]
+
+
+def number_of_class(node: ast.ClassDef) -> str:
+    """The number of the task that a class grades, such as "3.4"."""
+    return ast.literal_eval(_marker(node).args[0])
+
+
+def _marker(node: ast.ClassDef) -> ast.Call | None:
+    calls = [decorator for decorator in node.decorator_list if isinstance(decorator, ast.Call)]
+    return next((call for call in calls if ast.unparse(call.func) == "pytest.mark.task"), None)
+
+
+def _task(chapter: str, node: ast.ClassDef) -> Task:
+    keys = {keyword.arg: keyword.value for keyword in _marker(node).keywords}
+    kind = ast.literal_eval(keys["kind"]) if "kind" in keys else "code"
+    title = ast.get_docstring(node).splitlines()[0]
+    return Task(number_of_class(node), ast.literal_eval(keys["points"]), kind, title, chapter)
+
+
+def readable(text: str) -> str:
+    """The text without control characters, such as a terminal's escapes, and cut to a limit."""
+    return _printable(text, "\n\t")
+
+
+def readable_line(text: str) -> str:
+    """Return a name, or other text that must stay on one line, with all that does not print escaped."""
+    return _printable(text, "")
+
+
+def _printable(text: str, others: str) -> str:
+    text = text if len(text) <= CHARACTERS else text[:CHARACTERS] + " [...]"
+    return "".join(c if c.isprintable() or c in others else "\ufffd" for c in text)

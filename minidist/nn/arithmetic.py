@@ -4,6 +4,8 @@ Shapes broadcast as in NumPy. Where forward repeats a value, backward sums its g
 numbers and plain arrays may replace any tensor; they are constants. The end of the file binds the operators to Tensor.
 """
 
+from collections.abc import Callable
+
 from minidist.backend import xp
 from minidist.nn.kernels import add_at, rounded
 from minidist.nn.tensor import Context, Function, Tensor
@@ -16,9 +18,9 @@ def unbroadcast(gradient, shape: tuple[int, ...]):
     """
     if gradient.shape == shape:
         return gradient
-    added = tuple(range(gradient.ndim - len(shape)))
-    stretched = tuple(axis for axis in range(-len(shape), 0) if shape[axis] == 1 and gradient.shape[axis] != 1)
-    return gradient.sum(axis=added + tuple(gradient.ndim + axis for axis in stretched), dtype=xp.float64).reshape(shape)
+    added = gradient.ndim - len(shape)
+    axes = [axis for axis in range(gradient.ndim) if axis < added or shape[axis - added] != gradient.shape[axis]]
+    return gradient.sum(axis=tuple(axes), dtype=xp.float64).reshape(shape)
 
 
 class Add(Function):
@@ -32,16 +34,6 @@ class Add(Function):
         grad_a = unbroadcast(gradient, ctx.shapes[0]) if ctx.needs_input_grad[0] else None
         grad_b = unbroadcast(gradient, ctx.shapes[1]) if ctx.needs_input_grad[1] else None
         return grad_a, grad_b
-
-
-class Negative(Function):
-    @staticmethod
-    def forward(ctx: Context, a):
-        return -a
-
-    @staticmethod
-    def backward(ctx: Context, gradient):
-        return -gradient
 
 
 class Multiply(Function):
@@ -147,40 +139,6 @@ class GetItem(Function):
         return grad_a, None
 
 
-def add(a, b) -> Tensor:
-    """``a + b``"""
-    return Add.apply(a, b)
-
-
-def negative(a) -> Tensor:
-    """``-a``"""
-    return Negative.apply(a)
-
-
-def subtract(a, b) -> Tensor:
-    """``a - b``"""
-    return Add.apply(a, -b)
-
-
-def multiply(a, b) -> Tensor:
-    """``a * b``, element by element."""
-    return Multiply.apply(a, b)
-
-
-def divide(a, b) -> Tensor:
-    """``a / b``, element by element."""
-    return Divide.apply(a, b)
-
-
-def matmul(a, b) -> Tensor:
-    """``a @ b`` over the last two axes.
-
-    Raises:
-        ValueError: if an operand has fewer than two axes, or the inner sizes differ.
-    """
-    return MatMul.apply(a, b)
-
-
 def sum(a: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
     """The sum over ``axis``, in float64, rounded once to the tensor's dtype."""
     return Sum.apply(a, axis, keepdims)
@@ -210,20 +168,15 @@ def swapaxes(a: Tensor, first: int, second: int) -> Tensor:
     return transpose(a, *axes)
 
 
-def getitem(a: Tensor, index) -> Tensor:
-    """``a[index]``, with anything NumPy takes as an index."""
-    return GetItem.apply(a, index)
+def operator(function: type[Function]) -> Callable[..., Tensor]:
+    return lambda a, b: function.apply(a, b)
 
 
-Tensor.__add__ = Tensor.__radd__ = add
-Tensor.__neg__ = negative
-Tensor.__sub__ = subtract
-Tensor.__rsub__ = lambda b, a: subtract(a, b)
-Tensor.__mul__ = Tensor.__rmul__ = multiply
-Tensor.__truediv__ = divide
-Tensor.__rtruediv__ = lambda b, a: divide(a, b)
-Tensor.__matmul__ = matmul
-Tensor.__rmatmul__ = lambda b, a: matmul(a, b)
-Tensor.__getitem__ = getitem
+Tensor.__add__ = Tensor.__radd__ = operator(Add)
+Tensor.__mul__ = Tensor.__rmul__ = operator(Multiply)
+Tensor.__truediv__, Tensor.__matmul__, Tensor.__getitem__ = operator(Divide), operator(MatMul), operator(GetItem)
+Tensor.__neg__ = lambda a: a * -1.0
+Tensor.__sub__, Tensor.__rsub__ = lambda a, b: a + -b, lambda b, a: a + -b
+Tensor.__rtruediv__, Tensor.__rmatmul__ = lambda b, a: Divide.apply(a, b), lambda b, a: MatMul.apply(a, b)
 Tensor.sum, Tensor.mean = sum, mean
 Tensor.reshape, Tensor.transpose, Tensor.swapaxes = reshape, transpose, swapaxes

@@ -31,10 +31,8 @@ class Chunks:
 
     def places(self, length: int) -> list[slice]:
         """The tokens of each chunk that is here, among a full sequence of ``length`` tokens."""
-        each = length // self.count
-        if self.of(length) == 1:
-            return [slice(0, length)]
-        return [slice(c * each, (c + 1) * each) for c in self.here]
+        each = length // self.of(length)
+        return [slice(c * each, (c + 1) * each) for c in (self.here if each < length else [0])]
 
     def split(self, x: Tensor) -> list[Tensor]:
         """The activations of each chunk that is here: (..., n t, C) to n times (..., t, C)."""

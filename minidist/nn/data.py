@@ -1,4 +1,4 @@
-"""Text in, batches out. A token is a byte, and a batch is a pure function of (seed, step).
+"""Text in, batches out; and what a model writes. A token is a byte, and a batch is a pure function of (seed, step).
 
 The position of each sample in the text depends only on the seed, the step and the sample's number. So a batch may be
 cut into micro-batches in any way, for any ranks: the samples stay the same.
@@ -11,8 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from minidist.backend import from_host
+from minidist.backend import from_host, to_host
+from minidist.nn.gpt import GPT
 from minidist.nn.random import DropoutRNG, generator
+from minidist.nn.tensor import no_grad
 
 HELD_OUT = 0.05  # share of the text for validation
 
@@ -111,9 +113,8 @@ def micro_batch(corpus: Corpus, seed: int, step: int, first_sample: int, count: 
         tokens and targets, uint8 (count, context); the target of a token is the next one.
     """
     places = len(corpus.training) - context  # a sample may start anywhere except in the last `context` tokens
-    starts = [
-        generator("data", seed, step, sample).integers(places) for sample in range(first_sample, first_sample + count)
-    ]
+    samples = range(first_sample, first_sample + count)
+    starts = [generator("data", seed, step, sample).integers(places) for sample in samples]
     return _samples(corpus.training, np.array(starts), context)
 
 
@@ -133,3 +134,40 @@ def _samples(text: np.ndarray, starts: np.ndarray, context: int):
     """Tokens and targets of the samples with these starts, on the device of ``xp``."""
     windows = text[starts[:, None] + np.arange(context + 1)]  # (count, context + 1)
     return from_host(windows[:, :-1]), from_host(windows[:, 1:])
+
+
+@no_grad()
+def generate(model: GPT, prompt: bytes, count: int, seed: int = 0, temperature: float = 1.0) -> bytes:
+    """Continue a text byte by byte, each byte sampled from the model's distribution given the bytes before it.
+
+    Args:
+        model: a model with a vocabulary of at most 256 tokens, which are bytes.
+        prompt: one byte or more. If it is longer than the context, the model sees its end.
+        count: how many bytes to add.
+        seed: random seed of the samples.
+        temperature: divides the logits; 0 always takes the most likely byte.
+
+    Returns:
+        The ``count`` new bytes.
+
+    Raises:
+        ValueError: for an empty prompt, a negative temperature, or a vocabulary that is not bytes.
+    """
+    if not prompt:
+        raise ValueError("generate() needs a prompt of at least one byte")
+    if temperature < 0:
+        raise ValueError(f"temperature must not be negative, but is {temperature}")
+    if model.config.vocab > 256:
+        raise ValueError(f"generate() writes bytes, and this model has a vocabulary of {model.config.vocab}")
+    rng = generator("generate", seed)
+    text = bytearray(prompt)
+    for _ in range(count):
+        tokens = from_host(np.frombuffer(bytes(text[-model.config.context :]), np.uint8)[None])  # (1, T)
+        logits = to_host(model.logits(tokens).data)[0, -1].astype(np.float64)  # (vocab,)
+        if temperature == 0:
+            text.append(int(logits.argmax()))
+        else:
+            logits /= temperature
+            weights = np.exp(logits - logits.max())
+            text.append(int(rng.choice(len(weights), p=weights / weights.sum())))
+    return bytes(text[len(prompt) :])

@@ -10,9 +10,7 @@ of H.
 
 from math import sqrt
 
-import numpy as np
-
-from minidist.backend import from_host, on_host, to_host, xp
+from minidist.backend import on_host, xp
 from minidist.nn import functional
 from minidist.nn.attention.plain import causal_attention
 from minidist.nn.attention.tiled import Keep, tiled_attention, tiles
@@ -23,8 +21,8 @@ from minidist.nn.loss import cross_entropy
 from minidist.nn.moe.balance import Balance
 from minidist.nn.moe.experts import Experts, MoE
 from minidist.nn.moe.router import Router
-from minidist.nn.random import DropoutRNG, generator
-from minidist.nn.tensor import Tensor, no_grad
+from minidist.nn.random import DropoutRNG
+from minidist.nn.tensor import Tensor
 
 STD = 0.02  # of the initial weights, as in GPT-2
 
@@ -37,10 +35,8 @@ class Attention(Module):
         self.qkv = ColumnLinear(config.heads, config.width, 3 * head_width, STD)
         self.out = RowLinear(config.heads, head_width, config.width, STD / sqrt(2 * config.layers))
         self.heads = range(config.heads)  # the heads computed here
-        self.rate, self.layer = config.dropout, layer
-        self.chunks = chunks
+        self.rate, self.layer, self.chunks, self.softmax = config.dropout, layer, chunks, config.softmax
         self.tile = config.attention_tile if config.attention == "tiled" else None
-        self.softmax = config.softmax
 
     def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None) -> list[Tensor]:
         """n chunks (B, t, C) to as many; by default n = 1."""
@@ -139,18 +135,11 @@ class Embeddings(Module):
 
 
 class Head(Module):
-    """The model's end: from the last layer to the logits and the loss, through the tied token embedding.
-
-    Args:
-        config: the model's.
-        token: the module whose ``weight`` (H, V/H, C) is also the output weight.
-    """
+    """The model's end: from the last layer to the logits and the loss, through ``token``, the tied embedding."""
 
     def __init__(self, config: GPTConfig, token: Embedding, chunks: Chunks) -> None:
-        self.chunks = chunks
         self.norm = LayerNorm(config.width)
-        self.token = token
-        self.vocab = config.vocab
+        self.token, self.vocab, self.chunks = token, config.vocab, chunks
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits by heads: (B, T, C) -> (H, B, T, V/H)."""
@@ -180,7 +169,6 @@ class GPT(Module):
     """The model.
 
     Args:
-        config: its sizes.
         seed: seed of the initial weights, each of which depends only on the seed and the weight's name. None leaves the
             parameters uninitialized, for callers that need names and shapes only.
         dtype: float32, or float64 as a reference.
@@ -207,26 +195,22 @@ class GPT(Module):
             self.balance.load_state(arrays)
 
     def forward(self, tokens, targets=None, dropout_rng: DropoutRNG | None = None) -> Tensor:
-        """The loss of one micro-batch, or without targets the logits.
+        """Return the mean cross-entropy of one micro-batch, a scalar in nats per token.
+
+        Where only some sequence chunks are computed here, it is their share. Without targets: logits (H, B, T, V/H).
 
         Args:
             tokens, targets: integers (B, T) below the vocabulary, T at most the context. With B = 0 the loss is 0.
             dropout_rng: names the dropout of this pass; None for none, as in evaluation.
 
-        Returns:
-            A scalar: the mean cross-entropy, in nats per token; where only some sequence chunks are computed here,
-            their share of it. Without targets: (H, B, T, V/H).
-
         Raises:
-            ValueError: for tokens out of range (on a GPU they are not looked at), too many of them, or shapes that
-                differ.
+            ValueError: for tokens out of range (not looked at on a GPU), too many of them, or shapes that differ.
         """
         if tokens.ndim != 2 or tokens.shape[1] == 0:
             raise ValueError(f"tokens must have shape (samples, length), the length not 0, not {tokens.shape}")
         if tokens.size and on_host(tokens) and (tokens.min() < 0 or tokens.max() >= self.config.vocab):
-            raise ValueError(
-                f"tokens must be from 0 to {self.config.vocab - 1}: found {tokens.min()} to {tokens.max()}"
-            )
+            found = f"found {tokens.min()} to {tokens.max()}"
+            raise ValueError(f"tokens must be from 0 to {self.config.vocab - 1}: {found}")
         x = self.embeddings(tokens, dropout_rng)  # (B, T, C)
         for block in self.blocks:
             x = block(x, dropout_rng)
@@ -242,41 +226,3 @@ class GPT(Module):
         if joined.shape[-1] < self.config.vocab:
             raise ValueError(f"only {joined.shape[-1]} of the {self.config.vocab} tokens' logits are in this process")
         return joined[..., : self.config.vocab]
-
-
-@no_grad()
-def generate(model: GPT, prompt: bytes, count: int, seed: int = 0, temperature: float = 1.0) -> bytes:
-    """Continue a text byte by byte, each byte sampled from the model's distribution given the bytes before it.
-
-    Args:
-        model: a model with a vocabulary of at most 256 tokens, which are bytes.
-        prompt: one byte or more. If it is longer than the context, the model sees its end.
-        count: how many bytes to add.
-        seed: random seed of the samples.
-        temperature: divides the logits; 0 always takes the most likely byte.
-
-    Returns:
-        The ``count`` new bytes.
-
-    Raises:
-        ValueError: for an empty prompt, a negative temperature, or a vocabulary that is not bytes.
-    """
-    if not prompt:
-        raise ValueError("generate() needs a prompt of at least one byte")
-    if temperature < 0:
-        raise ValueError(f"temperature must not be negative, but is {temperature}")
-    if model.config.vocab > 256:
-        raise ValueError(f"generate() writes bytes, and this model has a vocabulary of {model.config.vocab}")
-    rng = generator("generate", seed)
-    text = bytearray(prompt)
-    for _ in range(count):
-        tokens = from_host(np.frombuffer(bytes(text[-model.config.context :]), np.uint8)[None])  # (1, T)
-        logits = to_host(model.logits(tokens).data)[0, -1].astype(np.float64)  # (vocab,)
-        text.append(int(logits.argmax()) if temperature == 0 else _sample(logits / temperature, rng))
-    return bytes(text[len(prompt) :])
-
-
-def _sample(logits: np.ndarray, rng: np.random.Generator) -> int:
-    """A random index, each with probability softmax(logits)."""
-    weights = np.exp(logits - logits.max())
-    return int(rng.choice(len(weights), p=weights / weights.sum()))

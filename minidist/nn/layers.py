@@ -1,7 +1,6 @@
 """Modules, parameters, and the layers of a transformer."""
 
 from collections.abc import Callable, Iterator
-from functools import cache
 from operator import attrgetter
 
 from minidist.backend import from_host, read_only, xp
@@ -24,12 +23,14 @@ class Parameter(Tensor):
     Attributes:
         sharded: whether some of its heads are in other processes (Megatron-LM: ``tensor_model_parallel``).
         expert_axis: the axis along which each expert of a mixture has its own part; None for a parameter of all tokens.
+        summed_late: whether a pipeline sums its gradient over both ends, after the last backward; it is full till then.
         format: the format in which it is stored; None for its array's dtype.
         stored: the array in memory: ``data`` itself, or the bits of a smaller format.
     """
 
     _format: Format | None = None
     expert_axis: int | None = None
+    summed_late = False
 
     def __init__(self, shape: tuple[int, ...], mean: float = 0.0, std: float = 0.0, decay: bool = False) -> None:
         super().__init__(xp.full(shape, mean, xp.float32) if mean else xp.zeros(shape, xp.float32), requires_grad=True)
@@ -83,17 +84,24 @@ class Module:
     stage 3 uses both.
     """
 
-    __call__ = property(attrgetter("forward"))  # ``module(x)`` is ``module.forward(x)``: one call, and not two
+    forward_pre_hook: Callable[[], None] | None = None
+    forward_hook: Callable[[Tensor], Tensor] | None = None
+
+    def __call__(self, *arguments, **options) -> Tensor:
+        if self.forward_pre_hook is not None:
+            self.forward_pre_hook()
+        output = self.forward(*arguments, **options)
+        return output if self.forward_hook is None else self.forward_hook(output)
 
     def register_forward_pre_hook(self, hook: Callable[[], None]) -> None:
         """Call ``hook`` before forward, too, after whatever is called there already."""
         earlier = self.forward_pre_hook
+        self.forward_pre_hook = hook if earlier is None else lambda: (earlier(), hook())
 
-        def both() -> None:
-            earlier()
-            hook()
-
-        self.forward_pre_hook = hook if earlier is None else both
+    def register_forward_hook(self, hook: Callable[["Tensor"], "Tensor"]) -> None:
+        """Call ``hook`` with the output, too, after whatever is called with it already."""
+        earlier = self.forward_hook
+        self.forward_hook = hook if earlier is None else lambda output: hook(earlier(output))
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
         """Each parameter once, in order of definition, with a dotted name such as ``blocks.0.attention.qkv.weight``."""
@@ -131,34 +139,6 @@ class Module:
         """Drop every gradient."""
         for parameter in self.parameters():
             parameter.grad = None
-
-
-class WithHooks:
-    """What a module becomes when it gets a hook."""
-
-    def __call__(self, *arguments, **options) -> Tensor:
-        if self.forward_pre_hook is not None:
-            self.forward_pre_hook()
-        output = self.forward(*arguments, **options)
-        return output if self.forward_hook is None else self.forward_hook(output)
-
-
-@cache
-def with_hooks(kind: type[Module]) -> type[Module]:
-    return kind if issubclass(kind, WithHooks) else type(kind.__name__, (WithHooks, kind), {})
-
-
-def hook(name: str) -> property:
-    """Return a module's hook as an attribute, None for none."""
-
-    def install(module: Module, function: Callable | None) -> None:
-        module.__class__ = with_hooks(type(module))
-        vars(module)[name] = function
-
-    return property(lambda module: vars(module).get(name), install)
-
-
-Module.forward_pre_hook, Module.forward_hook = hook("forward_pre_hook"), hook("forward_hook")
 
 
 class ColumnLinear(Module):

@@ -8,6 +8,13 @@ Heads are an axis here for the sake of equal bits. On a GPU one product works on
 activations for all, and adds up the heads' terms itself. So an array that repeats along the heads counts once, and so
 do terms of a sum; the two operations that lead into the axis and out of it are no kernels (``Function.kernel``).
 
+A ``Function`` says what it costs:
+
+    flops             how many operations forward's products take, from its output and its arguments; None: it has none
+    gradient_flops    FLOPs of each argument's gradient, as a multiple of ``flops``
+    recomputed_flops  how many of the latter compute again what forward had computed
+    kernel            whether a GPU would run it by itself, and not as a part of the product before or after it
+
 Gradients are added to those of earlier micro-batches within the products that make them, as Megatron-LM's
 ``gradient_accumulation_fusion`` does.
 """
@@ -16,8 +23,8 @@ from operator import mul
 
 from minidist import flops, ledger, trace
 from minidist.backend import xp
+from minidist.nn.modes import Mode, stand
 from minidist.nn.precision.policy import Packed, Policy, repeats
-from minidist.nn.tensor import Mode
 
 
 class Measuring(Mode):
@@ -91,3 +98,6 @@ def memory_bytes(array, policy: Policy, terms: bool = False) -> int:
 def is_view(array, others: list) -> bool:
     """Whether an array shows what is in the memory of one of the others."""
     return any(ledger.owner(array) is ledger.owner(other) for other in others)
+
+
+stand(Measuring())

@@ -26,8 +26,9 @@ from functools import partial
 
 from minidist import flops, ledger, trace
 from minidist.nn.gpt import GPT
+from minidist.nn.modes import Mode, within
 from minidist.nn.precision.policy import Packed, Policy, autocast, current, unpacked
-from minidist.nn.tensor import Context, Mode, Tensor, grad_mode, within
+from minidist.nn.tensor import Context, Tensor, grad_mode
 from minidist.overrides import overridable
 
 MODES = ("none", "selective", "full")

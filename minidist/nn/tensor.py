@@ -5,82 +5,19 @@ the graph, which keeps what backward will need and points at the nodes that its 
 the nodes from the loss to the leaves, each once, after everything that used its output.
 
 The names are PyTorch's (``torch.autograd.Function``). Simpler here: a Function has one output, a graph is walked once,
-and gradients are plain arrays. Operators such as ``a + b`` are in arithmetic.py. Precision, recomputation and
-measurements know each operation as a ``Mode`` that stands around it.
+and gradients are plain arrays. Operators such as ``a + b`` are in arithmetic.py; what stands around an operation
+(precision, recomputation, measurements) is a mode (modes.py).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
 from operator import attrgetter
 
 from minidist import ledger
 from minidist.backend import xp
+from minidist.nn import modes
 from minidist.nn.kernels import rounded
-
-_grad_enabled = True
-_modes: tuple["Mode", ...] = ()
-
-
-@contextmanager
-def grad_mode(enabled: bool):
-    """Build graphs within it, or build none. (``torch.set_grad_enabled``.)"""
-    global _grad_enabled
-    before, _grad_enabled = _grad_enabled, enabled
-    try:
-        yield
-    finally:
-        _grad_enabled = before
-
-
-def no_grad():
-    """Build no graph within it, and save nothing for backward. Also usable as a decorator."""
-    return grad_mode(False)
-
-
-class Mode:
-    """What stands around every operation, and may change what passes. This one changes nothing.
-
-    A mode that is entered later stands closer to the operation. A node keeps the modes under which it was made: its
-    backward pass goes through the same ones, wherever it runs. (``torch.utils._python_dispatch.TorchDispatchMode``.)
-    """
-
-    def before(self, ctx: "Context", arguments: list) -> list:
-        """Return the arguments of forward: tensors, for which their arrays will stand, or arrays in their place."""
-        return arguments
-
-    def after(self, ctx: "Context", arguments: tuple, arrays: list, output, tensor: "Tensor") -> None:
-        """See what forward got and returned, the tensor that holds it, and what ``ctx.saved`` keeps for backward."""
-
-    def before_backward(self, ctx: "Context", gradient):
-        """Return the gradient of the output, as backward gets it."""
-        return gradient
-
-    def after_backward(self, ctx: "Context", gradient, found: tuple) -> None:
-        """See what backward returned."""
-
-
-@contextmanager
-def within(*entered: Mode, instead_of: type | None = None) -> Iterator[None]:
-    """Have operations pass these modes within it, and none of the class ``instead_of`` that it was entered in."""
-    global _modes
-    kept = [mode for mode in _modes if instead_of is None or not isinstance(mode, instead_of)]
-    before, _modes = _modes, (*kept, *entered)
-    try:
-        yield
-    finally:
-        _modes = before
-
-
-def stand(mode: Mode) -> None:
-    """Have operations pass a mode from now on."""
-    global _modes
-    _modes = (*_modes, mode)
-
-
-def modes() -> tuple[Mode, ...]:
-    """Return the modes that operations pass now, the outermost first."""
-    return _modes
 
 
 class Tensor:
@@ -110,28 +47,6 @@ class Tensor:
         if self.requires_grad and data.dtype.kind != "f":
             raise TypeError(f"only floating-point tensors can require a gradient, not {data.dtype}")
 
-    shape, dtype, ndim, size = (property(attrgetter(f"data.{name}")) for name in ("shape", "dtype", "ndim", "size"))
-    array = factor = property(attrgetter("data"))  # a leaf that was saved for backward is read when it is needed
-
-    def item(self) -> float:
-        """Return the value of a tensor that has one element."""
-        return self.data.item()
-
-    def __repr__(self) -> str:
-        origin = f", grad_fn={self.grad_fn.name}" if self.grad_fn else ", requires_grad=True" * self.requires_grad
-        return f"Tensor({self.data}{origin})"
-
-    def register_post_accumulate_grad_hook(self, hook: Callable[["Tensor"], None]) -> Callable[[], None]:
-        """Have ``hook(leaf)`` called in each ``backward()``, once all uses of this leaf have added to its gradient.
-
-        The rest of backward is still to come, so communication can overlap with it. Returns a function that removes
-        the hook. Raises RuntimeError for a tensor that is not a leaf with a gradient.
-        """
-        if self.grad_fn is not None or not self.requires_grad:
-            raise RuntimeError("a gradient hook needs a leaf that requires a gradient, such as a Parameter")
-        self.hooks.append(hook)
-        return lambda: self.hooks.remove(hook)
-
     def backward(self, gradient=None) -> None:
         """Add the gradient of this tensor with respect to each leaf into that leaf's ``grad``, and free the graph.
 
@@ -143,8 +58,6 @@ class Tensor:
             RuntimeError: if nothing here requires a gradient, or the graph was already walked.
             ValueError: if ``gradient`` is missing or has another shape.
         """
-        if self.grad_fn is None:
-            return self.accumulate(seed(self, gradient), complete=True)
         walk = Walk(self, gradient)
         while walk.ready:
             walk.visit(*walk.ready.pop())
@@ -169,6 +82,67 @@ class Tensor:
         if complete:
             for hook in tuple(self.hooks):  # one of them may remove itself
                 hook(self)
+
+    def register_post_accumulate_grad_hook(self, hook: Callable[["Tensor"], None]) -> Callable[[], None]:
+        """Have ``hook(leaf)`` called in each ``backward()``, once all uses of this leaf have added to its gradient.
+
+        The rest of backward is still to come, so communication can overlap with it. Returns a function that removes
+        the hook. Raises RuntimeError for a tensor that is not a leaf with a gradient.
+        """
+        if self.grad_fn is not None or not self.requires_grad:
+            raise RuntimeError("a gradient hook needs a leaf that requires a gradient, such as a Parameter")
+        self.hooks.append(hook)
+        return lambda: self.hooks.remove(hook)
+
+    shape, dtype, ndim, size = (property(attrgetter(f"data.{name}")) for name in ("shape", "dtype", "ndim", "size"))
+    array = factor = property(attrgetter("data"))  # a leaf that was saved for backward is read when it is needed
+
+    def item(self) -> float:
+        """Return the value of a tensor that has one element."""
+        return self.data.item()
+
+    def __repr__(self) -> str:
+        origin = f", grad_fn={self.grad_fn.name}" if self.grad_fn else ", requires_grad=True" * self.requires_grad
+        return f"Tensor({self.data}{origin})"
+
+
+class Function:
+    """A differentiable operation: subclass it and write the two static methods, the one right below the other."""
+
+    flops, gradient_flops, recomputed_flops, kernel = None, (), 0, True  # what it costs (measuring.py)
+    factors = 0  # how many arguments, the first ones, arrive as ``ctx.policy.matmul`` takes them
+
+    @staticmethod
+    def forward(ctx: "Context", *arguments, **settings):
+        """Return the output array. Tensor arguments arrive as their arrays, all others as they are."""
+        raise NotImplementedError
+
+    @staticmethod
+    def backward(ctx: "Context", gradient):
+        """Return the gradient of each argument of ``forward``, in order; None for one that has, or needs, none.
+
+        A gradient may be more precise than the argument, a float64 sum over tokens say: it is rounded to the argument's
+        dtype, or the ``grad_dtype`` of what made it, once, when it gets there.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def apply(cls, *arguments, **settings) -> Tensor:
+        """Run ``forward``, and leave a node if a gradient may flow back through the call."""
+        ctx, inputs = Context(cls, arguments), arguments
+        for mode in ctx.modes:
+            inputs = mode.before(ctx, inputs)
+        arrays = [one.data if isinstance(one, Tensor) else one for one in inputs]
+        output = xp.asarray(cls.forward(ctx, *arrays, **settings))
+        tensor = Tensor(output, grad_fn=ctx if True in ctx.needs_input_grad else None)
+        ctx._shape, ctx._dtype, ctx.grad_dtype = output.shape, output.dtype, ctx.grad_dtype or output.dtype
+        if ctx.saved:  # of a leaf the leaf: ZeRO's stage 3 frees and gathers what it holds in between
+            pairs = zip(arrays, arguments, strict=True)
+            leaves = {id(x): one for x, one in pairs if isinstance(one, Tensor) and one.grad_fn is None}
+            ctx.saved = tuple(map(leaves.get, map(id, ctx.saved), ctx.saved))
+        for mode in reversed(ctx.modes):
+            mode.after(ctx, arguments, arrays, output, tensor)
+        return tensor
 
 
 def own(name: str) -> property:
@@ -204,8 +178,8 @@ class Context:
     function, sources, shape, dtype, policy = map(own, ("function", "sources", "shape", "dtype", "policy"))
     name = property(attrgetter("_function.__name__"))
 
-    def __init__(self, function: type["Function"], arguments: tuple) -> None:
-        self._function, self.modes = function, _modes
+    def __init__(self, function: type[Function], arguments: tuple) -> None:
+        self._function, self.modes = function, modes.standing
         needs, sources = [], []
         for argument in arguments:
             needed = _grad_enabled and isinstance(argument, Tensor) and argument.requires_grad
@@ -235,53 +209,6 @@ class Context:
     saved_arrays, saved_factors = property(load), property(partial(load, form="factor"))
 
 
-class Function:
-    """A differentiable operation: subclass it and write the two static methods, the one right below the other.
-
-    Attributes:
-        flops: how many operations forward's products take, from its output and its arguments; None if it has none.
-        gradient_flops: FLOPs of each argument's gradient, as a multiple of ``flops``.
-        recomputed_flops: how many of the latter compute again what forward had computed.
-        factors: how many arguments, the first ones, are nothing but factors of products: they arrive as
-            ``ctx.policy.matmul`` takes them.
-        kernel: whether a GPU would run it by itself, and not as a part of the product before or after it.
-    """
-
-    flops, gradient_flops, recomputed_flops, factors, kernel = None, (), 0, 0, True
-
-    @staticmethod
-    def forward(ctx: Context, *arguments, **settings):
-        """Return the output array. Tensor arguments arrive as their arrays, all others as they are."""
-        raise NotImplementedError
-
-    @staticmethod
-    def backward(ctx: Context, gradient):
-        """Return the gradient of each argument of ``forward``, in order; None for one that has, or needs, none.
-
-        A gradient may be more precise than the argument, a float64 sum over tokens say: it is rounded to the argument's
-        dtype, or the ``grad_dtype`` of what made it, once, when it gets there.
-        """
-        raise NotImplementedError
-
-    @classmethod
-    def apply(cls, *arguments, **settings) -> Tensor:
-        """Run ``forward``, and leave a node if a gradient may flow back through the call."""
-        ctx, inputs = Context(cls, arguments), arguments
-        for mode in ctx.modes:
-            inputs = mode.before(ctx, inputs)
-        arrays = [one.data if isinstance(one, Tensor) else one for one in inputs]
-        output = xp.asarray(cls.forward(ctx, *arrays, **settings))
-        tensor = Tensor(output, grad_fn=ctx if True in ctx.needs_input_grad else None)
-        ctx._shape, ctx._dtype, ctx.grad_dtype = output.shape, output.dtype, ctx.grad_dtype or output.dtype
-        if ctx.saved:  # of a leaf the leaf: ZeRO's stage 3 frees and gathers what it holds in between
-            pairs = zip(arrays, arguments, strict=True)
-            leaves = {id(x): one for x, one in pairs if isinstance(one, Tensor) and one.grad_fn is None}
-            ctx.saved = tuple([leaves.get(id(one), one) for one in ctx.saved])
-        for mode in reversed(ctx.modes):
-            mode.after(ctx, arguments, arrays, output, tensor)
-        return tensor
-
-
 class Walk:
     """Backward from a tensor: each node once, when all the nodes that used its output have run.
 
@@ -292,10 +219,21 @@ class Walk:
     """
 
     def __init__(self, output: Tensor, gradient) -> None:
-        root = output.grad_fn
-        self.awaited, self.gradients = {}, {}
-        self.ready = [(root, rounded(seed(output, gradient), root.grad_dtype))]
-        unvisited = [root]
+        if not output.requires_grad:
+            raise RuntimeError(
+                "this tensor does not require a gradient: it was made under no_grad(), "
+                "or from tensors of which none has requires_grad=True"
+            )
+        if gradient is None and output.size != 1:
+            raise ValueError(
+                f"backward() on shape {output.shape} needs a gradient of that shape; only a scalar does without"
+            )
+        gradient = xp.ones(output.shape, output.dtype) if gradient is None else xp.asarray(gradient)
+        if gradient.shape != output.shape:
+            raise ValueError(f"the gradient has shape {gradient.shape}, but the tensor has shape {output.shape}")
+        root = output.grad_fn or output
+        self.awaited, self.gradients, self.ready = {root: 1}, {}, []
+        unvisited = [] if root is output else [root]
         while unvisited:
             node = unvisited.pop()
             if node.freed:
@@ -308,6 +246,22 @@ class Walk:
                     if source not in self.awaited and isinstance(source, Context):
                         unvisited.append(source)
                     self.awaited[source] = self.awaited.get(source, 0) + 1
+        self.give(root, gradient)
+
+    def give(self, source: "Context | Tensor", gradient) -> None:
+        """Add a contribution to the gradient of a node or a leaf. After the last one a node is ready."""
+        self.awaited[source] = awaited = self.awaited[source] - 1
+        if isinstance(source, Tensor):
+            source.accumulate(gradient, complete=not awaited)
+            return
+        if gradient.dtype != source.grad_dtype:
+            gradient = rounded(gradient, source.grad_dtype)
+        if source in self.gradients:
+            gradient = self.gradients.pop(source) + gradient
+        if awaited:
+            self.gradients[source] = gradient
+        else:
+            self.ready.append((source, gradient))
 
     def visit(self, node: Context, gradient, last: bool = True) -> None:
         """Run the node's backward, hand each argument's gradient to where it came from, and ``last`` free the node."""
@@ -318,7 +272,7 @@ class Walk:
         for mode in reversed(node.modes):
             mode.after_backward(node, gradient, found)
         count = len(node.sources)
-        if len(found) < count or any(one is not None for one in found[count:]):
+        if len(found) < count or set(map(type, found[count:])) - {type(None)}:
             raise RuntimeError(
                 f"{node.name}.backward returned {len(found)} gradients for {count} arguments of "
                 "forward: return one for each, None where there is none"
@@ -333,36 +287,25 @@ class Walk:
                     f"{node.name}.backward returned a gradient of shape {contribution.shape} "
                     f"for an argument of shape {source.shape}"
                 )
-            self.awaited[source] = awaited = self.awaited[source] - 1
-            if isinstance(source, Tensor):
-                source.accumulate(contribution, complete=not awaited)
-                continue
-            if contribution.dtype != source.grad_dtype:
-                contribution = rounded(contribution, source.grad_dtype)
-            if source in self.gradients:
-                contribution = self.gradients.pop(source) + contribution
-            if awaited:
-                self.gradients[source] = contribution
-            else:
-                self.ready.append((source, contribution))
+            self.give(source, contribution)
         if last:
             node.saved, node._sources, node.freed = (), (), True
 
 
-def seed(tensor: Tensor, gradient):
-    """Return the gradient that backward starts from, as an array: 1 for a scalar without one."""
-    if not tensor.requires_grad:
-        raise RuntimeError(
-            "this tensor does not require a gradient: it was made under no_grad(), "
-            "or from tensors of which none has requires_grad=True"
-        )
-    if gradient is None:
-        if tensor.size != 1:
-            raise ValueError(
-                f"backward() on shape {tensor.shape} needs a gradient of that shape; only a scalar does without"
-            )
-        return xp.ones(tensor.shape, tensor.dtype)
-    gradient = xp.asarray(gradient)
-    if gradient.shape != tensor.shape:
-        raise ValueError(f"the gradient has shape {gradient.shape}, but the tensor has shape {tensor.shape}")
-    return gradient
+_grad_enabled = True
+
+
+@contextmanager
+def grad_mode(enabled: bool):
+    """Build graphs within it, or build none. (``torch.set_grad_enabled``.)"""
+    global _grad_enabled
+    before, _grad_enabled = _grad_enabled, enabled
+    try:
+        yield
+    finally:
+        _grad_enabled = before
+
+
+def no_grad():
+    """Build no graph within it, and save nothing for backward. Also usable as a decorator."""
+    return grad_mode(False)

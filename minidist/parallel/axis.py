@@ -2,35 +2,36 @@
 
 An axis splits one thing (the batch, the parameters, the heads, the tokens, the layers) over the ranks of one group.
 ``train/parallelize.py`` composes axes, and the training step talks to the result. A new axis is one class that answers
-six questions, its entry there, and its key in the layout:
+five questions, its entry there, and its key in the layout:
 
-    the model         apply                                  what of the model does this rank compute?
-    the parameters    shard_group, owner                     who holds a shard of its own, who a replica?
-                      trained, sync_params                   what does the optimizer update here, and who needs it?
-                      attach                                 and what of the optimizer does the axis need?
-    the gradients     zero_grad, no_sync, sync_gradients     when are they complete, and on which ranks?
-                      late, hold_back                        which are summed with other ranks' after the last one?
-                      set_rounds                             how many micro-batches has the rank with the most?
-    the loss          splits_loss                            does each rank know a part of it only?
-    the step          steps_apart                            do ranks take it without waiting for each other?
-    full arrays       full_state                             how do the arrays of one process come back?
-                      regions                                where in them are those that this rank holds?
-                      model_regions                          and those that its model computes with?
+    the model         apply                       what of the model does this rank compute?
+    the parameters    trained, sync_params        what does the optimizer update here, and who needs it?
+                      regions                     where in the full arrays is what this rank holds?
+                      shard_group                 which ranks hold different parameters, or shards?
+    the gradients     zero_grad, no_sync          when do they begin and may they leave,
+                      sync_gradients              and when are they complete?
+    the loss          splits_loss                 does each rank know a part of it only?
+    the step          steps_apart                 do ranks take it without waiting for each other?
 
-The gradient norm, the overflow check, the fingerprint, the full state and the checkpoint follow from these answers
-alone. The methods here are those of an axis that splits nothing; an axis overrides what it does differently.
+The gradient norm, the overflow check, the full arrays, the fingerprint, the vote and the checkpoint follow from these
+answers alone. The methods here are those of an axis that splits nothing; an axis overrides what it does differently.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Module, Parameter
-from minidist.nn.optim.optimizers import Optimizer
 from minidist.parallel.tools.regions import Region
 
 # Which modules of a model an axis replaces, by dotted name, and by what
 Plan = dict[str, Callable[[Module, ProcessGroup], Module]]
+Holds = Callable[[Parameter], bool]  # whether a parameter belongs to a data axis: with experts there are two
+
+
+def everything(_: Parameter) -> bool:
+    """Whether a parameter belongs to the only data axis."""
+    return True
 
 
 class Axis:
@@ -40,17 +41,16 @@ class Axis:
         group: the ranks that the axis splits over.
 
     Attributes:
-        shard_group: the ranks that hold different parameters, or different shards of them. None if all ranks
-            of the group hold replicas: then no reduction over the parameters is needed.
+        shard_group: the ranks that hold different parameters, or different shards of them, so that sums over all
+            parameters have to cross it. None if no such sum does: all ranks of the group hold replicas.
         splits_loss: whether the ranks of ``group`` know different terms of the loss, which have to be added up.
         steps_apart: whether the ranks of ``group`` take steps of their own, with gradients of their own micro-batches.
-        pushes_taken: pushes that a parameter server has taken, in order (loosened/server.py).
-        late: parameters whose full gradients this axis needs in ``sync_gradients``. Known after ``apply``.
+        rounds: how many micro-batches the rank with the most of them has in a step. Set before ``apply``, and between
+            two steps where micro-batches are dealt out anew (resilience/rebalance.py).
     """
 
     splits_loss = steps_apart = False
-    late: Sequence[Parameter] = ()
-    pushes_taken: Sequence = ()
+    rounds = 0
 
     def __init__(self, group: ProcessGroup, shard_group: ProcessGroup | None = None) -> None:
         self.group, self.shard_group = group, shard_group
@@ -66,19 +66,18 @@ class Axis:
         """What the optimizer updates on this rank in place of these parameters. Asked after ``apply``."""
         return parameters
 
-    def attach(self, optimizer: Optimizer) -> None:
-        """The optimizer of what is trained here has been made. Called once, before the first step."""
+    def regions(self, regions: dict[str, Region], trained: bool = True) -> dict[str, Region]:
+        """Where what this rank holds after this axis is in the full arrays. Asked after ``apply``.
 
-    def hold_back(self, parameters: Sequence[Parameter]) -> None:
-        """Keep these gradients full on this rank until ``sync_gradients``: an axis before this one needs them there."""
+        Args:
+            regions: the same of what the axes before this one have left, by parameter name.
+            trained: ask for what the optimizer updates; otherwise for what the model computes with, as far as it is
+                here between two steps. They differ where an axis shards the one and gathers the other.
 
-    def owner(self, name: str) -> int | None:
-        """Which rank of ``shard_group`` counts a parameter that several of them may hold; None where it is sharded.
-
-        In a sum over all parameters, the gradient norm say, every shard counts, and of replicas only the owner's.
-        (Megatron-LM: ``param_is_not_tensor_parallel_duplicate``.)
+        Returns:
+            A region for each parameter that is here, of its shape (ZeRO's are flat).
         """
-        return None
+        return regions
 
     def zero_grad(self) -> None:
         """Begin a step: every gradient is zero."""
@@ -87,44 +86,11 @@ class Axis:
         """Context manager: backward only accumulates. All micro-batches but the last run inside; in a pipeline, all."""
         return nullcontext()
 
-    def set_rounds(self, rounds: int) -> None:
-        """Be told, between two steps, the largest number of micro-batches on any rank.
-
-        Called between two steps, on all ranks alike, where micro-batches are dealt out anew (resilience/rebalance.py).
-        """
-
     def sync_gradients(self) -> None:
         """After backward: return when the gradients that this rank's optimizer needs are complete."""
 
     def sync_params(self) -> None:
         """After the optimizer: return when every rank has, or can get, the parameters that it computes with."""
-
-    def full_state(self, arrays: dict) -> dict:
-        """Gather the full arrays, by parameter name, from those that the ranks hold. All ranks call it together.
-
-        Args:
-            arrays: parameter name -> its values, or one of its optimizer states, in the shape that ``trained`` has.
-        """
-        return arrays
-
-    def regions(self, regions: dict[str, Region]) -> dict[str, Region]:
-        """Where what this rank holds after this axis is in the full arrays. Asked after ``apply``.
-
-        Args:
-            regions: the same of what the axes before this one have left, by parameter name.
-
-        Returns:
-            A region for each parameter of ``trained``, of its shape (ZeRO's are flat). A parameter that is not on this
-            rank has none.
-        """
-        return regions
-
-    def model_regions(self, regions: dict[str, Region]) -> dict[str, Region]:
-        """Regions of the parameters that this rank computes with, as far as it has them between two steps.
-
-        They are others where an axis shards what the optimizer updates, and gathers it for the model.
-        """
-        return self.regions(regions)
 
 
 def parallelize_module(module: Module, group: ProcessGroup, plan: Plan) -> Module:

@@ -27,7 +27,7 @@ Simplified: a rank embeds its chunks out of the full batch, where real loaders b
 order (nn/attention/online_softmax.py). So keys may arrive in any order.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import ModuleType
 
@@ -36,6 +36,7 @@ from minidist.backend import xp
 from minidist.comm.collectives import all_gather_into_tensor, all_to_all_single
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import irecv, isend
+from minidist.comm.work import Work
 from minidist.nn.attention.tiled import (
     SOFTMAXES,
     Keep,
@@ -67,24 +68,6 @@ Visit = Callable[[int, object], object]
 Tiles = list[tuple[int, slice]]  # number and tokens of each
 
 
-class Exchange:
-    """An array on its way to the next rank of a ring, and one from the rank before."""
-
-    def __init__(self, array, group: ProcessGroup, tag: int) -> None:
-        self.received = xp.empty_like(array)
-        self.works = [
-            irecv(self.received, (group.rank - 1) % group.size, group, tag),
-            isend(array, (group.rank + 1) % group.size, group, tag),
-        ]
-
-    @trace.traced("wait for the ring", "wait")
-    def wait(self):
-        """The array from the rank before."""
-        for work in self.works:
-            work.wait()
-        return self.received
-
-
 @overridable
 def ring_forward(keys_values, group: ProcessGroup, visit: Visit) -> None:
     """Send keys and values once round the ring; the next ones arrive while this rank computes with those it has.
@@ -94,11 +77,27 @@ def ring_forward(keys_values, group: ProcessGroup, visit: Visit) -> None:
         group: the ranks of the ring. Each sends N - 1 times.
         visit: called with a rank and its keys and values; this rank's own come first, then those of the rank before.
     """
+    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     for step in range(group.size):
-        following = Exchange(keys_values, group, 0) if step < group.size - 1 else None
+        following, works = xp.empty_like(keys_values), []
+        if step < group.size - 1:
+            works = [irecv(following, left, group), isend(keys_values, right, group)]
         visit((group.rank - step) % group.size, keys_values)
-        if following is not None:
-            keys_values = following.wait()
+        wait_for(works)
+        keys_values = following
+
+
+@trace.traced("wait for the ring", "wait")
+def wait_for(works: Sequence[Work]) -> None:
+    for work in works:
+        work.wait()
+
+
+def pass_on(array, group: ProcessGroup, tag: int) -> tuple:
+    """Begin to send an array to the next rank; return where the one from the rank before arrives, and both messages."""
+    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    arrived = xp.empty_like(array)
+    return arrived, [irecv(arrived, left, group, tag), isend(array, right, group, tag)]
 
 
 @overridable
@@ -112,16 +111,18 @@ def ring_backward(keys_values, group: ProcessGroup, visit: Visit):
     Returns:
         The gradients of this rank's own keys and values, summed over all ranks: a ``Total``.
     """
-    behind = None
+    arrived, behind = None, None  # gradients, and their messages
     for step in range(group.size):
-        following = Exchange(keys_values, group, 0) if step < group.size - 1 else None
+        following, works = pass_on(keys_values, group, 0) if step < group.size - 1 else (None, [])
         gradients = visit((group.rank - step) % group.size, keys_values)
         if behind is not None:
-            gradients.merge(gradients.of(behind.wait()))
-        behind = Exchange(gradients.arrays(), group, 1)
-        if following is not None:
-            keys_values = following.wait()
-    return gradients.of(behind.wait())  # the last hop led home
+            wait_for(behind)
+            gradients.merge(gradients.of(arrived))
+        arrived, behind = pass_on(gradients.arrays(), group, 1)
+        wait_for(works)
+        keys_values = following
+    wait_for(behind)
+    return gradients.of(arrived)  # the last hop led home
 
 
 def all_gather_forward(keys_values, group: ProcessGroup, visit: Visit) -> None:

@@ -28,7 +28,7 @@ from minidist.nn.layers import Module, Parameter
 from minidist.nn.precision.policy import current
 from minidist.nn.precision.underflow import MasterWeights, master_weights
 from minidist.overrides import overridable
-from minidist.parallel.axis import Axis
+from minidist.parallel.axis import Axis, Holds, everything
 from minidist.parallel.tools.messages import views_of
 
 SYNCS = ("naive", "bucketed", "overlapped")
@@ -197,7 +197,7 @@ class DataParallel(Axis):
         group: the data-parallel ranks.
         make_sums: from parameters to what sums their gradients, with the methods of ``NaiveDataParallel``; None for
             buckets that are sent while backward continues.
-        holds: predicate: whether a parameter belongs to this axis; None for all.
+        holds: predicate: whether a parameter belongs to this axis.
     """
 
     splits_loss = True  # each rank has micro-batches of its own
@@ -206,7 +206,7 @@ class DataParallel(Axis):
         self,
         group: ProcessGroup,
         make_sums: Callable[[Sequence[Parameter]], NaiveDataParallel] | None = None,
-        holds: Callable[[Parameter], bool] | None = None,
+        holds: Holds = everything,
     ) -> None:
         super().__init__(group)
         self.make_sums = make_sums or (lambda parameters: bucketed_data_parallel(parameters, group))
@@ -215,14 +215,16 @@ class DataParallel(Axis):
 
     def apply(self, model: Module) -> Module:
         """Have the parameters' gradients summed. Where the policy in force has 16 bits, store the parameters so."""
-        parameters = list(filter(self.holds or (lambda parameter: True), model.parameters()))
+        parameters = list(filter(self.holds, model.parameters()))
         self.sums = self.make_sums(parameters)
         if (format := current().compute) is not None:
             self.weights = master_weights(parameters, format)
         return model
 
     def trained(self, parameters: list[Parameter]) -> list[Parameter]:
-        return parameters if self.weights is None else self.weights.masters
+        if self.weights is None:
+            return parameters
+        return [parameter for parameter in parameters if not self.holds(parameter)] + self.weights.masters
 
     def zero_grad(self) -> None:
         self.sums.zero_grad()

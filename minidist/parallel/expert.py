@@ -25,15 +25,14 @@ dp rank runs as many micro-batches: one that has fewer adds an empty one, in whi
 token is. Who computes an expert does not show.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 
 from minidist.backend import xp
-from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce, all_to_all_single
+from minidist.comm.collectives import ReduceOp, all_reduce, all_to_all_single
 from minidist.comm.group import ProcessGroup
-from minidist.nn.layers import Module, Parameter
+from minidist.nn.layers import Module
 from minidist.nn.moe.balance import Balance
 from minidist.nn.moe.experts import Counts, Experts, MoE
 from minidist.nn.precision.policy import Policy
@@ -170,92 +169,27 @@ class ExpertParallelExperts(Module):
 
 
 class ExpertParallel(Axis):
-    """Expert parallelism as an axis, with the two data axes that follow from it.
+    """Expert parallelism as an axis: every rank keeps some of each mixture's experts.
+
+    Two data axes follow it, one for the experts, which are on fewer ranks, and one for all other parameters.
 
     Args:
         group: the ranks that exchange tokens.
-        data_group: all ranks with other samples, or other tokens of the same, in the order of dp and cp.
-        dense: the data axis over ``data_group`` of the parameters without experts.
-        experts: the data axis over the ranks with the same experts, of the others.
     """
 
-    splits_loss = True  # each rank has micro-batches of its own
-
-    def __init__(self, group: ProcessGroup, data_group: ProcessGroup, dense: Axis, experts: Axis) -> None:
-        super().__init__(data_group, data_group)  # whose ranks hold different experts
-        self.exchange, self.dense, self.experts = group, dense, experts
-
     def apply(self, model: Module) -> Module:
-        """Keep this rank's experts, and let both data axes do what they do to their parameters."""
         for block in model.blocks:
             if isinstance(block.mlp, MoE):
-                block.mlp.experts = ExpertParallelExperts(block.mlp.experts, self.exchange)
+                block.mlp.experts = ExpertParallelExperts(block.mlp.experts, self.group)
         self.axis_of = {p.name: p.expert_axis for p in model.parameters() if p.expert_axis is not None}
-        self.dense.apply(model)
-        self.experts.apply(model)
         return model
 
-    def hold_back(self, parameters) -> None:
-        self.dense.hold_back(parameters)
+    def regions(self, regions: dict[str, Region], trained: bool = True) -> dict[str, Region]:
+        return regions | {name: self._cut(regions[name], axis) for name, axis in self.axis_of.items()}
 
-    def trained(self, parameters: list[Parameter]) -> list[Parameter]:
-        dense = [parameter for parameter in parameters if parameter.name not in self.axis_of]
-        experts = [parameter for parameter in parameters if parameter.name in self.axis_of]
-        return [*self.dense.trained(dense), *self.experts.trained(experts)]
-
-    def owner(self, name: str) -> int | None:
-        """Rank that counts this parameter: each its own shards; of replicas, the first that holds one."""
-        axis = self.experts if name in self.axis_of else self.dense
-        if axis.shard_group is not None:
-            return None
-        return self.group.ranks.index(axis.group.ranks[0])
-
-    def zero_grad(self) -> None:
-        self.dense.zero_grad()
-        self.experts.zero_grad()
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        with self.dense.no_sync(), self.experts.no_sync():
-            yield
-
-    def sync_gradients(self) -> None:
-        self.dense.sync_gradients()
-        self.experts.sync_gradients()
-
-    def sync_params(self) -> None:
-        self.dense.sync_params()
-        self.experts.sync_params()
-
-    def full_state(self, arrays: dict) -> dict:
-        dense = {name: array for name, array in arrays.items() if name not in self.axis_of}
-        experts = {name: array for name, array in arrays.items() if name in self.axis_of}
-        found = self.experts.full_state(experts)
-        return self.dense.full_state(dense) | {name: self._gathered(name, found[name]) for name in self.axis_of}
-
-    def regions(self, regions: dict[str, Region]) -> dict[str, Region]:
-        dense, experts = self._by_axis(regions)
-        return self.dense.regions(dense) | self.experts.regions(experts)
-
-    def model_regions(self, regions: dict[str, Region]) -> dict[str, Region]:
-        dense, experts = self._by_axis(regions)
-        return self.dense.model_regions(dense) | self.experts.model_regions(experts)
-
-    def _by_axis(self, regions: dict[str, Region]) -> tuple[dict[str, Region], dict[str, Region]]:
-        """Those of the two data axes, the second of this rank's experts alone."""
-        dense = {name: region for name, region in regions.items() if name not in self.axis_of}
-        experts = {name: self._cut(name, region) for name, region in regions.items() if name in self.axis_of}
-        return dense, experts
-
-    def _cut(self, name: str, region: Region) -> Region:
-        axis = self.axis_of[name]
-        each = region.shape[axis] // self.exchange.size
-        return region.cut(axis, self.exchange.rank * each, (self.exchange.rank + 1) * each)
-
-    def _gathered(self, name: str, array):
-        stacked = xp.empty((self.exchange.size, *array.shape), array.dtype)  # (N, ...)
-        all_gather_into_tensor(stacked, xp.ascontiguousarray(array), self.exchange)
-        return xp.concatenate(list(stacked), self.axis_of[name])
+    def _cut(self, region: Region, axis: int) -> Region:
+        each = region.shape[axis] // self.group.size
+        return region.cut(axis, self.group.rank * each, (self.group.rank + 1) * each)
 
 
 class ExpertBalance(Axis):

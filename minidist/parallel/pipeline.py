@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 from minidist import trace
 from minidist.backend import xp
-from minidist.comm.collectives import ReduceOp, all_reduce, broadcast
+from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import irecv, isend
 from minidist.nn.data import MicroBatch
@@ -86,11 +86,10 @@ class Pipeline(Axis):
 
     def __init__(
         self, group: ProcessGroup, layers: Sequence[int], activations: tuple[int, ...],
-        schedule_of: Callable[[int], Sequence[Sequence[Action]]], dtype=xp.float32,
+        schedule_of: Callable[[int], Sequence[Sequence[Action]]],
     ) -> None:  # fmt: skip
         super().__init__(group, group)
-        self.layers, self.activations, self.dtype, self.policy = layers, activations, dtype, current()
-        self.schedule_of = schedule_of
+        self.layers, self.activations, self.schedule_of, self.policy = layers, activations, schedule_of, current()
         self.last = len(layers) - 1
         self.embedding_group = group.new_group(sorted({0, self.last % group.size}))  # Megatron-LM's name for it
         if self.embedding_group is not None:
@@ -103,15 +102,11 @@ class Pipeline(Axis):
             Stage(model, slice(end - count, end), stage == 0, stage == self.last)
             for stage, (end, count) in enumerate(zip(ends, self.layers, strict=True))
         ]
-        self.owners: dict[str, int] = {}  # of each parameter by name, the first rank that has it
-        for number, stage in enumerate(stages):
-            for parameter in stage.parameters():
-                self.owners.setdefault(parameter.name, number % self.group.size)
-        self.shapes = {parameter.name: parameter.shape for parameter in model.parameters()}
         self.local = LocalStages(stages[self.group.rank :: self.group.size], self.group.size)
         mine = set(self.local.parameters())
-        if self.embedding_group is not None:  # tied weights
-            self.late = [p for p in stages[0].parameters() if p in stages[-1].parameters()]
+        self.tied = [p for p in stages[0].parameters() if p in stages[-1].parameters()]
+        for parameter in self.tied if self.embedding_group is not None else ():
+            parameter.summed_late = True
         for parameter in model.parameters():
             if parameter not in mine:
                 parameter.stored = xp.broadcast_to(xp.asarray(xp.nan, parameter.dtype), parameter.shape)
@@ -156,7 +151,7 @@ class Pipeline(Axis):
         if stage > 0:
             x = self.inputs[stage, i] = Tensor(self.receive(stage - 1, i, "forward"), requires_grad=True)
             # its two gradients, the residual's and LayerNorm's, are added as in one process: in float32, at once
-            x.grad_dtype = self.dtype
+            x.grad_dtype = xp.float32
         with trace.span(f"forward {i}", action=f"{stage}F{i}"):
             y = self.outputs[stage, i] = self.local(stage, x, targets, dropout_rng)
         if stage < self.last:
@@ -183,7 +178,7 @@ class Pipeline(Axis):
 
     def gradient(self, stage: int, i: int):
         """The gradient of the stage's output; on the last stage, where backward begins, the scale of the loss."""
-        return xp.full((), self.scale, self.dtype) if stage == self.last else self.receive(stage, i, "backward")
+        return xp.full((), self.scale, xp.float32) if stage == self.last else self.receive(stage, i, "backward")
 
     def send_gradient(self, stage: int, i: int) -> None:
         """Send the gradient of the stage's input to the stage before."""
@@ -198,7 +193,7 @@ class Pipeline(Axis):
 
     def receive(self, stage: int, i: int, way: str):
         sender = (stage + (way == "backward")) % self.group.size
-        array = xp.empty(self.activations, self.policy.wire_dtype(self.dtype))
+        array = xp.empty(self.activations, self.policy.wire_dtype(xp.float32))
         with trace.span(f"receive {i}", "wait"):
             irecv(array, sender, self.group, self.tag(stage, i, way)).wait()
         return self.policy.incoming(array)
@@ -211,22 +206,10 @@ class Pipeline(Axis):
     def sync_gradients(self) -> None:
         """Sum the gradients of what both ends of the pipeline have: the embedding is the head's weight too."""
         if self.embedding_group is not None and self.embedding_group.size > 1:
-            for parameter in self.late:
+            for parameter in self.tied:
                 all_reduce(parameter.grad, ReduceOp.SUM, self.embedding_group)
 
-    def owner(self, name: str) -> int:
-        return self.owners[name]
-
-    def full_state(self, arrays: dict) -> dict:
-        found = {}
-        for name, owner in self.owners.items():
-            mine = arrays.get(name)
-            array = xp.empty(self.shapes[name], self.dtype) if mine is None else xp.ascontiguousarray(mine).copy()
-            broadcast(array, owner, self.group)
-            found[name] = array if mine is None else mine  # each rank shows its own copy, not what it should be
-        return found
-
-    def regions(self, regions: dict[str, Region]) -> dict[str, Region]:
+    def regions(self, regions: dict[str, Region], trained: bool = True) -> dict[str, Region]:
         return {parameter.name: regions[parameter.name] for parameter in self.local.parameters()}
 
 

@@ -28,7 +28,7 @@ rounded once, for any number of ranks. This holds for float32 models; the last b
 from functools import partial
 
 from minidist.backend import xp
-from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce
+from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
 from minidist.nn import functional
 from minidist.nn.gpt import Attention, Head
@@ -308,20 +308,9 @@ class TensorParallel(Axis):
         self.sharded = {parameter.name for parameter in model.parameters() if parameter.sharded}
         return model
 
-    def owner(self, name: str) -> int | None:
-        return None if name in self.sharded else 0
-
-    def full_state(self, arrays: dict) -> dict:
-        return {name: self._gathered(array) if name in self.sharded else array for name, array in arrays.items()}
-
-    def regions(self, regions: dict[str, Region]) -> dict[str, Region]:
+    def regions(self, regions: dict[str, Region], trained: bool = True) -> dict[str, Region]:
         return {name: self._cut(region) if name in self.sharded else region for name, region in regions.items()}
 
     def _cut(self, region: Region) -> Region:
         mine = heads_of(self.group.rank, self.group.size, region.shape[0])
         return region.cut(0, mine.start, mine.stop)
-
-    def _gathered(self, array):
-        full = xp.empty((self.group.size * len(array), *array.shape[1:]), array.dtype)  # (H, ...)
-        all_gather_into_tensor(full, xp.ascontiguousarray(array), self.group)
-        return full

@@ -18,17 +18,10 @@ stages 1 to 3; PyTorch's FullyShardedDataParallel is stage 3, and its hybrid sha
 a unit's messages are not split into buckets.
 
 With hybrid sharding, stages 2 and 3 reduce-scatter over the shards in every micro-batch, since a rank keeps no more
-than its shard. Over the replicas one all-reduce of that shard per step is enough: it waits until the step's
-micro-batches have been added (in FSDP2: ``set_requires_all_reduce(False)`` until the last one). The stages of chapter
-5's exercises are simpler: they all-reduce in every micro-batch. Both end on the same bits, because the order of these
-additions does not show. They add float32 numbers in float64, and what is lost there, some 2^-53 of the sum, is beyond
-the 43 bits from which the sum is rounded, once (nn/kernels.py).
-
-With a pipeline several micro-batches are in flight on a rank, so stages 2 and 3 send a unit's gradients, and stage 3
-gathers its parameters, once for each of them. ``keep_gradients`` and ``reshard_after_forward=False`` buy that traffic
-back with memory: gradients are then summed once a step, and a unit stays unsharded from its first forward to its last
-backward (Llama 3 shards optimizer state and gradients, and does not reshard after forward). A tied weight, which both
-ends of a pipeline have, must be summed over these before it is sharded: its unit's gradients are always kept.
+than its shard. Over the replicas one all-reduce of that shard per step is enough, when the step's micro-batches have
+been added (in FSDP2: ``set_requires_all_reduce(False)`` until the last one). The stages of chapter 5's exercises
+all-reduce in every micro-batch, and end on the same bits: float32 numbers are added in float64, whose rounding does not
+reach the 43 bits from which the sum is rounded, once (nn/kernels.py).
 
 Gradients are only summed here. They are averaged elsewhere, once (``average_gradients``).
 """
@@ -47,7 +40,7 @@ from minidist.nn.layers import Module, Parameter
 from minidist.nn.precision.policy import current
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
-from minidist.parallel.axis import Axis
+from minidist.parallel.axis import Axis, Holds, everything
 from minidist.parallel.tools.messages import views_of
 from minidist.parallel.tools.regions import Region
 
@@ -65,6 +58,19 @@ def shard_slice(elements: int, rank: int, ranks: int) -> slice:
     return slice(rank * each, (rank + 1) * each)
 
 
+class Piece(Parameter):
+    """The part of a parameter that is in this rank's shard of a unit: a Parameter of the same name.
+
+    Attributes:
+        stretch: the first and last + 1 of the parameter's elements that it has.
+        place: where they are in the shard.
+    """
+
+    def __init__(self, parameter: Parameter, stretch: tuple[int, int], place: slice) -> None:
+        super().__init__((0,), decay=parameter.decay)
+        self.name, self.stretch, self.place = parameter.name, stretch, place
+
+
 class Unit:
     """Some parameters in one flat array, padded at its end so that the ranks own equal shards of it.
 
@@ -79,8 +85,8 @@ class Unit:
         full: all parameters, (padded_size,), as the model computes with them: float32, or the bits of the 16-bit format
             of the policy in force (``autocast``). None while resharded.
         grad_shard: this rank's part of the summed gradients, (shard_size,) of reduce_dtype.
-        pieces: the part in the shard of each parameter that overlaps it: a Parameter of the same name, whose data and
-            gradient are views of ``master`` and ``grad_shard``.
+        pieces: the part in the shard of each parameter that overlaps it, whose data and gradient are views of
+            ``master`` and ``grad_shard``.
     """
 
     def __init__(self, module: Module, parameters: list[Parameter], group: ProcessGroup, reduce_dtype) -> None:
@@ -101,7 +107,11 @@ class Unit:
         self.show(self.full)
         self.grad_shard = held("gradients", xp.zeros(self.shard_size, reduce_dtype))
         self.grads = None  # (padded_size,) of reduce_dtype: the gradients of all parameters, while there are any
-        self.pieces = list(self._pieces())
+        self.pieces: list[Piece] = []
+        for parameter, first, last in self.overlaps():
+            place = sum(piece.size for piece in self.pieces)
+            self.pieces.append(Piece(parameter, (first, last), slice(place, place + last - first)))
+            self.pieces[-1].data = self.master[self.pieces[-1].place]
 
     @property
     def shard(self):
@@ -118,39 +128,21 @@ class Unit:
         for parameter, view in zip(self.parameters, self.views(flat), strict=True):
             parameter.stored = view
 
-    def overlapping(self) -> Iterator[tuple[Parameter, int, int, int]]:
-        """Each parameter that overlaps this rank's shard: where it begins in the flat array, and from where to where
-        of that array the overlap is."""
-        start = 0
+    def overlaps(self) -> Iterator[tuple[Parameter, int, int]]:
+        """Each parameter that overlaps this rank's shard, and the first and last + 1 of its elements that do."""
+        start = self.mine.start  # counted from the parameter's first element
         for parameter in self.parameters:
-            first = max(start, self.mine.start)
-            last = min(start + parameter.size, self.mine.stop)
+            first, last = max(start, 0), min(start + self.shard_size, parameter.size)
             if first < last:
-                yield parameter, start, first, last
-            start += parameter.size
-
-    def parts(self) -> Iterator[tuple[Parameter, slice]]:
-        """Each parameter that overlaps this rank's shard, and where in the shard it is."""
-        for parameter, _, first, last in self.overlapping():
-            yield parameter, slice(first - self.mine.start, last - self.mine.start)
-
-    def stretches(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """Yield (name, (start, stop)) of this rank's part of each flattened parameter."""
-        for parameter, start, first, last in self.overlapping():
-            yield parameter.name, (first - start, last - start)
-
-    def _pieces(self) -> Iterator[Parameter]:
-        for parameter, place in self.parts():
-            piece = Parameter((0,), decay=parameter.decay)
-            piece.name, piece.data = parameter.name, self.master[place]
-            yield piece
+                yield parameter, first, last
+            start -= parameter.size
 
     def keep_shard_alone(self) -> None:
         """Keep this rank's shard of the parameters, and reshard the rest."""
         if self.format is None:
             self.master = held("parameters", self.master.copy())  # until here a view of all
-        for piece, (_, place) in zip(self.pieces, self.parts(), strict=True):
-            piece.data = self.master[place]
+        for piece in self.pieces:
+            piece.data = self.master[piece.place]
         self.reshard()
 
     def reshard(self) -> None:
@@ -191,8 +183,8 @@ class Unit:
 
     def show_gradients(self) -> None:
         """Make the pieces' gradients views of the summed shard."""
-        for piece, (_, place) in zip(self.pieces, self.parts(), strict=True):
-            piece.grad = self.grad_shard[place]
+        for piece in self.pieces:
+            piece.grad = self.grad_shard[piece.place]
 
 
 class ZeroStage1:
@@ -283,7 +275,6 @@ class ZeroStage2(ZeroStage1):
     def __init__(self, *arguments) -> None:
         super().__init__(*arguments)
         self.done = 0  # rounds of this step
-        self.kept: list[Unit] = []  # whose gradients are summed once a step, and full until then
         self.awaited = {unit: set(unit.parameters) for unit in self.units}
         for unit in self.units:
             for parameter in unit.parameters:
@@ -292,34 +283,27 @@ class ZeroStage2(ZeroStage1):
     def zero_grad(self) -> None:
         for unit in self.units:
             unit.clear_shard()
-        for unit in self.kept:
-            unit.begin_gradients()
         self.done = 0
-
-    def keep_gradients(self, units: Sequence[Unit]) -> None:
-        """Keep these units' gradients full between micro-batches, from now on, and sum them once a step."""
-        self.kept = [unit for unit in self.units if unit in self.kept or unit in units]
 
     def on_gradient(self, unit: Unit, parameter: Parameter) -> None:
         """Called by backward when a parameter's gradient is complete."""
-        if unit not in self.kept:
-            unit.collect(parameter)
+        self.collect(unit, parameter)
         self.awaited[unit].discard(parameter)
         if not self.awaited[unit]:
             self.complete(unit)
 
+    def collect(self, unit: Unit, parameter: Parameter) -> None:
+        unit.collect(parameter)
+
     def complete(self, unit: Unit) -> None:
         """All gradients of a unit are there."""
         self.awaited[unit] = set(unit.parameters)
-        if unit not in self.kept:
-            self.reduce(unit)
+        self.reduce(unit)
         self.done += unit is self.root
 
     def wait_for_gradients(self) -> None:
         while self.done < self.rounds:
             self.idle_round()
-        for unit in self.kept:
-            self.reduce(unit)
         self.sum_replicas()
 
     def idle_round(self) -> None:
@@ -335,12 +319,7 @@ class ZeroStage3(ZeroStage2):
         reshard_after_forward: reshard a unit after forward and gather it again for backward: less memory, 3 (N-1)/N M
             of traffic. Otherwise its parameters stay, and the traffic is 2 (N-1)/N M.
         prefetch: gather the next unit's parameters while the current one computes.
-
-    Attributes:
-        reshard_after_backward: False keeps a unit unsharded from its first forward in a step to the step's end.
     """
-
-    reshard_after_backward = True
 
     def __init__(
         self, model: Module, blocks: Sequence[Module], shards: ProcessGroup, replicas: ProcessGroup, rounds: int,
@@ -354,8 +333,8 @@ class ZeroStage3(ZeroStage2):
         self.next_backward = dict(pairwise(backwards))
         for unit in self.units:
             unit.keep_shard_alone()
-            unit.module.forward_pre_hook = partial(self.before_forward, unit)
-            unit.module.forward_hook = partial(self.after_forward, unit)
+            unit.module.register_forward_pre_hook(partial(self.before_forward, unit))
+            unit.module.register_forward_hook(partial(self.after_forward, unit))
 
     def before_forward(self, unit: Unit) -> None:
         self.unshard(unit, self.next_forward.get(unit))
@@ -370,14 +349,10 @@ class ZeroStage3(ZeroStage2):
 
     def complete(self, unit: Unit) -> None:
         super().complete(unit)
-        if self.reshard_after_backward:
-            unit.reshard()
+        self.after_backward(unit)
 
-    def wait_for_gradients(self) -> None:
-        super().wait_for_gradients()
-        if not self.reshard_after_backward:
-            for unit in self.units:
-                unit.reshard()
+    def after_backward(self, unit: Unit) -> None:
+        unit.reshard()
 
     def unshard(self, unit: Unit, following: Unit | None) -> None:
         """Return when a unit has its full parameters; with ``prefetch``, the next unit's all-gather is in flight."""
@@ -398,12 +373,12 @@ class ZeroStage3(ZeroStage2):
             self.gathering[unit] = flat, work
 
     def idle_round(self) -> None:
-        for unit in (self.root, *self.blocks):
+        """Make the calls of a micro-batch, in the same order."""
+        self.before_forward(self.root)
+        for unit in self.blocks:
             self.before_forward(unit)
-            if self.reshard_after_forward and unit is not self.root:
-                unit.reshard()
-        if self.reshard_after_forward:
-            self.root.reshard()
+            self.after_forward(unit, Tensor(0.0))
+        self.after_forward(self.root, Tensor(0.0))
         self.before_backward(self.root)
         for unit in self.blocks[::-1]:
             self.before_backward(unit)
@@ -428,42 +403,72 @@ class BeforeBackward(Function):
         return gradient, None
 
 
-OWN = {1: ZeroStage1, 2: ZeroStage2, 3: ZeroStage3}
-STAGES = {stage: overridable(own) for stage, own in OWN.items()}
+STAGES = {1: overridable(ZeroStage1), 2: overridable(ZeroStage2), 3: overridable(ZeroStage3)}
+
+
+# What a pipeline asks for. Several micro-batches are in flight on a rank there, so stages 2 and 3 would send a unit's
+# gradients, and stage 3 gather its parameters, once for each of them. Memory buys that traffic back: gradients are
+# summed once a step, and a unit stays unsharded from its first forward to the step's end. (Llama 3 shards optimizer
+# state and gradients, and does not reshard after forward.) A tied weight, which both ends of a pipeline have, must be
+# summed over these before it is sharded: its unit's gradients are always kept.
+
+
+class KeptGradients:
+    """What stages 2 and 3 do differently with units whose gradients are full until the step's end, and summed then."""
+
+    kept: Sequence[Unit] = ()
+
+    def zero_grad(self) -> None:
+        super().zero_grad()
+        for unit in self.kept:
+            unit.begin_gradients()
+
+    def collect(self, unit: Unit, parameter: Parameter) -> None:
+        if unit not in self.kept:  # otherwise it is in its place
+            super().collect(unit, parameter)
+
+    def reduce(self, unit: Unit) -> None:
+        if unit not in self.kept:
+            super().reduce(unit)
+
+    def sum_replicas(self) -> None:
+        for unit in self.kept:
+            super().reduce(unit)
+        super().sum_replicas()
+
+
+class KeepingStage2(KeptGradients, ZeroStage2):
+    """Stage 2, in which some units' gradients are summed once a step."""
+
+
+class KeepingStage3(KeptGradients, ZeroStage3):
+    """Stage 3, in which some units' gradients are summed once a step, and parameters may stay for all of it."""
+
+    reshard_after_backward = True
+
+    def after_backward(self, unit: Unit) -> None:
+        if self.reshard_after_backward:
+            super().after_backward(unit)
+
+    def wait_for_gradients(self) -> None:
+        super().wait_for_gradients()
+        for unit in self.units:
+            unit.reshard()
+
+
+KEEPING = {1: ZeroStage1, 2: KeepingStage2, 3: KeepingStage3}
 
 
 class ModulePart:
-    """Some of a module's parameters, with the module's hooks: what one of several owners sees of it.
+    """Some of a module's parameters: what one of two data axes, that of the experts or the other, sees of it."""
 
-    A hook that is set here is called after one that the module has already.
-
-    Args:
-        module: what runs.
-        holds: predicate: whether a parameter belongs to this part.
-    """
-
-    def __init__(self, module: Module, holds: Callable[[Parameter], bool]) -> None:
+    def __init__(self, module: Module, holds: Holds) -> None:
         self.module, self.holds = module, holds
+        self.register_forward_pre_hook = module.register_forward_pre_hook
+        self.register_forward_hook = module.register_forward_hook
 
     def parameters(self) -> list[Parameter]:
-        return [parameter for parameter in self.module.parameters() if self.holds(parameter)]
-
-    @property
-    def forward_pre_hook(self) -> Callable[[], None] | None:
-        return self.module.forward_pre_hook
-
-    @forward_pre_hook.setter
-    def forward_pre_hook(self, hook: Callable[[], None]) -> None:
-        self.module.register_forward_pre_hook(hook)
-
-    @property
-    def forward_hook(self) -> Callable[[Tensor], Tensor] | None:
-        return self.module.forward_hook
-
-    @forward_hook.setter
-    def forward_hook(self, hook: Callable[[Tensor], Tensor]) -> None:
-        earlier = self.module.forward_hook
-        self.module.forward_hook = lambda output: hook(output if earlier is None else earlier(output))
+        return list(filter(self.holds, self.module.parameters()))
 
 
 class Zero(Axis):
@@ -473,84 +478,67 @@ class Zero(Axis):
         group: the data-parallel ranks.
         stage: 1, 2 or 3.
         shard: how many ranks, next to each other, share one copy; groups of them are replicas (hybrid sharding).
-        rounds: how many micro-batches the rank with the most of them has in a step.
-        algorithm, reduce_dtype: as for ``ZeroStage1``.
+        arguments: further arguments of the stage, after ``rounds``.
         pipelined: whether a pipeline runs the model. Then all ranks have as many micro-batches, and these stages run,
             not their overrides.
         once: sum gradients once a step, and keep them full until then; of stages 2 and 3.
-        holds: predicate: whether a parameter belongs to this axis; None for all. With one, too, all ranks have as many
-            micro-batches, and these stages run.
-        options: further arguments of ``ZeroStage3``, for stage 3 only.
+        holds: predicate: whether a parameter belongs to this axis. With one, too, all ranks have as many micro-batches,
+            and these stages run; and sums over parameters cross an axis of their own.
     """
 
     splits_loss = True  # each rank has micro-batches of its own
 
     def __init__(
-        self, group: ProcessGroup, stage: int, shard: int, rounds: int, algorithm: str = "auto",
-        reduce_dtype=xp.float64, pipelined: bool = False, once: bool = False,
-        holds: Callable[[Parameter], bool] | None = None, *options,
+        self, group: ProcessGroup, stage: int, shard: int, arguments: tuple = (), pipelined: bool = False,
+        once: bool = False, holds: Holds = everything,
     ) -> None:  # fmt: skip
         mesh = init_device_mesh((group.size // shard, shard), mesh_dim_names=("replicate", "shard"), group=group)
-        super().__init__(group, mesh.get_group("shard"))
-        self.replicas = mesh.get_group("replicate")
-        self.stage, self.algorithm, self.pipelined, self.once, self.holds = stage, algorithm, pipelined, once, holds
-        self.arguments = 0 if pipelined or holds else rounds, algorithm, reduce_dtype, *options
+        self.shards, self.replicas = mesh.get_group("shard"), mesh.get_group("replicate")
+        super().__init__(group, self.shards if holds is everything else None)
+        self.stage, self.arguments, self.pipelined, self.once, self.holds = stage, arguments, pipelined, once, holds
+        self.even = pipelined or holds is not everything  # no rank waits for one that has more micro-batches
 
     def apply(self, model: Module) -> Module:
         """Move the parameters into flat units: the blocks, each by itself, and what is left."""
-        stages = OWN if self.pipelined or self.once or self.holds else STAGES
-        root, blocks = (model, model.blocks) if self.holds is None else self.parts(model)
-        self.zero = stages[self.stage](root, blocks, self.shard_group, self.replicas, *self.arguments)
-        if self.once:
-            self.zero.keep_gradients(self.zero.units)
+        root, blocks = model, model.blocks
+        if self.holds is not everything:
+            root, *parts = [ModulePart(module, self.holds) for module in (model, *blocks)]
+            blocks = [part for part in parts if part.parameters()]
+        stages, rounds = KEEPING if self.even or self.once else STAGES, 0 if self.even else self.rounds
+        self.zero = stages[self.stage](root, blocks, self.shards, self.replicas, rounds, *self.arguments)
+        if isinstance(self.zero, KeptGradients):
+            self.zero.kept = [
+                unit for unit in self.zero.units if self.once or any(one.summed_late for one in unit.parameters)
+            ]
         if self.pipelined and self.stage == 3:
             self.zero.reshard_after_backward = self.zero.reshard_after_forward
         return model
 
-    def parts(self, model: Module) -> tuple[Module, list[Module]]:
-        """The model and its blocks, each with the parameters that this axis holds."""
-        blocks = [ModulePart(block, self.holds) for block in model.blocks]
-        return ModulePart(model, self.holds), [block for block in blocks if block.parameters()]
-
-    def hold_back(self, parameters: Sequence[Parameter]) -> None:
-        if self.stage > 1:  # stage 1 keeps all gradients
-            kept = [unit for unit in self.zero.units if set(unit.parameters) & set(parameters)]
-            self.zero.keep_gradients(kept)
-
     def trained(self, parameters: list[Parameter]) -> list[Parameter]:
-        return self.zero.trained
+        return [parameter for parameter in parameters if not self.holds(parameter)] + self.zero.trained
+
+    def regions(self, regions: dict[str, Region], trained: bool = True) -> dict[str, Region]:
+        """Pieces are flat: each is the stretch of its parameter that is in this rank's shard.
+
+        Stages 1 and 2 gather parameters after each step. Stage 3 has none until it needs them.
+        """
+        if not trained and self.stage < 3:
+            return regions
+        here = {parameter.name for unit in self.zero.units for parameter in unit.parameters}
+        others = {name: region for name, region in regions.items() if name not in here}
+        pieces = self.zero.trained if trained else ()
+        return others | {piece.name: regions[piece.name].stretch(*piece.stretch) for piece in pieces}
 
     def zero_grad(self) -> None:
+        if not self.even:
+            self.zero.rounds = self.rounds
         self.zero.zero_grad()
 
     def no_sync(self) -> AbstractContextManager:
         return self.zero.no_sync()
-
-    def set_rounds(self, rounds: int) -> None:
-        if self.zero.rounds:  # otherwise all ranks have as many micro-batches, and none waits for more
-            self.zero.rounds = rounds
 
     def sync_gradients(self) -> None:
         self.zero.wait_for_gradients()
 
     def sync_params(self) -> None:
         self.zero.sync_params()
-
-    def full_state(self, arrays: dict) -> dict:
-        found = {}
-        for unit in self.zero.units:
-            shard = xp.zeros(unit.shard_size, unit.master.dtype)
-            for parameter, place in unit.parts():
-                shard[place] = arrays[parameter.name]
-            flat = xp.empty(unit.padded_size, shard.dtype)
-            all_gather_into_tensor(flat, shard, self.shard_group, algorithm=self.algorithm)
-            found |= {parameter.name: view for parameter, view in zip(unit.parameters, unit.views(flat), strict=True)}
-        return found
-
-    def regions(self, regions: dict[str, Region]) -> dict[str, Region]:
-        """Pieces are flat: each is the stretch of its parameter that is in this rank's shard."""
-        return {name: regions[name].stretch(*place) for unit in self.zero.units for name, place in unit.stretches()}
-
-    def model_regions(self, regions: dict[str, Region]) -> dict[str, Region]:
-        """Stages 1 and 2 gather parameters after each step. Stage 3 has none until it needs them."""
-        return {} if self.stage == 3 else regions

@@ -7,13 +7,12 @@ real system adds: how many samples a micro-batch has, and which attention kernel
 from dataclasses import dataclass, replace
 from math import prod
 
-from minidist.nn.recompute import MODES
-from minidist.parallel.context import KINDS, parts_of
-from minidist.parallel.tools.schedules import SCHEDULES
+from minidist.parallel.context import parts_of
 from minidist.plan.cluster.efficiency import ATTENTION
 from minidist.plan.cluster.toml_tables import choose
 from minidist.plan.models import ModelShape
 from minidist.train.notation import read_settings, write_settings
+from minidist.train.rules import check, of_shape
 
 AXES = ("tp", "cp", "dp", "pp")  # from the ranks that are next to each other to those farthest apart
 
@@ -60,39 +59,9 @@ class PlannedLayout:
                 raise ValueError(f"{key}={getattr(self, key)}: must be at least 1")
         if self.virtual > 1 and self.schedule == "1f1b":
             object.__setattr__(self, "schedule", "interleaved")  # the only one that has several stages on a rank
-        choices = {
-            "sp": (0, 1),
-            "zero": (0, 1, 2, 3),
-            "reshard_after_forward": (0, 1),
-            "cp_kind": KINDS,
-            "schedule": tuple(SCHEDULES),
-            "grad_sync": ("micro_batch", "step"),
-            "recompute": MODES,
-            "attention": ("", *ATTENTION),
-        }
-        for key, known in choices.items():
-            value = getattr(self, key)
-            if value not in known:
-                if isinstance(value, str):
-                    raise ValueError(f"{key}={value}: {choose(value, filter(None, known))}")
-                raise ValueError(f"{key}={value}: choose from {', '.join(map(str, known))}")
-        if self.sp and self.tp == 1:
-            raise ValueError("sp=1 splits the sequence over tensor-parallel ranks, and tp=1 has none")
-        if self.zero and self.replicas == 1:
-            raise ValueError(
-                f"zero={self.zero} shards over data-parallel and context-parallel ranks, and there are none"
-            )
-        if self.shard and (not self.zero or self.shard < 0 or self.replicas % self.shard):
-            raise ValueError(f"shard={self.shard} needs ZeRO and must divide dp x cp = {self.replicas}")
-        if self.dp % self.ep:
-            raise ValueError(f"ep={self.ep} does not divide dp={self.dp}: {nearest(self.ep, divisors(self.dp))}")
-        if self.pp == 1 and (self.virtual > 1 or self.schedule != "1f1b"):
-            raise ValueError(
-                f"virtual={self.virtual},schedule={self.schedule} is for a pipeline, and pp=1 is none: "
-                "set pp to 2 or more"
-            )
-        if self.virtual > 1 and self.schedule != "interleaved":
-            raise ValueError(f"virtual={self.virtual} needs schedule=interleaved, not {self.schedule}")
+        if self.attention not in ("", *ATTENTION):
+            raise ValueError(f"attention={self.attention}: {choose(self.attention, ATTENTION)}")
+        check(of_shape(self))
 
     @property
     def replicas(self) -> int:

@@ -12,6 +12,21 @@ from minidist.plan.step.collectives import Sent
 from minidist.plan.time import StepCosts, StepTime
 
 
+def training_flops(model: ModelShape, convention: str, count: str, recompute: str = "none") -> float:
+    """FLOPs of one token in forward and backward, as authors count them.
+
+    Args:
+        convention: "full" or "causal". count: "model", or "hardware" with what ``recompute`` computes again: all
+            products but the head's ("full"), or those of scores and values ("selective").
+    """
+    scores = model.scores_flops
+    products = model.forward_flops - scores
+    if convention == "causal":
+        scores /= 2
+    again = {"none": 0.0, "selective": scores, "full": products + scores - model.head_flops}[recompute]
+    return 3 * (products + scores) + (again if count == "hardware" else 0.0)
+
+
 @dataclass(frozen=True)
 class PlannedRun:
     """What a layout costs on a cluster.
@@ -39,60 +54,46 @@ class PlannedRun:
         return self.time.total
 
     @property
-    def all_pairs_flops(self) -> float:
-        """FLOPs of a step, forward and twice as many in backward, pairs that the causal mask hides among them."""
-        return 3 * self.tokens * self.model.forward_flops
+    def convention(self) -> str:
+        """Which pairs of tokens count in MFU: those that the attention kernel computes.
 
-    @property
-    def causal_flops(self) -> float:
-        """FLOPs without the pairs that the mask hides, which are half of them."""
-        return self.all_pairs_flops - 3 * self.tokens * self.model.scores_flops / 2
-
-    @property
-    def model_flops(self) -> float:
-        """Those that count in MFU: of the pairs of tokens that the attention kernel computes.
-
-        So all pairs for standard attention, as PaLM and Megatron-LM count, and half of them for flash attention, as
-        Llama 3 does. Authors differ; both counts are here.
+        So all pairs for standard attention, as PaLM and Megatron-LM count, and for flash attention the half that the
+        causal mask leaves, as Llama 3 does. Authors differ; both counts are here.
         """
-        return self.causal_flops if self.layout.attention == "flash" else self.all_pairs_flops
-
-    @property
-    def recomputed_flops(self) -> float:
-        """FLOPs of what backward computes again."""
-        if self.layout.recompute == "full":
-            return self.model_flops / 3 - self.tokens * self.model.head_flops
-        if self.layout.recompute == "selective" and self.layout.attention == "standard":
-            return self.tokens * self.model.scores_flops
-        return 0.0
+        return "causal" if self.layout.attention == "flash" else "full"
 
     @property
     def peak_flops(self) -> float:
         """FLOP/s of all GPUs."""
         return self.cluster.world_size * peak_flops(self.cluster.accelerator, self.precision)
 
+    def utilization(self, convention: str, count: str = "model") -> float:
+        """Share of the peak that a step's FLOPs reach, counted as ``training_flops`` does."""
+        again = self.layout.recompute
+        if again == "selective" and self.layout.attention == "flash":
+            again = "none"  # flash attention has nothing that this would compute again
+        flops = self.tokens * training_flops(self.model, convention, count, again)
+        return flops / (self.step_seconds * self.peak_flops)
+
     @property
     def mfu(self) -> float:
-        """Model FLOPs utilization (Chowdhery et al., 2022, appendix B). See ``model_flops`` for what counts."""
-        return self._utilization(self.model_flops)
-
-    def _utilization(self, flops: float) -> float:
-        return flops / (self.step_seconds * self.peak_flops)
+        """Model FLOPs utilization (Chowdhery et al., 2022, appendix B). See ``convention`` for what counts."""
+        return self.utilization(self.convention)
 
     @property
     def hfu(self) -> float:
         """Hardware FLOPs utilization: with what is computed again."""
-        return self._utilization(self.model_flops + self.recomputed_flops)
+        return self.utilization(self.convention, "hardware")
 
     @property
     def mfu_all_pairs(self) -> float:
         """MFU where scores that the causal mask hides count too."""
-        return self._utilization(self.all_pairs_flops)
+        return self.utilization("full")
 
     @property
     def mfu_causal(self) -> float:
         """MFU where they do not."""
-        return self._utilization(self.causal_flops)
+        return self.utilization("causal")
 
     @property
     def tokens_per_second(self) -> float:

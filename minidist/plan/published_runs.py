@@ -15,7 +15,7 @@ from minidist.plan.cluster.toml_tables import choose, from_table, read_toml
 from minidist.plan.layout import PlannedLayout
 from minidist.plan.memory import NUMERICS
 from minidist.plan.models import ModelShape, model_of
-from minidist.plan.planned_run import PlannedRun, plan_run
+from minidist.plan.planned_run import PlannedRun, plan_run, training_flops
 from minidist.plan.time import StepCosts
 
 DATA = Path(__file__).with_suffix(".toml")
@@ -86,21 +86,6 @@ def published_runs() -> tuple[PublishedRun, ...]:
     """The runs of published_runs.toml, in its order."""
     tables = read_toml(DATA)["run"]
     return tuple(from_table(PublishedRun, table, f"{DATA}: [[run]] {i}") for i, table in enumerate(tables, 1))
-
-
-def training_flops(model: ModelShape, convention: str, count: str, recompute: str = "none") -> float:
-    """FLOPs of one token in forward and backward, as authors count them.
-
-    Args:
-        convention: "full" or "causal". count: "model", or "hardware" with what ``recompute`` computes again: all
-            products but the head's ("full"), or those of scores and values ("selective").
-    """
-    scores = model.scores_flops
-    products = model.forward_flops - scores
-    if convention == "causal":
-        scores /= 2
-    again = {"none": 0.0, "selective": scores, "full": products + scores - model.head_flops}[recompute]
-    return 3 * (products + scores) + (again if count == "hardware" else 0.0)
 
 
 FAMILIES = {  # of systems, by what they do with parameters
@@ -183,10 +168,8 @@ def published_seconds(run: PublishedRun, planned: PlannedRun) -> float | None:
 
 
 def _flops(run: PublishedRun, planned: PlannedRun, count: str) -> float:
-    """FLOPs of a step, as the run's authors count; where that is unknown, as ``PlannedRun.model_flops`` does."""
-    convention = run.flops_convention
-    if convention == "unknown":
-        convention = "causal" if planned.layout.attention == "flash" else "full"
+    """FLOPs of a step, as the run's authors count; where that is unknown, as ``PlannedRun.mfu`` does."""
+    convention = planned.convention if run.flops_convention == "unknown" else run.flops_convention
     return planned.tokens * training_flops(planned.model, convention, count, planned.layout.recompute)
 
 

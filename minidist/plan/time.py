@@ -101,8 +101,8 @@ class StepCosts:
     def part(self, layout: PlannedLayout) -> Part:
         """What a rank computes of a micro-batch."""
         pairs = 0.5
-        if layout.cp_kind == "ring" and layout.cp > 1:  # each step of the ring waits for the last rank
-            pairs = (layout.cp + 1) / (2 * layout.cp)
+        if layout.cp_kind == "ring":  # each step waits for the slowest rank: half a block in the first, then whole ones
+            pairs = 1 - 1 / (2 * layout.cp)
         tokens = layout.micro_batch * self.model.context / layout.cp
         return Part(tokens, layout.tp, layout.tp if layout.sp else 1, layout.ep, layout.attention, pairs)
 

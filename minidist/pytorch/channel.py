@@ -1,6 +1,7 @@
 """A rank's end of one torch group: minidist's groups on shared memory, and a limit on every wait."""
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,8 +11,8 @@ from minidist.comm.failures import Aborted
 from minidist.comm.runtime.deadlock import awaited_ranks
 from minidist.comm.transports.shared_memory import Segment, SharedMemoryTransport
 from minidist.comm.transports.transport import FINISHED, Status
-from minidist.pytorch.watchdog import Watchdog
 
+LOOK_SECONDS = 0.1
 LEAVE_SECONDS = 5.0  # for the background thread to notice that the group has ended
 
 
@@ -128,3 +129,40 @@ def _doing(status: Status) -> str:
     if awaited := awaited_ranks(status):
         return f"waits for rank {', '.join(map(str, sorted(awaited)))}"
     return "waits for nobody: it computes, or it is gone"
+
+
+class Watchdog:
+    """A thread that looks for waits beyond their limits, as that of torch's NCCL backend.
+
+    Under ``minidist.launch`` the parent sees when a rank dies or the ranks are deadlocked. Here nobody sees all ranks.
+    The thread calls ``on_expiry`` with what waited and its limit, for the first such wait only.
+    """
+
+    def __init__(self, on_expiry: Callable[[str, float], None]) -> None:
+        self._on_expiry = on_expiry
+        self._waits: dict[object, tuple[float, str, float]] = {}  # token -> when it expires, what waits, its limit
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
+        self._thread.start()
+
+    @contextmanager
+    def limit(self, call: str, seconds: float) -> Iterator[None]:
+        """Context manager around a wait in ``call``, for ``seconds`` at most."""
+        token = object()
+        self._waits[token] = (time.monotonic() + seconds, call, seconds)
+        try:
+            yield
+        finally:
+            del self._waits[token]
+
+    def _watch(self) -> None:
+        while not self._closed.wait(LOOK_SECONDS):
+            now = time.monotonic()
+            for expires, call, seconds in list(self._waits.values()):
+                if now > expires:
+                    self._on_expiry(call, seconds)
+                    return
+
+    def close(self) -> None:
+        self._closed.set()
+        self._thread.join()

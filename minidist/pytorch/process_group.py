@@ -21,14 +21,6 @@ from minidist.pytorch.channel import Channel
 from minidist.pytorch.tensors import raw, view
 from minidist.pytorch.work import CollectiveWork, MessageWork
 
-OPS = {
-    dist.ReduceOp.SUM: comm.ReduceOp.SUM,
-    dist.ReduceOp.AVG: comm.ReduceOp.AVG,
-    dist.ReduceOp.PRODUCT: comm.ReduceOp.PRODUCT,
-    dist.ReduceOp.MIN: comm.ReduceOp.MIN,
-    dist.ReduceOp.MAX: comm.ReduceOp.MAX,
-}
-
 Tensors = list[torch.Tensor]
 
 
@@ -43,17 +35,11 @@ class ProcessGroup(dist.ProcessGroup):
         group = channel.group
         super().__init__(group.rank, group.size)
         self._channel, self._rank, self._size = channel, group.rank, group.size
-        self._name = self._description = ""
-        self._all_reduce = self._chosen(comm.all_reduce, algorithm)
-        self._reduce = self._chosen(comm.reduce, algorithm)
-        self._broadcast = self._chosen(comm.broadcast, algorithm)
-        self._all_gather = self._chosen(comm.all_gather_into_tensor, algorithm)
-        self._reduce_scatter = self._chosen(comm.reduce_scatter_tensor, algorithm)
-        self._all_to_all = self._chosen(comm.all_to_all_single, algorithm)
+        self._algorithm, self._name, self._description = algorithm, "", ""
 
-    def _chosen(self, collective: Callable, algorithm: str) -> Callable:
-        has_it = algorithm in COLLECTIVES[collective.__name__].algorithms
-        return partial(collective, group=self._channel.group, algorithm=algorithm if has_it else "auto")
+    def _run(self, collective: Callable, *arguments) -> None:
+        has_it = self._algorithm in COLLECTIVES[collective.__name__].algorithms
+        collective(*arguments, group=self._channel.group, algorithm=self._algorithm if has_it else "auto")
 
     def _start(self, call: str, body: Callable[[], None], tensors: Tensors) -> dist.Work:
         return CollectiveWork(self._channel, call, body, tensors)
@@ -66,7 +52,7 @@ class ProcessGroup(dist.ProcessGroup):
 
         def body() -> None:
             for array in arrays:
-                self._all_reduce(array, op)
+                self._run(comm.all_reduce, array, op)
 
         return self._start("all_reduce", body, tensors)
 
@@ -77,7 +63,7 @@ class ProcessGroup(dist.ProcessGroup):
 
         def body() -> None:
             for array in arrays:
-                self._broadcast(array, root)
+                self._run(comm.broadcast, array, root)
 
         return self._start("broadcast", body, tensors)
 
@@ -89,7 +75,8 @@ class ProcessGroup(dist.ProcessGroup):
     def all_gather_single(self, output: torch.Tensor, input: torch.Tensor, opts=None) -> dist.Work:
         whole, part = raw(output, "all_gather_into_tensor"), raw(input, "all_gather_into_tensor")
         _check_parts(whole, part, self._size, "all_gather_into_tensor", "output", "input")
-        return self._start("all_gather_into_tensor", lambda: self._all_gather(whole, part), [output])
+        body = partial(self._run, comm.all_gather_into_tensor, whole, part)
+        return self._start("all_gather_into_tensor", body, [output])
 
     _allgather_base = all_gather_single
 
@@ -100,13 +87,13 @@ class ProcessGroup(dist.ProcessGroup):
 
         def body() -> None:
             whole = np.empty((self._size, part.size), part.dtype)
-            self._all_gather(whole, part)
+            self._run(comm.all_gather_into_tensor, whole, part)
             _copy(whole, arrays)
 
         return self._start("all_gather", body, outputs)
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts=None) -> dist.Work:
-        return self._last([self.all_gather_single(*pair) for pair in zip(outputs, inputs, strict=True)])
+        return [self.all_gather_single(*pair) for pair in zip(outputs, inputs, strict=True)][-1]  # the last one to end
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -114,8 +101,7 @@ class ProcessGroup(dist.ProcessGroup):
         (input,), root = inputs, self._root(opts, "gather")
         outputs = output_lists[0] if self._rank == root else None
         part, arrays = _and_list(input, outputs, self._size, "gather")
-        body = partial(comm.gather, part, arrays, root, self._channel.group)
-        return self._start("gather", body, outputs or [])
+        return self._start("gather", partial(self._run, comm.gather, part, arrays, root), outputs or [])
 
     # A whole becomes parts
 
@@ -123,7 +109,8 @@ class ProcessGroup(dist.ProcessGroup):
         op = _op(opts)
         part, whole = (_reducible(tensor, op, "reduce_scatter_tensor") for tensor in (output, input))
         _check_parts(whole, part, self._size, "reduce_scatter_tensor", "input", "output")
-        return self._start("reduce_scatter_tensor", lambda: self._reduce_scatter(part, whole, op), [output])
+        body = partial(self._run, comm.reduce_scatter_tensor, part, whole, op)
+        return self._start("reduce_scatter_tensor", body, [output])
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -135,26 +122,25 @@ class ProcessGroup(dist.ProcessGroup):
 
         def body() -> None:
             whole = np.concatenate([array.reshape(-1) for array in arrays])
-            self._reduce_scatter(part, whole, op)
+            self._run(comm.reduce_scatter_tensor, part, whole, op)
 
         return self._start("reduce_scatter", body, outputs)
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts=None) -> dist.Work:
-        return self._last([self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)])
+        return [self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)][-1]
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def reduce(self, tensors: Tensors, opts) -> dist.Work:
         (tensor,), op, root = tensors, _op(opts), self._root(opts, "reduce")
         array = _reducible(tensor, op, "reduce")
-        return self._start("reduce", lambda: self._reduce(array, root, op), tensors)
+        return self._start("reduce", partial(self._run, comm.reduce, array, root, op), tensors)
 
     def scatter(self, outputs: Tensors, input_lists: list[Tensors], opts) -> dist.Work:
         (output,), root = outputs, self._root(opts, "scatter")
         inputs = input_lists[0] if self._rank == root else None
         part, arrays = _and_list(output, inputs, self._size, "scatter")
-        body = partial(comm.scatter, part, arrays, root, self._channel.group)
-        return self._start("scatter", body, outputs)
+        return self._start("scatter", partial(self._run, comm.scatter, part, arrays, root), outputs)
 
     # Every rank has something for every other
 
@@ -165,7 +151,7 @@ class ProcessGroup(dist.ProcessGroup):
         # torch passes empty lists for equal parts, and some ranks may pass sizes that others leave out
         incoming, incoming_sizes = self._rows(incoming, len(output), output_sizes)
         outgoing, outgoing_sizes = self._rows(outgoing, len(input), input_sizes)
-        body = partial(self._all_to_all, incoming, outgoing, incoming_sizes, outgoing_sizes)
+        body = partial(self._run, comm.all_to_all_single, incoming, outgoing, incoming_sizes, outgoing_sizes)
         return self._start("all_to_all_single", body, [output])
 
     alltoall_base = all_to_all_single
@@ -176,7 +162,8 @@ class ProcessGroup(dist.ProcessGroup):
         def body() -> None:
             sizes = [[array.size for array in arrays] for arrays in (incoming, outgoing)]
             arrived = np.empty(sum(sizes[0]), incoming[0].dtype)
-            self._all_to_all(arrived, np.concatenate([array.reshape(-1) for array in outgoing]), *sizes)
+            whole = np.concatenate([array.reshape(-1) for array in outgoing])
+            self._run(comm.all_to_all_single, arrived, whole, *sizes)
             _copy(np.split(arrived, np.cumsum(sizes[0])[:-1]), incoming)
 
         return self._start("all_to_all", body, outputs)
@@ -243,23 +230,15 @@ class ProcessGroup(dist.ProcessGroup):
             raise ValueError(f"{call}: there is no rank {opts.rootRank} in a group of {self._size}")
         return opts.rootRank
 
-    def _last(self, works: list[dist.Work]) -> dist.Work:
-        """The work of several calls: they run in order, so it is that of the last."""
-        return works[-1]
-
 
 def _op(opts) -> comm.ReduceOp:
     """minidist's operation for the one in torch's options; SUM where there are none."""
-    wanted = dist.ReduceOp.SUM if opts is None else opts.reduceOp
-    for theirs, ours in OPS.items():
-        if wanted == theirs:
-            return ours
-    names = ", ".join(op.name for op in OPS.values())
-    raise NotImplementedError(f"minidist reduces with {names}, but got {_op_name(wanted)}; use one of them")
-
-
-def _op_name(op) -> str:
-    return str(getattr(op, "op", op)).rpartition(".")[2]
+    op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+    name = str(getattr(op, "op", op)).rpartition(".")[2]  # both libraries have one name for an operation
+    known = comm.ReduceOp.__members__
+    if name not in known:
+        raise NotImplementedError(f"minidist reduces with {', '.join(known)}, but got {name}; use one of them")
+    return known[name]
 
 
 def _reducible(tensor: torch.Tensor, op: comm.ReduceOp, call: str) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Tells torch of the backend, and whose collectives it runs."""
+"""Tells torch of the backend and whose collectives it runs, and lets the ranks of a group find each other."""
 
 import os
 import sys
@@ -9,10 +9,11 @@ import torch.distributed as dist
 from minidist import overrides
 from minidist.comm.collectives import COLLECTIVES
 from minidist.comm.failures import add_plumbing
+from minidist.comm.runtime.sweep import sweep
+from minidist.comm.transports.shared_memory import MAX_RANKS, Segment
 from minidist.comm.work import SWITCH_SECONDS
 from minidist.course.learner.implementations import implementations_of, install
 from minidist.pytorch.channel import Channel
-from minidist.pytorch.meeting import meet
 from minidist.pytorch.process_group import ProcessGroup
 
 add_plumbing(os.path.dirname(os.path.abspath(__file__)))
@@ -58,3 +59,46 @@ def register(algorithm: str = "auto", impl: str | None = None) -> list[str]:
 def _moves_arrays(function: str) -> bool:
     """Whether an overridable function is one of minidist.comm: torch does the rest of the training itself."""
     return overrides.OVERRIDABLE[function].__module__.startswith("minidist.comm.")
+
+
+def meet(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Segment:
+    """The shared memory of the group's ranks, which find each other through torch's store, a table that all can read.
+
+    Processes that torchrun started have no parent that hands them its name, so rank 0 creates it and writes its name
+    into the store. It has no name any longer once rank 0 returns, so it never outlives them.
+
+    Args:
+        store: store of this group alone; torch gives each group a prefix of its own.
+
+    Raises:
+        ValueError: for more ranks than the shared memory serves. DistStoreError: if a rank does not come in time.
+    """
+    if size > MAX_RANKS:
+        raise ValueError(f"a minidist group has at most {MAX_RANKS} ranks, but this one has {size}")
+    if rank > 0:
+        name = _wait_for(store, "segment", timeout)
+        try:
+            segment = Segment(size, name=name)
+        except FileNotFoundError:
+            raise RuntimeError(
+                f"the shared memory {name} of rank 0 is not on this machine. The ranks of a minidist group are "
+                "processes of one machine that share /dev/shm: across machines use another backend, such as gloo"
+            ) from None
+        segment.disown()
+        if store.add("attached", 1) == size - 1:
+            store.set("all attached", "")
+        return segment
+    sweep()
+    segment = Segment(size)
+    try:
+        store.set("segment", segment.name)
+        if size > 1:
+            _wait_for(store, "all attached", timeout)
+    finally:
+        segment.unlink()
+    return segment
+
+
+def _wait_for(store: dist.Store, key: str, timeout: timedelta) -> str:
+    store.wait([key], timeout)
+    return store.get(key).decode()

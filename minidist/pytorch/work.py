@@ -17,11 +17,7 @@ NO_TIMEOUT = timedelta(0)  # torch's own value for: that of the group
 
 
 class CollectiveWork(dist.Work):
-    """A collective in flight in the background.
-
-    Args:
-        body: the collective. It writes its results into ``tensors``, which the future yields.
-    """
+    """A collective in flight in the background: ``body`` writes into ``tensors``, which the future yields."""
 
     def __init__(self, channel: Channel, call: str, body: Callable[[], None], tensors: list[torch.Tensor]) -> None:
         super().__init__()

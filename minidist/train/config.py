@@ -10,18 +10,25 @@ interrupted anywhere.
 from bisect import bisect_right
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from math import frexp, isfinite
+from math import frexp
 
-from minidist.nn.config import MoEConfig
-from minidist.nn.gpt import GPTConfig
+from minidist.nn.config import (
+    Experts,
+    GPTConfig,
+    ModelSizes,
+    MoEConfig,
+    Routing,
+    check_one_of,
+    check_real,
+    check_whole,
+)
 from minidist.nn.precision.policy import POLICIES
 from minidist.parallel.pipeline import spread
 from minidist.train.layout import Layout
-from minidist.train.notation import LARGEST, whole_number
+from minidist.train.notation import whole_number
 from minidist.train.rules import check, of_loosened_run, of_run
 
 OPTIMIZERS = ("adamw", "lamb", "sgd")
-MOE = tuple(field.name for field in fields(MoEConfig))  # the settings of experts
 
 
 @dataclass(frozen=True)
@@ -63,10 +70,7 @@ def _stages(ramp: Ramp) -> tuple[tuple[int, int], ...]:
 
 
 def read_ramp(text: str, full: int, micro_batch: int) -> Ramp:
-    """The ramp written START,INCREMENT,SAMPLES.
-
-    Args:
-        full: samples of a step at its end. micro_batch: samples that all sizes must be multiples of.
+    """The ramp written START,INCREMENT,SAMPLES, up to ``full`` samples a step, by multiples of ``micro_batch``.
 
     Raises:
         ValueError: for what cannot be, with the nearest numbers that can.
@@ -95,17 +99,9 @@ def read_ramp(text: str, full: int, micro_batch: int) -> Ramp:
 
 
 @dataclass(frozen=True)
-class TrainConfig:
-    """The settings of a run.
+class Optimization:
+    """The steps."""
 
-    Raises:
-        ValueError: for sizes that do not fit together.
-    """
-
-    layers: int = 2
-    heads: int = 4
-    width: int = 64
-    context: int = 64  # tokens
     global_batch: int = 48  # samples in a step, over all ranks
     micro_batch: int = 2  # samples per forward and backward pass: the grain that no layout cuts
     rampup_batch_size: str = ""  # START,INCREMENT,SAMPLES, where it is smaller at first: see Ramp
@@ -115,24 +111,12 @@ class TrainConfig:
     warmup: int = 10  # steps
     clip: float = 1.0  # greatest global gradient norm
     weight_decay: float = 0.1
-    dropout: float = 0.0
-    attention: str = "plain"  # how it is computed: see nn/attention/
-    attention_tile: int = 128  # tokens in a tile of tiled attention
-    softmax: str = "exact"  # how tiles are merged
-    sequence_chunks: int = 1  # parts of the context, each computed by itself: the grain that context parallelism needs
-    experts: int = 0  # in each mixture; 0 for a dense model. What follows is about mixtures: see nn/config.py
-    top_k: int = 2
-    expert_hidden: int = 0
-    shared_expert: int = 0
-    moe_every: int = 1
-    gate: str = "softmax"
-    capacity: float | None = None
-    aux_loss: float = 0.0
-    aux_scope: str = "micro_batch"
-    z_loss: float = 0.0
-    bias_rate: float = 0.001
-    expert_nodes: int = 1
-    route_nodes: int = 0
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Seed, precision, text and array library."""
+
     seed: int = 0
     precision: str = "fp32"  # of parameters and activations in the model: see nn/precision/policy.py
     loss_scale: float = 0.0  # fixed, for fp16; 0 to have it found
@@ -140,34 +124,31 @@ class TrainConfig:
     text: str | None = None  # a file to train on; None for Python's own documentation
     backend: str = "numpy"
 
+
+@dataclass(frozen=True)
+class TrainConfig(Numbers, Routing, Experts, Optimization, ModelSizes):
+    """The settings of a run. (Of a dataclass' bases the last one's fields come first.)
+
+    Raises:
+        ValueError: for sizes that do not fit together.
+    """
+
     def __post_init__(self) -> None:
         self.model  # noqa: B018  checks the sizes of the model
-        for name in ("global_batch", "micro_batch", "steps", "warmup", "seed"):
-            if not isinstance(getattr(self, name), int):
-                raise ValueError(f"{name} must be a whole number, but is {getattr(self, name)!r}")
-            if getattr(self, name) > LARGEST:
-                raise ValueError(f"{name} must be below 2^63")
-        for name in ("global_batch", "micro_batch", "steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, but is {getattr(self, name)}")
-        for name in ("lr", "weight_decay"):
-            if not isfinite(getattr(self, name)):
-                raise ValueError(f"{name} must be a finite number, but is {getattr(self, name)}")
-        for name in ("warmup", "weight_decay", "seed"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must not be negative, but is {getattr(self, name)}")
+        check_whole(self, 1, "global_batch", "micro_batch", "steps")
+        check_whole(self, 0, "warmup", "seed")
+        check_real(self, 0, "lr", "weight_decay")
         for name in ("lr", "clip"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be larger than 0, but is {getattr(self, name)}")
-        if self.optimizer not in OPTIMIZERS:
-            raise ValueError(f"optimizer must be one of {', '.join(OPTIMIZERS)}, but is {self.optimizer}")
+                raise ValueError(f"{name} must be larger than 0, not {getattr(self, name)}")
+        check_one_of(self, "optimizer", OPTIMIZERS)
+        check_one_of(self, "precision", POLICIES)
+        check_one_of(self, "reduce_dtype", ("float32", "float64"))
         if self.global_batch % self.micro_batch:
             raise ValueError(
                 f"global_batch {self.global_batch} must be a multiple of micro_batch {self.micro_batch}: "
                 "a step consists of whole micro-batches"
             )
-        if self.precision not in POLICIES:
-            raise ValueError(f"precision must be one of {', '.join(POLICIES)}, but is {self.precision}")
         self.ramp  # noqa: B018  checks it
         if self.loss_scale and self.precision != "fp16":
             raise ValueError(f"loss_scale {self.loss_scale:g} is for precision fp16; {self.precision} needs none")
@@ -176,23 +157,10 @@ class TrainConfig:
             raise ValueError(
                 f"loss_scale must be a power of two from 2^-24 to 2^64, or 0 to have it found: not {self.loss_scale:g}"
             )
-        if self.reduce_dtype not in ("float32", "float64"):
-            raise ValueError(f"reduce_dtype must be float32 or float64, but is {self.reduce_dtype}")
 
     @property
     def model(self) -> GPTConfig:
-        return GPTConfig(
-            layers=self.layers,
-            heads=self.heads,
-            width=self.width,
-            context=self.context,
-            dropout=self.dropout,
-            attention=self.attention,
-            attention_tile=self.attention_tile,
-            softmax=self.softmax,
-            sequence_chunks=self.sequence_chunks,
-            moe=self.moe,
-        )
+        return GPTConfig(**{field.name: getattr(self, field.name) for field in fields(ModelSizes)}, moe=self.moe)
 
     @property
     def moe(self) -> MoEConfig | None:
@@ -201,16 +169,17 @@ class TrainConfig:
         Raises:
             ValueError: for a setting of experts in a model without any.
         """
+        settings = {field.name: getattr(self, field.name) for field in fields(MoEConfig)}
         if self.experts:
-            return MoEConfig(**{name: getattr(self, name) for name in MOE})
-        for name in MOE:
-            if getattr(self, name) != getattr(TrainConfig, name):
+            return MoEConfig(**settings)
+        for name, value in settings.items():
+            if value != getattr(TrainConfig, name):
                 raise ValueError(f"{name} is about experts, and there are none: set experts to 2 or more")
         return None
 
     def without_experts(self) -> "TrainConfig":
         """Return the settings of a dense model's run."""
-        return replace(self, **{field: getattr(TrainConfig, field) for field in MOE})
+        return replace(self, **{field.name: field.default for field in fields(MoEConfig)})
 
     @property
     def micro_batches(self) -> int:
@@ -224,9 +193,8 @@ class TrainConfig:
         Raises:
             ValueError: for a ramp that cannot be.
         """
-        return (
-            read_ramp(self.rampup_batch_size, self.global_batch, self.micro_batch) if self.rampup_batch_size else None
-        )
+        text = self.rampup_batch_size
+        return read_ramp(text, self.global_batch, self.micro_batch) if text else None
 
     def batch_at(self, step: int) -> int:
         """Samples in one step, counted from 0."""

@@ -32,20 +32,6 @@ class StepHook:
         return {}
 
 
-class Counts(StepHook):
-    """Collects how many tokens each expert had in each step."""
-
-    def begin_run(self, share: Share) -> None:
-        self.balance, self.found = share.gpt.balance, []
-
-    def end_step(self, step: int, loss: float, last: bool) -> None:
-        if self.balance is not None:
-            self.found.append(self.balance.report())
-
-    def end_run(self) -> dict:
-        return {"expert_counts": self.found}
-
-
 class Digests(StepHook):
     """Hashes the weights and the optimizer's state after each step. All ranks do it together."""
 

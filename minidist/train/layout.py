@@ -9,15 +9,8 @@ from minidist.train.rules import SERVED, check, of_layout
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Everything that may differ between two runs whose fingerprints must agree.
-
-    The last fields loosen the ranks' steps from one another. Only in their trivial settings do such runs agree with one
-    process (rules.py: ``why_it_differs``).
-
-    Raises:
-        ValueError: for a value that no run can have, naming it and what it may be (rules.py).
-    """
+class DataParallelism:
+    """Layout: data parallelism and ZeRO."""
 
     dp: int = 1  # data-parallel ranks
     algorithm: str = "auto"  # for summing gradients: see comm/collectives.py
@@ -28,6 +21,12 @@ class Layout:
     prefetch: int = 0  # 1: stage 3 gathers the next block while the current one computes
     reshard_after_forward: int = 1  # 0: stage 3 keeps a block's parameters from forward to backward
     grad_sync: str = "micro_batch"  # how often stages 2 and 3 sum gradients; between, they are sharded, or full
+
+
+@dataclass(frozen=True)
+class ModelParallelism:
+    """Layout: tensor, sequence, expert, context and pipeline parallelism; recomputation; nodes."""
+
     tp: int = 1  # tensor-parallel ranks: see parallel/tensor.py
     sp: int = 0  # 1: sequence parallelism among them
     ep: int = 1  # ranks, of dp, that share the experts: see parallel/expert.py
@@ -39,6 +38,12 @@ class Layout:
     stages: str = ""  # layers of each stage, as in 2+3+3; "" spreads them evenly
     recompute: str = "none"  # which activations backward computes again: see nn/recompute.py
     node_size: int = 0  # ranks that share a node, and its fast links; 0 for all: see comm/placement.py
+
+
+@dataclass(frozen=True)
+class LooserSteps:
+    """Layout: looser steps. Only in trivial settings do they agree with one process (rules.py: why_it_differs)."""
+
     servers: int = 0  # ranks beside dp that hold the parameters, with sync=server or async: see parallel/loosened/
     staleness: int = 0  # steps by which a worker may be ahead of the slowest, with sync=server
     arrivals: str = "live"  # who comes next, with sync=server or async: see parallel/loosened/arrivals.py
@@ -48,6 +53,17 @@ class Layout:
     fragments: int = 1  # of the model, which take turns in that step
     compress: str = ""  # what is sent in place of a bucket's gradients: see parallel/compression/
     error_feedback: int = 1  # 0: what compression leaves out is lost
+
+
+@dataclass(frozen=True)
+class Layout(LooserSteps, ModelParallelism, DataParallelism):
+    """Everything that may differ between two runs whose fingerprints must agree.
+
+    (Of a dataclass' bases the last one's fields come first.)
+
+    Raises:
+        ValueError: for a value that no run can have, naming it and what it may be (rules.py).
+    """
 
     def __post_init__(self) -> None:
         if self.sync in SERVED and not self.servers:

@@ -2,13 +2,14 @@
 
 ``parallelize`` composes the axes that a layout names, in the order in which they split the model: tp splits heads, cp
 splits sequences, pp splits layers, and the data axis, plain or ZeRO, comes last; a run on one rank has that one alone.
-With ep there are two data axes, one of them for the experts, inside the axis that shares these out. Local SGD comes
-first: it joins workers, and all other axes are within one.
+With ep there are two data axes, one of them for the experts. Local SGD comes first: it joins workers, and all other
+axes are within one.
 Each implements the protocol in parallel/axis.py. The ``ParallelModel`` that comes back asks them in turn, and knows
 none of them. (Which axes can be combined is in rules.py.)
 """
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import lru_cache, partial
 
@@ -16,15 +17,14 @@ import numpy as np
 
 from minidist import trace
 from minidist.backend import xp
-from minidist.comm.collectives import ReduceOp, all_reduce
+from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce, broadcast
 from minidist.comm.group import ProcessGroup
 from minidist.comm.mesh import DeviceMesh
 from minidist.nn.data import MicroBatch
 from minidist.nn.gpt import GPT
 from minidist.nn.layers import Module, Parameter
-from minidist.nn.optim.optimizers import Optimizer
 from minidist.nn.recompute import recompute_blocks
-from minidist.parallel.axis import Axis, Plan
+from minidist.parallel.axis import Axis, Holds, Plan, everything
 from minidist.parallel.compression.hook import Compressor
 from minidist.parallel.context import ContextParallel
 from minidist.parallel.data import (
@@ -40,7 +40,7 @@ from minidist.parallel.loosened.local import LocalSGD
 from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.sequence import sequence_plan
 from minidist.parallel.tensor import TensorParallel, tensor_plan
-from minidist.parallel.tools.messages import global_max, global_maxima, global_sum, global_sums
+from minidist.parallel.tools.messages import all_gather_object, flattened, global_max, global_sum, views_of
 from minidist.parallel.tools.regions import Region
 from minidist.parallel.tools.schedule_check import check_schedule
 from minidist.parallel.tools.schedules import Action, schedule
@@ -77,13 +77,13 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
     if layout.sync == "local":  # those within a worker
         data_group = mesh.get_group("cp")
     if layout.ep > 1:
-        axes.append(expert_axis(mesh, data_group, layout, config))
+        axes += expert_axes(mesh, data_group, layout, config)
     else:
         axes.append(data_axis(data_group, layout, config))
     if model.balance is not None:
         axes.append(ExpertBalance(model.balance, [data_group] + [mesh.get_group("pp")] * (layout.pp > 1)))
     deal = partial(dealt, mesh.get_local_rank("dp"), layout)
-    parallel = ParallelModel(model, axes, deal, config.micro_batches, run)
+    parallel = ParallelModel(model, mesh.group, axes, deal, config.micro_batches, run)
     recompute_blocks(model, layout.recompute)
     return parallel
 
@@ -113,12 +113,14 @@ def planned(layout: Layout, micro_batches: int) -> list[list[Action]]:
     return found
 
 
-def expert_axis(mesh: DeviceMesh, data_group: ProcessGroup, layout: Layout, config: TrainConfig) -> Axis:
+def expert_axes(mesh: DeviceMesh, data_group: ProcessGroup, layout: Layout, config: TrainConfig) -> list[Axis]:
     """What shares the experts among data-parallel ranks, and splits the batch over them: each parameter has a group."""
     exchanging, same_experts = expert_process_groups(mesh.mesh, layout.ep, mesh.group)
     dense = data_axis(data_group, layout, config, lambda parameter: parameter.expert_axis is None)
     experts = data_axis(same_experts, layout, config, lambda parameter: parameter.expert_axis is not None)
-    return ExpertParallel(exchanging, data_group, dense, experts)
+    experts.splits_loss = False  # the other one sums the losses of all of these ranks
+    sums = Axis(data_group, data_group)  # over parameters: after both axes, because both may shard
+    return [ExpertParallel(exchanging), dense, experts, sums]
 
 
 def local_axis(mesh: DeviceMesh, layout: Layout, config: TrainConfig) -> Axis:
@@ -131,20 +133,14 @@ def local_axis(mesh: DeviceMesh, layout: Layout, config: TrainConfig) -> Axis:
     )  # fmt: skip
 
 
-def data_axis(
-    group: ProcessGroup, layout: Layout, config: TrainConfig, holds: Callable[[Parameter], bool] | None = None
-) -> Axis:
-    """What splits the batch over a group's ranks: plain data parallelism, or ZeRO, which splits memory too.
-
-    ``holds`` says of which parameters; None for all.
-    """
+def data_axis(group: ProcessGroup, layout: Layout, config: TrainConfig, holds: Holds = everything) -> Axis:
+    """What splits the batch over a group's ranks: plain data parallelism, or ZeRO, which splits memory too."""
     if not layout.zero:
         return DataParallel(group, partial(gradient_sums, group, layout, config), holds)
-    dtype = np.dtype(config.reduce_dtype)
-    rounds = len(share_of(0, layout.dp, config.micro_batches))  # rank 0 has the most
     options = (bool(layout.reshard_after_forward), bool(layout.prefetch)) if layout.zero == 3 else ()
-    shards, once = layout.shard or group.size, layout.grad_sync == "step"
-    return Zero(group, layout.zero, shards, rounds, layout.algorithm, dtype, layout.pp > 1, once, holds, *options)
+    arguments = layout.algorithm, np.dtype(config.reduce_dtype), *options
+    once = layout.grad_sync == "step"
+    return Zero(group, layout.zero, layout.shard or group.size, arguments, layout.pp > 1, once, holds)
 
 
 def gradient_sums(
@@ -169,6 +165,7 @@ class ParallelModel:
 
     Args:
         model: full; the axes change it in place.
+        group: all ranks of the run. All of them call this.
         axes: the axes, in the order in which they cut the model.
         deal: function from a step's number of micro-batches to this rank's, by their numbers within the step (None
             for one without samples), and the largest number on any rank.
@@ -183,29 +180,24 @@ class ParallelModel:
     """
 
     def __init__(
-        self, model: GPT, axes: Sequence[Axis], deal: Callable[[int], tuple], global_micro_batches: int,
-        run: Callable[..., float] | None = None,
+        self, model: GPT, group: ProcessGroup, axes: Sequence[Axis], deal: Callable[[int], tuple],
+        global_micro_batches: int, run: Callable[..., float] | None = None,
     ) -> None:  # fmt: skip
-        self.model, self.axes = model, list(axes)
+        self.model, self.group, self.axes = model, group, list(axes)
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}  # of the full arrays
+        self.dtype = model.parameters()[0].data.dtype  # float64 where runs are compared with PyTorch
         self.deal, self.global_micro_batches, self.run = deal, global_micro_batches, run
-        self.micro_batches, _ = deal(global_micro_batches)
+        self.take(*deal(global_micro_batches))
         self.loss_sum = 0.0
         self.local: Module = model
         for axis in self.axes:
             self.local = axis.apply(self.local)
-        for place, axis in enumerate(self.axes):
-            for later in self.axes[place + 1 :]:
-                later.hold_back(axis.late)
         self.trained: list[Parameter] = self.local.parameters()
         for axis in self.axes:
             self.trained = axis.trained(self.trained)
-        self.sharding = [axis for axis in self.axes if axis.shard_group is not None][::-1]  # as full_state asks them
-
-    def attach(self, optimizer: Optimizer) -> None:
-        """The optimizer of ``trained`` has been made: called once, before the first step."""
-        for axis in self.axes:
-            axis.attach(optimizer)
+        self.sharding = [axis for axis in self.axes if axis.shard_group is not None][::-1]
+        self.held = dict(zip(group.ranks, all_gather_object(list(self._after_each_axis()), group), strict=True))
+        self.owned = {parameter.name for parameter in self.trained if self._is_first_with(parameter.name)}
 
     def set_micro_batches(self, count: int) -> None:
         """Set the number of micro-batches in a step, over all ranks. Called between two steps, on all ranks alike."""
@@ -221,7 +213,7 @@ class ParallelModel:
         """
         self.micro_batches = micro_batches
         for axis in self.axes:
-            axis.set_rounds(rounds)
+            axis.rounds = rounds
 
     # What a step does
 
@@ -299,53 +291,86 @@ class ParallelModel:
     # What follows from who holds what
 
     def owns(self, parameter: Parameter) -> bool:
-        """Whether a parameter counts on this rank, in sums over the parameters of all ranks."""
-        owners = [(axis.owner(parameter.name), axis.shard_group.rank) for axis in self.sharding]
-        return all(owner is None or owner == rank for owner, rank in owners)
+        """Whether a parameter counts on this rank, in sums over the parameters of all ranks.
 
-    def global_max(self, value: float) -> float:
-        """The largest of the values of all ranks that hold different parameters."""
+        Every shard counts, and of replicas only the first. (Megatron-LM: ``param_is_not_tensor_parallel_duplicate``.)
+        """
+        return parameter.name in self.owned
+
+    def _is_first_with(self, name: str) -> bool:
+        """Whether no rank before this one, in a group that sums over parameters cross, holds the same part."""
+        for place, axis in enumerate(self.axes):
+            if axis.shard_group is not None:
+                parts = [self.held[rank][place].get(name) for rank in axis.shard_group.ranks]
+                if parts.index(parts[axis.shard_group.rank]) < axis.shard_group.rank:
+                    return False
+        return True
+
+    def global_max(self, value):
+        """The largest of the values of all ranks that hold different parameters: a number, or each of an array's."""
         for axis in self.sharding:
             value = global_max(value, axis.shard_group)
         return value
 
-    def global_sum(self, value: int) -> int:
-        """The sum of the integers of all ranks that hold different parameters."""
+    def global_sum(self, value):
+        """The sum of the integers of all ranks that hold different parameters: of one, or of each of an array's."""
         for axis in self.sharding:
             value = global_sum(value, axis.shard_group)
         return value
 
-    def global_maxima(self, values: np.ndarray) -> np.ndarray:
-        """``global_max`` of each element of a vector."""
-        for axis in self.sharding:
-            values = global_maxima(values, axis.shard_group)
-        return values
-
-    def global_sums(self, values: np.ndarray) -> np.ndarray:
-        """``global_sum`` of each element of a vector."""
-        for axis in self.sharding:
-            values = global_sums(values, axis.shard_group)
-        return values
-
     def full_state(self, arrays: dict) -> dict:
-        """Gather the full arrays, by parameter name, from those that the ranks train. Called by all ranks together."""
-        for axis in reversed(self.axes):
-            arrays = axis.full_state(arrays)
-        return arrays
+        """Gather the full arrays, by parameter name, from those that the ranks train. Called by all ranks together.
 
-    def regions(self) -> dict[str, Region]:
-        """Where each parameter of ``trained``, and the optimizer's states of it, are in the full arrays."""
-        regions = {name: Region.full(shape) for name, shape in self.shapes.items()}
+        Axis by axis, backwards, a part that not all ranks of a group hold comes from the first that does. But what a
+        rank holds itself it shows, whether or not it is what it should be. Arrays that differ between ranks that step
+        apart are stacked: (ranks, *shape).
+        """
+        dtype = next((array.dtype for array in arrays.values()), self.dtype)
+        full = {name: xp.full(shape, xp.nan, dtype) for name, shape in self.shapes.items()}
+        mine = self.regions()
+        for name, array in arrays.items():
+            mine[name].put(array, full[name])
+        for place, axis in reversed(list(enumerate(self.axes))):
+            group = axis.group if axis.steps_apart else axis.shard_group
+            everyone = [self.held[rank][place] for rank in group.ranks] if group is not None else []
+            copies = Counter(part for held in everyone for part in held.items())
+            for source, held in enumerate(everyone):
+                parts = [part for part in held.items() if 0 < copies[part] < group.size]
+                for part in parts:
+                    del copies[part]  # the next rank that holds it too need not send it
+                if parts:
+                    flat = flattened([region.take(full[name]) for name, region in parts])
+                    broadcast(flat, source, group)
+                    for (name, region), piece in zip(parts, views_of(flat, [(r.size,) for _, r in parts]), strict=True):
+                        if everyone[group.rank].get(name) != region:
+                            region.put(piece, full[name])
         for axis in self.axes:
-            regions = axis.regions(regions)
+            if axis.steps_apart:
+                full = {name: stacked(array, axis.group) for name, array in full.items()}
+        return full
+
+    def regions(self, trained: bool = True) -> dict[str, Region]:
+        """Where in the full arrays is what the optimizer updates here, and has states of.
+
+        Not ``trained``: what the model computes with, as far as it is here between two steps.
+        """
+        *_, regions = self._after_each_axis(trained)
         return regions
 
-    def model_regions(self) -> dict[str, Region]:
-        """Regions of the parameters that this rank computes with, as far as it has them between two steps."""
+    def _after_each_axis(self, trained: bool = True) -> Iterator[dict[str, Region]]:
+        """The same of what each axis leaves, of the last one last."""
         regions = {name: Region.full(shape) for name, shape in self.shapes.items()}
         for axis in self.axes:
-            regions = axis.model_regions(regions)
-        return regions
+            regions = axis.regions(regions, trained)
+            yield regions
+
+
+def stacked(array, group: ProcessGroup):
+    """An array that all ranks of a group hold alike as it is, one that they hold apart as (ranks, *shape)."""
+    found = xp.empty((group.size, *array.shape), array.dtype)
+    all_gather_into_tensor(found, array, group)
+    raw = found.view(xp.uint8)
+    return array if (raw == raw[0]).all() else found
 
 
 def forward_backward(model: Module, micro_batch: MicroBatch, scale: float = 1.0):

@@ -12,50 +12,48 @@ from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.measuring.noise_scale import NoiseScale
-from minidist.train.resilience.checks import WAYS
 from minidist.train.resilience.faults import Fault
 
 
 @dataclass(frozen=True)
-class RunOptions:
-    """What a run does, and brings back, beside its training, its losses and its fingerprint."""
+class Reporting:
+    """What a run measures, reports and brings back."""
 
     step_digests: bool = False
     progress: bool = False  # report every step to the parent
-    saving: Saving | None = None  # of checkpoints
-    resume: str | None = None  # the folder of a checkpoint to go on from
-    peer_copies: PeerCopies | None = None  # of snapshots, in the memory of other ranks
-    recover: int | None = None  # the step of snapshots in the ranks' memory to go on from
-    faults: tuple[Fault, ...] = ()
-    links: Links | None = None  # of the layout's nodes, for algorithm=auto; None for those of Links()
-    rebalance: bool = False  # deal micro-batches out anew where ranks differ in speed: see resilience/
-    check_replicas: int = 0  # steps from one check of the numbers to the next; 0 for none: see resilience/checks.py
-    check_by: str = "auto"  # one of replicas.checks.WAYS
+    live: str | None = None  # report moments; the folder where faults are ordered while it runs: resilience/faults.py
     validate: bool = False
     sample: int = 0  # bytes of text to generate
     trace: bool = False  # of the last steps
     noise_scale: int = 0  # steps from one measurement to the next; 0 for none: see measuring/noise_scale.py
     measure_peak: bool = False  # in FLOP/s, after the last step: see measuring/evaluate.py
-    live: str | None = None  # report moments; the folder where faults are ordered while it runs: resilience/faults.py
     stop_after: int | None = None  # the step after which to stop and bring the arrays back
 
-    def __post_init__(self) -> None:
-        if self.check_replicas < 0:
-            raise ValueError(f"--check-replicas must be 0, for no checks, or more steps, but is {self.check_replicas}")
-        if self.noise_scale < 0:
-            raise ValueError(f"--noise-scale must be 0, for none, or more steps, but is {self.noise_scale}")
-        if self.check_by not in WAYS:
-            raise ValueError(f"--check-by must be one of {', '.join(WAYS)}, but is {self.check_by}")
-        if self.check_replicas and self.rebalance:
-            raise ValueError(
-                "--check-replicas computes steps again with the micro-batches that the layout gives each rank, and "
-                "--rebalance gives them others: choose one"
-            )
+
+@dataclass(frozen=True)
+class Surviving:
+    """What a run saves, goes on from, and does about faults."""
+
+    saving: Saving | None = None  # of checkpoints
+    resume: str | None = None  # the folder of a checkpoint to go on from
+    peer_copies: PeerCopies | None = None  # of snapshots, in the memory of other ranks
+    recover: int | None = None  # the step of snapshots in the ranks' memory to go on from
+    faults: tuple[Fault, ...] = ()
+    rebalance: bool = False  # deal micro-batches out anew where ranks differ in speed: see resilience/
+    check_replicas: int = 0  # steps from one check of the numbers to the next; 0 for none: see resilience/checks.py
+    check_by: str = "auto"  # one of rules.CHECKS
+
+
+@dataclass(frozen=True)
+class RunOptions(Surviving, Reporting):
+    """What a run does, and brings back, beside its training, its losses and its fingerprint."""
+
+    links: Links | None = None  # of the layout's nodes, for algorithm=auto; None for those of Links()
 
 
 @dataclass
-class RankResult:
-    """What one rank brings back from a run."""
+class Learned:
+    """What was learned on one rank."""
 
     losses: list[float]  # of each step, the mean over the global batch; also of those before a checkpoint
     fingerprint: str
@@ -64,33 +62,50 @@ class RankResult:
     step_digests: list[str] = field(
         default_factory=list
     )  # of weights and optimizer state after each step, if asked for
-    step_seconds: list[float] = field(default_factory=list)  # of each step taken here, without what is between steps
-    compute_seconds: list[float] = field(default_factory=list)  # of each of them: see comm's transports/cores.py
-    seconds_without_core: list[float] = field(default_factory=list)  # of each: computing had to wait for a core
-    micro_batch_seconds: list[float] = field(default_factory=list)  # per step: forward and backward of one micro-batch
-    micro_batch_counts: list[int] = field(default_factory=list)  # per step: micro-batches that this rank ran
-    pauses: list[float] = field(default_factory=list)  # seconds for which saves kept it from training
-    save_errors: list[str] = field(default_factory=list)  # why checkpoints could not be saved
-    copy_pauses: list[float] = field(default_factory=list)  # seconds for which copies to peers did
-    bytes_read: int = 0  # of a checkpoint
-    restore_seconds: float = 0.0  # for putting a checkpoint, or copies from peers, in place
-    memory: dict[str, int] = field(default_factory=dict)  # peak bytes, by kind and in total: see ledger.py
-    collectives: list[dict] = field(default_factory=list)  # of one step: see trace.Collectives
-    flops: dict[str, int] = field(default_factory=dict)  # of all steps' matrix products, by phase: see flops.py
-    step_flops: dict[str, int] = field(default_factory=dict)  # the same without steps that were computed again to check
-    peak_flops: float = 0.0  # a second; 0 if nobody asked for it
     loss_scale: float = 1.0  # at the end
     skipped_steps: int = 0  # because float16 overflowed
     validation_loss: float | None = None
     sample: bytes | None = None
     expert_counts: list[np.ndarray] = field(default_factory=list)  # of each step: see nn/moe/balance.py
-    noise: list[tuple[int, NoiseScale]] = field(default_factory=list)  # with the steps before which it was measured
     pushes: list[Push] = field(default_factory=list)  # that a parameter server took, one after another
-    log: list = field(default_factory=list)
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
+
+
+@dataclass
+class Counted:
+    """What was counted on one rank."""
+
+    memory: dict[str, int] = field(default_factory=dict)  # peak bytes, by kind and in total: see ledger.py
+    collectives: list[dict] = field(default_factory=list)  # of one step: see trace.Collectives
+    flops: dict[str, int] = field(default_factory=dict)  # of all steps' matrix products, by phase: see flops.py
+    step_flops: dict[str, int] = field(default_factory=dict)  # the same without steps that were computed again to check
+    peak_flops: float = 0.0  # a second; 0 if nobody asked for it
+    noise: list[tuple[int, NoiseScale]] = field(default_factory=list)  # with the steps before which it was measured
+    log: list = field(default_factory=list)
+    bytes_read: int = 0  # of a checkpoint
     gpu: str = ""  # its model; "" with NumPy
     by_nccl: bool = False  # whether collectives of all ranks go by NCCL
     override_calls: dict[str, int] = field(default_factory=dict)  # how often each override was called
+
+
+@dataclass
+class Timed:
+    """How long steps and pauses took on one rank; for each step taken here, without what is between steps."""
+
+    step_seconds: list[float] = field(default_factory=list)
+    compute_seconds: list[float] = field(default_factory=list)  # see comm's transports/cores.py
+    seconds_without_core: list[float] = field(default_factory=list)  # computing had to wait for a core
+    micro_batch_seconds: list[float] = field(default_factory=list)  # forward and backward of one micro-batch
+    micro_batch_counts: list[int] = field(default_factory=list)  # micro-batches that this rank ran
+    pauses: list[float] = field(default_factory=list)  # seconds for which saves kept it from training
+    save_errors: list[str] = field(default_factory=list)  # why checkpoints could not be saved
+    copy_pauses: list[float] = field(default_factory=list)  # seconds for which copies to peers did
+    restore_seconds: float = 0.0  # for putting a checkpoint, or copies from peers, in place
+
+
+@dataclass
+class RankResult(Timed, Counted, Learned):
+    """What one rank brings back from a run."""
 
 
 @dataclass

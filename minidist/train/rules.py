@@ -1,9 +1,9 @@
 """Which layouts and runs are legal: one list of rules, each a condition and what is wrong, and what would be right.
 
-``Layout`` reads ``of_layout`` as it is made, ``TrainConfig.check`` reads ``of_run`` for a run in a layout, and
-``check_options`` reads ``of_options`` for what a run is asked for beside. What comes first is told: single values,
-then what they mean together. Some legal runs loosen the step: ``why_it_differs`` says which have other bits than one
-process.
+``Layout`` reads ``of_layout`` as it is made, the planner's layout ``of_shape``, which knows no limits of one laptop;
+``TrainConfig.check`` reads ``of_run`` for a run in a layout, and ``check_options`` reads ``of_options`` for what a run
+is asked for beside. What comes first is told: single values, then what they mean together. Some legal runs loosen the
+step: ``why_it_differs`` says which have other bits than one process.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,6 +27,7 @@ SERVED = ("server", "async")  # kinds of sync that have a parameter server
 LOOSE = ("delayed", *SERVED, "local")
 SYNCS = (*TIGHT_SYNCS, *LOOSE)
 GRAD_SYNCS = ("micro_batch", "step")
+CHECKS = ("auto", "vote", "replay")  # ways to check the numbers: see resilience/checks.py
 ZERO_ALGORITHMS = tuple(ALL_GATHER)  # reduce-scatter has the same
 
 
@@ -41,19 +42,22 @@ def changed(layout, *keys: str) -> list[str]:
     return [f"{key}={getattr(layout, key)}" for key in keys if getattr(layout, key) != getattr(type(layout), key)]
 
 
+def without(layout, reasons: dict[str, str]) -> Iterator[str]:
+    """Yield why settings must stay as they are by default: key -> what is wrong with others."""
+    for key, why in reasons.items():
+        for setting in changed(layout, key):
+            yield f"{setting} {why}: leave {key} {getattr(type(layout), key)}"
+
+
 def one_of(layout, key: str, choices: Iterable[str]) -> Iterator[str]:
     if getattr(layout, key) not in choices:
         yield f"{key}={getattr(layout, key)}: choose from {', '.join(choices)}"
 
 
-def zero_or_one(layout, key: str) -> Iterator[str]:
-    if getattr(layout, key) not in (0, 1):
-        yield f"{key}={getattr(layout, key)}: choose 0 or 1"
-
-
-def ranks_of(layout, key: str, kind: str) -> Iterator[str]:
-    if not 1 <= getattr(layout, key) <= MAX_RANKS:
-        yield f"{key}={getattr(layout, key)}: the number of {kind}-parallel ranks must be from 1 to {MAX_RANKS}"
+def zero_or_one(layout, *keys: str) -> Iterator[str]:
+    for key in keys:
+        if getattr(layout, key) not in (0, 1):
+            yield f"{key}={getattr(layout, key)}: choose 0 or 1"
 
 
 def divisors(number: int) -> list[int]:
@@ -69,36 +73,53 @@ def listed(numbers: Iterable[int]) -> str:
 
 def of_layout(layout) -> Iterator[str]:
     """Yield what is wrong with a layout whatever it trains."""
-    for key, kind in (("dp", "data"), ("tp", "tensor"), ("cp", "context"), ("pp", "pipeline")):
-        yield from ranks_of(layout, key, kind)
+    kinds = {"dp": "data", "tp": "tensor", "cp": "context", "pp": "pipeline", "ep": "expert"}
+    for key, kind in kinds.items():
+        if not 1 <= getattr(layout, key) <= MAX_RANKS:
+            yield f"{key}={getattr(layout, key)}: the number of {kind}-parallel ranks must be from 1 to {MAX_RANKS}"
     yield from one_of(layout, "algorithm", ("auto", *ALL_REDUCE))
     yield from one_of(layout, "sync", SYNCS)
     if not layout.bucket_mb > 0:
         yield f"bucket_mb={layout.bucket_mb:g}: a bucket must be larger than 0 MiB"
-    yield from zero_or_one(layout, "sp")
-    if layout.sp and layout.tp == 1:
-        yield "sp=1 splits the sequence over tensor-parallel ranks, and tp=1 has none: set tp to 2 or more"
-    yield from one_of(layout, "cp_kind", KINDS)
     if layout.cp == 1 and changed(layout, "cp_kind"):
         yield f"cp_kind={layout.cp_kind} is for context parallelism, and cp=1 is none: set cp to 2 or more"
-    yield from one_of(layout, "recompute", MODES)
     yield from of_looser_steps(layout)
     if layout.world_size > MAX_RANKS:
         yield f"{layout} makes {layout.world_size} ranks, and there may be {MAX_RANKS} at most"
-    yield from ranks_of(layout, "ep", "expert")
+    yield from of_shape(layout)
+    yield from of_gradient_sums(layout)
+    yield from of_nodes(layout)
+
+
+def of_shape(layout) -> Iterator[str]:
+    """Yield what is wrong with the axes of a layout, however many ranks they have."""
+    yield from zero_or_one(layout, "sp", "reshard_after_forward")
+    if layout.sp and layout.tp == 1:
+        yield "sp=1 splits the sequence over tensor-parallel ranks, and tp=1 has none: set tp to 2 or more"
+    yield from one_of(layout, "cp_kind", KINDS)
+    yield from one_of(layout, "recompute", MODES)
     if layout.dp % layout.ep:
         yield (
             f"ep={layout.ep} data-parallel ranks share the experts, and do not divide dp={layout.dp}: choose ep from "
             f"{listed(divisors(layout.dp))}, or dp from {layout.ep}, {2 * layout.ep}, {3 * layout.ep}, ..."
         )
-    if layout.ep > 1 and layout.shard:
-        yield (
-            f"shard={layout.shard} is one number of ranks, and with ep={layout.ep} experts have fewer replicas than "
-            "the rest of the model: leave shard 0, which shards each parameter over all of its replicas"
-        )
-    yield from of_zero(layout)
-    yield from of_pipeline(layout)
-    yield from of_nodes(layout)
+    if layout.zero not in (0, 1, 2, 3):
+        yield f"zero={layout.zero}: ZeRO has the stages 1, 2 and 3, and 0 is plain data parallelism"
+    if layout.zero and layout.replicas == 1:
+        yield f"zero={layout.zero} shards over dp x cp ranks, and there is one: set dp or cp to 2 or more"
+    if layout.shard and not layout.zero:
+        yield f"shard={layout.shard} is for ZeRO: set zero to 1, 2 or 3 as well"
+    if layout.shard < 0 or (layout.shard and layout.replicas % layout.shard):
+        ranks = f"dp={layout.dp}" if layout.cp == 1 else f"dp x cp = {layout.replicas}"
+        yield f"shard={layout.shard} must divide {ranks}: each group of so many ranks holds one copy"
+    yield from one_of(layout, "grad_sync", GRAD_SYNCS)
+    yield from one_of(layout, "schedule", SCHEDULES)
+    if layout.virtual < 1:
+        yield f"virtual={layout.virtual}: a rank has at least one stage"
+    if layout.virtual > 1 and layout.schedule != "interleaved":
+        yield f"virtual={layout.virtual} needs schedule=interleaved, not {layout.schedule}"
+    for setting in changed(layout, "schedule", "virtual") if layout.pp == 1 else ():
+        yield f"{setting} is for a pipeline, and pp=1 is none: set pp to 2 or more"
 
 
 def of_looser_steps(layout) -> Iterator[str]:
@@ -115,8 +136,8 @@ def of_looser_steps(layout) -> Iterator[str]:
         yield from of_servers(layout)
     if local:
         yield from of_local_steps(layout)
-    if layout.sync == "delayed" and layout.ep > 1:
-        yield f"sync=delayed sums all gradients over one group, and ep={layout.ep} has two: leave ep 1"
+    if layout.sync == "delayed":
+        yield from without(layout, {"ep": "has two groups that sum gradients, and sync=delayed one"})
     if layout.compress:
         yield from of_compression(layout)
     yield from zero_or_one(layout, "error_feedback")
@@ -126,28 +147,14 @@ def of_servers(layout) -> Iterator[str]:
     if layout.servers < 0:
         yield f"servers={layout.servers}: at least one rank has to hold the parameters: choose 1 or more"
     if layout.staleness < 0:
-        yield (
-            f"staleness={layout.staleness}: a worker may be 0 or more steps ahead of the slowest; sync=async sets no "
-            "bound"
-        )
+        yield f"staleness={layout.staleness}: a worker is 0 or more steps ahead of the slowest; sync=async has no bound"
     if layout.sync == "async" and layout.staleness:
         yield f"staleness={layout.staleness} bounds what sync=async leaves unbounded: choose sync=server"
-    for key in ("tp", "cp", "pp", "ep"):
-        if getattr(layout, key) > 1:
-            yield (
-                f"{key}={getattr(layout, key)} splits the model over ranks, and with sync={layout.sync} each worker "
-                f"computes with all of it: leave {key} 1"
-            )
-    if layout.zero:
-        yield (
-            f"zero={layout.zero} shards the optimizer over data-parallel ranks, and with sync={layout.sync} the "
-            "servers have it: leave zero 0, and choose more servers"
-        )
-    if layout.algorithm != "auto":
-        yield (
-            f"algorithm={layout.algorithm} sums gradients, and with sync={layout.sync} they go to servers in messages "
-            "of their own: leave algorithm auto"
-        )
+    splits = f"splits the model over ranks, and with sync={layout.sync} each worker computes with all of it"
+    yield from without(layout, dict.fromkeys(("tp", "cp", "pp", "ep"), splits) | {
+        "zero": f"shards the optimizer over data-parallel ranks, and with sync={layout.sync} the servers have it",
+        "algorithm": f"sums gradients, and with sync={layout.sync} they go to servers in messages of their own",
+    })  # fmt: skip
     read_arrivals(layout.arrivals, layout.dp)
 
 
@@ -159,59 +166,37 @@ def of_local_steps(layout) -> Iterator[str]:
     if not 0 <= layout.outer_momentum < 1:
         yield f"outer_momentum={layout.outer_momentum:g} must be from 0 to below 1"
     if not 1 <= layout.fragments <= layout.local_steps:
-        yield (
-            f"fragments={layout.fragments} take turns within local_steps={layout.local_steps}: choose from 1 to "
-            f"{layout.local_steps}"
-        )
-    for key, why in (
-        ("zero", "shards over data-parallel ranks"), ("ep", "shares experts among data-parallel ranks")
-    ):  # fmt: skip
-        for setting in changed(layout, key):
-            yield (
-                f"{setting} {why}, which then exchange messages in every step; with sync=local they are workers that "
-                f"do not: leave {key} {getattr(type(layout), key)}"
-            )
+        yield f"fragments={layout.fragments} take turns within local_steps={layout.local_steps}: choose at most that"
+    apart = "which then exchange messages in every step; with sync=local they are workers that do not"
+    yield from without(layout, {
+        "zero": f"shards over data-parallel ranks, {apart}", "ep": f"shares experts among data-parallel ranks, {apart}"
+    })  # fmt: skip
 
 
 def of_compression(layout) -> Iterator[str]:
     method = f"compress={layout.compress}"
     if not read_method(layout.compress).feeds_back and not layout.error_feedback:
-        yield (
-            f"error_feedback=0: {method} rounds by chance and is right in the mean, so that nothing is left to feed "
-            "back: leave error_feedback out"
-        )
+        yield f"error_feedback=0: {method} rounds by chance, and feeds nothing back: leave error_feedback out"
     if layout.sync not in ("bucketed", "overlapped"):
-        yield (
-            f"{method} compresses buckets of gradients, and sync={layout.sync} has none: choose sync=bucketed or "
-            "sync=overlapped"
-        )
-    if layout.zero:
-        yield (
-            f"{method} needs a rank that knows all that it left out of its gradients, and with zero={layout.zero} it "
-            "keeps a shard of them only: leave zero 0"
-        )
-    if layout.ep > 1:
-        yield f"{method} sums all gradients over one group, and ep={layout.ep} has two: leave ep 1"
+        yield f"{method} compresses buckets, and sync={layout.sync} has none: choose sync=bucketed or sync=overlapped"
+    yield from without(layout, {
+        "zero": f"keeps a shard of the gradients, and {method} needs a rank that knows all that it left out of them",
+        "ep": f"has two groups that sum gradients, and {method} one",
+    })  # fmt: skip
 
 
-def of_zero(layout) -> Iterator[str]:
-    if layout.zero not in (0, 1, 2, 3):
-        yield f"zero={layout.zero}: ZeRO has the stages 1, 2 and 3, and 0 is plain data parallelism"
+def of_gradient_sums(layout) -> Iterator[str]:
+    """Yield what is wrong with how ZeRO's stages communicate, and where the layers of a pipeline are."""
+    if layout.ep > 1 and layout.shard:
+        yield (
+            f"shard={layout.shard} is one number of ranks, and with ep={layout.ep} experts have fewer replicas than "
+            "the rest of the model: leave shard 0, which shards each parameter over all of its replicas"
+        )
     yield from zero_or_one(layout, "prefetch")
-    yield from zero_or_one(layout, "reshard_after_forward")
-    if layout.zero and layout.replicas == 1:
-        yield (
-            f"zero={layout.zero} shards over data-parallel and context-parallel ranks, and dp=1 has none: set dp or cp "
-            "to 2 or more"
-        )
-    if layout.shard and not layout.zero:
-        yield f"shard={layout.shard} is for ZeRO: set zero to 1, 2 or 3 as well"
-    if layout.shard < 0 or (layout.shard and layout.replicas % layout.shard):
-        ranks = f"dp={layout.dp}" if layout.cp == 1 else f"dp x cp = {layout.replicas}"
-        yield f"shard={layout.shard} must divide {ranks}: each group of so many ranks holds one copy"
     if layout.zero != 3 and (layout.prefetch or not layout.reshard_after_forward):
         yield "prefetch and reshard_after_forward are about gathered parameters: they need zero=3"
-    yield from one_of(layout, "grad_sync", GRAD_SYNCS)
+    if layout.prefetch and layout.virtual > 1:
+        yield "prefetch=1 cannot know which of several stages a rank runs next: leave it 0 with virtual"
     if layout.zero < 2 and changed(layout, "grad_sync"):
         yield f"grad_sync={layout.grad_sync} is about sharded gradients: it needs zero=2 or zero=3"
     if layout.zero and changed(layout, "sync", "bucket_mb"):
@@ -222,23 +207,12 @@ def of_zero(layout) -> Iterator[str]:
             f"algorithm={layout.algorithm} is an all-reduce, which zero={layout.zero} does not make: choose "
             f"{', '.join(others)} or {last}, of its reduce-scatters and all-gathers"
         )
-
-
-def of_pipeline(layout) -> Iterator[str]:
-    yield from one_of(layout, "schedule", SCHEDULES)
-    if layout.virtual < 1:
-        yield f"virtual={layout.virtual}: a rank has at least one stage"
-    if layout.virtual > 1 and layout.schedule != "interleaved":
-        yield f"virtual={layout.virtual} needs schedule=interleaved, not {layout.schedule}"
-    for setting in changed(layout, "schedule", "virtual", "stages") if layout.pp == 1 else ():
-        yield f"{setting} is for a pipeline, and pp=1 is none: set pp to 2 or more"
-    if layout.prefetch and layout.virtual > 1:
-        yield "prefetch=1 cannot know which of several stages a rank runs next: leave it 0 with virtual"
-    if layout.stages and len(layout.layers_of_stages) != layout.stage_count:
-        yield (
-            f"stages={layout.stages} has {len(layout.layers_of_stages)} stages, but pp={layout.pp} x "
-            f"virtual={layout.virtual} makes {layout.stage_count}"
-        )
+    if layout.stages and layout.pp == 1:
+        yield f"stages={layout.stages} is for a pipeline, and pp=1 is none: set pp to 2 or more"
+    count = len(layout.layers_of_stages)
+    if layout.stages and count != layout.stage_count:
+        makes = f"pp={layout.pp} x virtual={layout.virtual} makes {layout.stage_count}"
+        yield f"stages={layout.stages} has {count} stages, but {makes}"
 
 
 def of_nodes(layout) -> Iterator[str]:
@@ -291,10 +265,7 @@ def of_loosened_run(config, layout) -> Iterator[str]:
     if layout.sync in LOOSE and config.experts:
         yield f"{loosened} does not balance the load of experts: train a dense model"
     if layout.sync == "local" and layout.fragments > config.layers:
-        yield (
-            f"fragments={layout.fragments} share the blocks, and the model has layers={config.layers}: choose at most "
-            f"{config.layers}"
-        )
+        yield f"fragments={layout.fragments} share the {config.layers} layers: choose at most {config.layers}"
 
 
 def of_run(config, layout) -> Iterator[str]:
@@ -302,15 +273,10 @@ def of_run(config, layout) -> Iterator[str]:
     batch = f"global_batch {config.global_batch} / micro_batch {config.micro_batch}"
     does_not_divide = f"dp={layout.dp} does not divide the {config.micro_batches} of {batch}; change one of them"
     if layout.dp > config.micro_batches:
-        yield (
-            f"dp={layout.dp} needs at least {layout.dp} micro-batches, but {batch} makes {config.micro_batches}; "
-            "enlarge the one or reduce the other"
-        )
+        yield f"dp={layout.dp} needs {layout.dp} micro-batches, but {batch} makes {config.micro_batches}; change one"
     if config.heads % layout.tp:
-        yield (
-            f"tp={layout.tp} does not divide the {config.heads} attention heads, which are what it splits: choose tp "
-            f"from {listed(divisors(config.heads))}, or other heads"
-        )
+        heads = f"the {config.heads} attention heads, which are what it splits"
+        yield f"tp={layout.tp} does not divide {heads}: choose tp from {listed(divisors(config.heads))}, or other heads"
     chunk = config.context // config.sequence_chunks
     if layout.sp and chunk % layout.tp:
         what, each = ("sequence", "a context") if config.sequence_chunks == 1 else ("sequence chunks", "chunks")
@@ -319,10 +285,7 @@ def of_run(config, layout) -> Iterator[str]:
             f"choose a multiple of {layout.tp}"
         )
     if layout.ep > 1 and not config.experts:
-        yield (
-            f"ep={layout.ep} shares experts among ranks, and this model has none: set experts to a multiple of "
-            f"{layout.ep}"
-        )
+        yield f"ep={layout.ep} shares experts, and this model has none: set experts to a multiple of {layout.ep}"
     if config.experts and config.experts % layout.ep:
         fitting = [n for n in divisors(layout.dp) if config.experts % n == 0]
         yield (
@@ -330,10 +293,7 @@ def of_run(config, layout) -> Iterator[str]:
             f"multiple of {layout.ep} experts"
         )
     if layout.ep > 1 and layout.pp > 1 and config.micro_batches % layout.dp:
-        yield (
-            f"with ep={layout.ep} ranks meet in every micro-batch, so in a pipeline all of them need as many: "
-            + does_not_divide
-        )
+        yield f"with ep={layout.ep} ranks meet in every micro-batch, so all need as many: {does_not_divide}"
     if layout.cp > 1:
         yield from of_run_with_context(config, layout)
     if layout.pp > 1:
@@ -368,10 +328,8 @@ def of_run_with_stages(config, layout, batch: str, does_not_divide: str) -> Iter
         yield f"{layout} makes {stages}, more than the {config.layers} layers: each stage needs one at least"
     least, most = (len(share_of(rank, layout.dp, config.micro_batches)) for rank in (layout.dp - 1, 0))
     if least != most and (layout.zero == 3 or (layout.zero == 2 and layout.grad_sync == "micro_batch")):
-        yield (
-            f"zero={layout.zero} with pp={layout.pp} communicates in every micro-batch, so all ranks need as many: "
-            + does_not_divide
-        )
+        meets = f"zero={layout.zero} with pp={layout.pp} communicates in every micro-batch"
+        yield f"{meets}, so all ranks need as many: {does_not_divide}"
     if layout.schedule == "interleaved" and (least % layout.pp or most % layout.pp):
         makes = f"{least} or {most}" if most > least else f"{least}"
         yield (
@@ -390,22 +348,17 @@ def check_options(config, layout, options) -> None:
 
 def of_options(config, layout, options) -> Iterator[str]:
     loosened = loosened_by(layout)
-    if options.rebalance and config.rampup_batch_size:
-        yield (
-            "rebalancing deals out the micro-batches of one size of batch, and rampup_batch_size has several: leave "
-            "one of the two out"
-        )
-    if options.rebalance and layout.pp > 1:
-        yield (
-            f"rebalancing gives ranks other numbers of micro-batches, and with pp={layout.pp} the schedule is made for "
-            "one number: set pp to 1, or leave rebalancing off"
-        )
-    if options.rebalance and layout.dp == 1:
-        yield "rebalancing deals micro-batches out among data-parallel ranks, and dp=1 has one: set dp to 2"
-    if options.noise_scale:
-        yield from of_noise_scale(config, layout)
+    for flag, steps in (("--check-replicas", options.check_replicas), ("--noise-scale", options.noise_scale)):
+        if steps < 0:
+            yield f"{flag} must be 0, for none, or more steps, but is {steps}"
+    if options.check_by not in CHECKS:
+        yield f"--check-by must be one of {', '.join(CHECKS)}, but is {options.check_by}"
     if options.check_by == "vote" and layout.world_size == 1:
         yield "--check-by vote compares ranks, and there is one: choose auto or replay"
+    if options.noise_scale:
+        yield from of_noise_scale(config, layout)
+    if options.rebalance:
+        yield from of_rebalancing(config, layout, options)
     in_memory = options.peer_copies is not None or options.recover is not None
     for what, asked, why in (
         ("checkpoints", options.saving or options.resume, "no checkpoint holds"),
@@ -414,21 +367,26 @@ def of_options(config, layout, options) -> Iterator[str]:
     ):
         if loosened and asked:
             yield f"{what} with {loosened}: each rank has some state of its own, which {why}: leave one of them out"
-    if loosened and options.rebalance:
-        yield (
-            f"--rebalance with {loosened}: who computes which micro-batch would change the weights, and not only the "
-            "speed: leave one of them out"
-        )
+
+
+def of_rebalancing(config, layout, options) -> Iterator[str]:
+    if options.check_replicas:
+        yield "--check-replicas repeats steps with the layout's micro-batches, --rebalance deals others: choose one"
+    if config.rampup_batch_size:
+        yield "--rebalance deals out the micro-batches of one size of batch: leave rampup_batch_size out"
+    if layout.pp > 1:
+        yield f"--rebalance gives ranks other micro-batches than pp={layout.pp} has a schedule for: set pp to 1"
+    if layout.dp == 1:
+        yield "--rebalance deals micro-batches out among data-parallel ranks, and dp=1 has one: set dp to 2"
+    if loosened := loosened_by(layout):
+        yield f"--rebalance with {loosened}: who computes a micro-batch would change the weights: leave one out"
 
 
 def of_noise_scale(config, layout) -> Iterator[str]:
     if layout.world_size > 1:
         yield "--noise-scale measures on one rank, and every layout takes the same steps: leave the layout out"
     if config.micro_batches < 2:
-        yield (
-            f"--noise-scale compares a micro-batch with the batch, and both have {config.global_batch} samples: choose "
-            "a smaller --micro-batch"
-        )
+        yield "--noise-scale compares a micro-batch with the batch, and they are one: choose a smaller --micro-batch"
     if config.experts:
         yield "--noise-scale computes gradients twice, and experts would count tokens twice: leave them out"
     if config.precision == "fp16":

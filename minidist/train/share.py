@@ -13,17 +13,17 @@ import numpy as np
 from minidist import backend
 from minidist.comm.group import ProcessGroup
 from minidist.comm.mesh import init_device_mesh
-from minidist.nn.data import Corpus, MicroBatch, micro_batch
+from minidist.nn.data import Corpus, MicroBatch, load_corpus, micro_batch
 from minidist.nn.gpt import GPT
 from minidist.nn.optim.lamb import LAMB
 from minidist.nn.optim.optimizers import SGD, AdamW, Optimizer
 from minidist.nn.precision.policy import POLICIES
 from minidist.nn.precision.underflow import GradScaler, grad_scaler
 from minidist.nn.random import DropoutRNG
-from minidist.parallel.axis import Axis
 from minidist.parallel.data import share_of
 from minidist.parallel.loosened.arrivals import read_arrivals, seeded_order
-from minidist.parallel.loosened.server import AsynchronousServer, SynchronousServer, Worker
+from minidist.parallel.loosened.local import LocalSGD
+from minidist.parallel.loosened.server import AsynchronousServer, Push, SynchronousServer, Worker
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.parallelize import ParallelModel, dealt, parallelize
@@ -31,47 +31,70 @@ from minidist.train.parallelize import ParallelModel, dealt, parallelize
 
 @dataclass
 class Share:
-    """What one rank trains.
+    """What one rank trains, and by which settings.
 
     Attributes:
+        world: all ranks of the run; a rank's place in it says what its share is.
+        config, layout, corpus: the run's settings and text.
         model: this rank's share of the model, and of the work of a step.
         optimizer: optimizer of ``model.trained``.
         scaler: loss scaler; no-op except for fp16.
         max_norm: the largest global gradient norm.
         losses: loss of each step so far, the mean over the global batch.
+        pushes: of a parameter server those that it has taken, in order.
     """
 
+    world: ProcessGroup
+    config: TrainConfig
+    layout: Layout
+    corpus: Corpus
     model: ParallelModel
     optimizer: Optimizer
     scaler: GradScaler
     max_norm: float
     losses: list[float] = field(default_factory=list)
-
-    def learning_rates(self, lr: float) -> Iterable[float]:
-        """Learning rates of the updates in one step of the run: one, as a rule."""
-        return (lr,)
+    pushes: Sequence[Push] = ()
 
     @classmethod
     def of(cls, world: ProcessGroup, config: TrainConfig, layout: Layout) -> "Share":
-        """This rank's share of a run that begins. All ranks call it together.
-
-        Args:
-            world: all ranks of the run; a rank's place in it says what its share is.
-        """
+        """This rank's share of a run that begins. All ranks call it together."""
         if layout.servers:
-            return served_share(world, config, layout)
-        gpt = GPT(config.model, seed=config.seed)
-        sizes = (layout.pp, layout.dp, layout.cp, layout.tp)
-        mesh = init_device_mesh(sizes, mesh_dim_names=("pp", "dp", "cp", "tp"), group=world)
-        model = parallelize(gpt, mesh, layout, config)
-        optimizer = optimizer_of(model, config)
-        model.attach(optimizer)
-        return cls(model, optimizer, loss_scaler(config), config.clip)
+            model = served_model(world, config, layout)
+        else:
+            sizes = (layout.pp, layout.dp, layout.cp, layout.tp)
+            mesh = init_device_mesh(sizes, mesh_dim_names=("pp", "dp", "cp", "tp"), group=world)
+            model = parallelize(GPT(config.model, seed=config.seed), mesh, layout, config)
+        optimizer, axis = optimizer_of(model, config), model.axes[0]
+        share = world, config, layout, load_corpus(config.text, config.context), model, optimizer, loss_scaler(config)
+        if isinstance(axis, AsynchronousServer):  # workers have clipped what they push
+            return AsynchronousShare(*share, inf, pushes=axis.pushes_taken)
+        if isinstance(axis, SynchronousServer):
+            return Share(*share, config.clip, pushes=axis.pushes_taken)
+        if isinstance(axis, LocalSGD):
+            axis.begin(optimizer)
+        return Share(*share, config.clip)
 
     @property
     def gpt(self) -> GPT:
         """The model, of which this rank may hold a part only."""
         return self.model.model
+
+    def batch(self, step: int, numbers: Sequence[int | None]) -> "Batch":
+        """Return micro-batches of a step, by their numbers within it."""
+        return Batch(self.corpus, self.config, step, numbers)
+
+    def learning_rates(self, lr: float) -> Iterable[float]:
+        """Learning rates of the updates in one step of the run: one, as a rule."""
+        return (lr,)
+
+
+class AsynchronousShare(Share):
+    """The share of a server that updates with each gradient as it comes."""
+
+    def learning_rates(self, lr: float) -> Iterable[float]:
+        """Learning rates of one update for each worker: N updates go as far as one with their mean."""
+        workers = len(self.model.axes[0].workers)
+        return (lr / workers for _ in range(workers))
 
 
 def optimizer_of(model: ParallelModel, config: TrainConfig) -> Optimizer:
@@ -81,7 +104,7 @@ def optimizer_of(model: ParallelModel, config: TrainConfig) -> Optimizer:
     if config.optimizer == "sgd":
         return SGD(model.trained, config.lr, weight_decay=config.weight_decay)
     sizes = {name: prod(shape) for name, shape in model.shapes.items()}
-    joins = (model.global_maxima, model.global_sums, model.owns)
+    joins = model.global_max, model.global_sum, model.owns
     return LAMB(model.trained, config.lr, sizes, *joins, weight_decay=config.weight_decay)
 
 
@@ -94,41 +117,22 @@ def loss_scaler(config: TrainConfig) -> GradScaler:
     return grad_scaler()
 
 
-def served_share(world: ProcessGroup, config: TrainConfig, layout: Layout) -> Share:
-    """This rank's share of a run with parameter servers: the first ranks are workers, the last ones servers."""
-    group = world.duplicate()
+def served_model(world: ProcessGroup, config: TrainConfig, layout: Layout) -> ParallelModel:
+    """This rank's part of a run with parameter servers: the first ranks are workers, the last ones servers."""
+    group, gpt, dtype = world.duplicate(), GPT(config.model, seed=config.seed), np.dtype(config.reduce_dtype)
     group.axis = "server"
-    serves = world.rank >= layout.dp
-    axis = server_of(group, config, layout) if serves else worker_of(group, config, layout)
-    gpt = GPT(config.model, seed=config.seed)
-    deal = no_micro_batches if serves else partial(dealt, world.rank, layout)
-    model = (ServedModel if serves else ParallelModel)(gpt, [axis], deal, config.micro_batches)
-    optimizer, scaler = optimizer_of(model, config), loss_scaler(config)
-    if isinstance(axis, AsynchronousServer):
-        return AsynchronousShare(model, optimizer, scaler, inf)  # workers have clipped what they push
-    return Share(model, optimizer, scaler, config.clip)
-
-
-def worker_of(group: ProcessGroup, config: TrainConfig, layout: Layout) -> Axis:
-    """A worker's end of the exchange with the servers."""
-    count = len(share_of(group.rank, layout.dp, config.micro_batches))
-    clip = config.clip if layout.slack else None
-    return Worker(group, layout.dp, config.steps, count, clip, np.dtype(config.reduce_dtype))
-
-
-def server_of(group: ProcessGroup, config: TrainConfig, layout: Layout) -> Axis:
-    """A server's end: synchronous, unless workers may be apart."""
-    if not layout.slack:
+    if world.rank < layout.dp:
+        count = len(share_of(group.rank, layout.dp, config.micro_batches))
+        worker = Worker(group, layout.dp, config.steps, count, config.clip if layout.slack else None, dtype)
+        return ParallelModel(gpt, group, [worker], partial(dealt, world.rank, layout), config.micro_batches)
+    if layout.slack:  # workers may be apart
+        seconds = read_arrivals(layout.arrivals, layout.dp)
+        order = seconds and seeded_order(seconds, config.steps, layout.slack, config.seed)
+        server = AsynchronousServer(group, layout.dp, config.steps, layout.slack, order)
+    else:
         others = group.new_group(list(range(layout.dp, group.size)))
-        return SynchronousServer(group, layout.dp, config.steps, others, np.dtype(config.reduce_dtype))
-    seconds = read_arrivals(layout.arrivals, layout.dp)
-    order = seconds and seeded_order(seconds, config.steps, layout.slack, config.seed)
-    return AsynchronousServer(group, layout.dp, config.steps, layout.slack, order)
-
-
-def no_micro_batches(_: int) -> tuple[range, int]:
-    """A server's micro-batches in a step, and the largest count on any rank: none."""
-    return range(0), 0
+        server = SynchronousServer(group, layout.dp, config.steps, others, dtype)
+    return ServedModel(gpt, group, [server], lambda _: (range(0), 0), config.micro_batches)  # it has no micro-batches
 
 
 class ServedModel(ParallelModel):
@@ -138,15 +142,6 @@ class ServedModel(ParallelModel):
     def averaged_micro_batches(self) -> int:
         """An asynchronous worker has averaged what it pushes."""
         return 1 if isinstance(self.axes[0], AsynchronousServer) else self.global_micro_batches
-
-
-class AsynchronousShare(Share):
-    """The share of a server that updates with each gradient as it comes."""
-
-    def learning_rates(self, lr: float) -> Iterable[float]:
-        """Learning rates of one update for each worker: N updates go as far as one with their mean."""
-        workers = len(self.model.axes[0].workers)
-        return (lr / workers for _ in range(workers))
 
 
 def batch_of(corpus: Corpus, config: TrainConfig, step: int, number: int | None) -> MicroBatch:
@@ -164,13 +159,9 @@ def batch_of(corpus: Corpus, config: TrainConfig, step: int, number: int | None)
 
 @dataclass(frozen=True)
 class Batch(Sequence):
-    """What a rank has of a step: micro-batches, each drawn as it is asked for, so that none waits in memory.
+    """Micro-batches of a step, by their ``numbers`` within it: each is drawn as it is asked for, so that none waits.
 
     (In torch: a map-style ``Dataset``.)
-
-    Attributes:
-        corpus, config, step: the run's text and settings, and the number of the step.
-        numbers: numbers of the micro-batches within the step.
     """
 
     corpus: Corpus

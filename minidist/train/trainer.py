@@ -11,11 +11,10 @@ import numpy as np
 
 from minidist import backend
 from minidist.comm.group import ProcessGroup
-from minidist.comm.nccl import find_gpus, own_gpus
+from minidist.comm.nccl.stream import find_gpus, own_gpus
 from minidist.comm.placement import place_on_nodes
 from minidist.comm.point_to_point import barrier
 from minidist.comm.runtime.launch import Cluster
-from minidist.nn.data import Corpus, load_corpus
 from minidist.nn.optim.clip import NotFinite
 from minidist.nn.optim.optimizers import warmup_cosine
 from minidist.nn.precision.policy import autocast
@@ -29,7 +28,7 @@ from minidist.train.checkpoint.restore import Files, restore
 from minidist.train.checkpoint.saver import Saver, Snapshots
 from minidist.train.config import TrainConfig
 from minidist.train.fingerprint import fingerprint
-from minidist.train.hooks import Counts, Digests, StepHook
+from minidist.train.hooks import Digests, StepHook
 from minidist.train.layout import Layout
 from minidist.train.measuring.evaluate import Evaluation
 from minidist.train.measuring.instruments import Instruments, Live, Reports, traced_from
@@ -37,10 +36,9 @@ from minidist.train.measuring.noise_scale import NoiseScales
 from minidist.train.resilience.checks import ReplicaChecks
 from minidist.train.resilience.faults import Faults
 from minidist.train.resilience.rebalance import Rebalance
-from minidist.train.resilience.replay import TakeStep
 from minidist.train.result import RankResult, Run, RunOptions
 from minidist.train.rules import check_options
-from minidist.train.share import Batch, Share
+from minidist.train.share import Share
 from minidist.train.step import train_step
 
 MIN_SCALE = 2.0**-24  # of the loss: gradients that overflow with less do so whatever the scale
@@ -114,16 +112,18 @@ def _train_rank(
 ) -> RankResult:
     if layout.node_size:
         place_on_nodes(world, layout.node_size, options.links)
-    corpus = load_corpus(config.text, config.context)
     manifest = Manifest.read(Disk(), Path(options.resume)) if options.resume else None
     first = manifest.progress.step if manifest else options.recover or 0
     instruments = Instruments(world, traced_from(first, config, layout) if options.trace else None)
     share = Share.of(world, config, layout)
-    restored = restore_state(world, options, manifest, share)
-    step_of_run = partial(take_step, config, corpus)
-    hooks = [*hooks, *hooks_around(world, config, layout, options, share, corpus, step_of_run, instruments)]
+    restored = restore_state(share, options, manifest)
+    hooks = [*hooks, *hooks_around(share, options, instruments)]
     model, scaler, loss_sums = share.model, share.scaler, []
-    complete_gradients = partial(call_each, [hook.complete_gradients for hook in hooks])
+
+    def complete_gradients() -> None:
+        for hook in hooks:
+            hook.complete_gradients()
+
     for hook in hooks:
         hook.begin_run(share)
     for step in range(first, config.steps):
@@ -131,7 +131,7 @@ def _train_rank(
         for hook in hooks:
             hook.begin_step(step)
         with diverging(step, scaler, None if model.steps_apart else world):
-            loss = step_of_run(share, step, complete_gradients)
+            loss = take_step(share, step, complete_gradients)
             check_loss(loss)
         share.losses.append(loss)
         loss_sums.append(model.loss_sum)
@@ -148,41 +148,34 @@ def _train_rank(
         fingerprint(share.gpt, share.optimizer, losses, model.full_state),
         loss_scale=scaler.scale,
         skipped_steps=scaler.skipped,
-        pushes=[push for axis in model.axes for push in axis.pushes_taken],
+        pushes=list(share.pushes),
         gpu=backend.gpu_model(backend.xp.module),
         by_nccl=own_gpus(world),
         **measured,
     )
 
 
-def take_step(
-    config: TrainConfig, corpus: Corpus, share: Share, step: int, complete_gradients: Callable[[], None] = lambda: None
-) -> float:
+def take_step(share: Share, step: int, complete_gradients: Callable[[], None] = lambda: None) -> float:
     """Take a step of a run, by its number, on a share of it; return its loss."""
-    model = share.model
+    model, config = share.model, share.config
     model.set_micro_batches(config.batch_at(step) // config.micro_batch)
-    batch = Batch(corpus, config, step, model.micro_batches)
+    batch = share.batch(step, model.micro_batches)
     lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
     for rate in share.learning_rates(lr):
         loss = train_step(model, share.optimizer, share.scaler, batch, rate, share.max_norm, complete_gradients)
     return loss
 
 
-def call_each(functions: Sequence[Callable[[], None]]) -> None:
-    for function in functions:
-        function()
-
-
-def restore_state(world: ProcessGroup, options: RunOptions, manifest: Manifest | None, share: Share) -> dict:
+def restore_state(share: Share, options: RunOptions, manifest: Manifest | None) -> dict:
     """Put the state that a run goes on from into this rank's share of it. All ranks call it together.
 
     Args:
         options: source of the state: a checkpoint (with its manifest), the ranks' memory, or none.
-        share: this rank's share of a run that begins; changed in place.
 
     Returns:
         What was read and how long it took, under the names of ``RankResult``'s fields.
     """
+    world = share.world
     if options.recover is None:
         forget(world)
         if manifest is None:
@@ -198,42 +191,34 @@ def restore_state(world: ProcessGroup, options: RunOptions, manifest: Manifest |
     return {"bytes_read": bytes_read, "restore_seconds": time.perf_counter() - began}
 
 
-def hooks_around(
-    world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions, share: Share, corpus: Corpus,
-    step_of_run: TakeStep, instruments: Instruments,
-) -> list[StepHook]:  # fmt: skip
+def hooks_around(share: Share, options: RunOptions, instruments: Instruments) -> list[StepHook]:
     """What this run is asked for, in the order in which it begins before a step. All ranks call it together.
 
-    Args:
-        share: this rank's share, with the state that the run goes on from.
-        step_of_run: function that takes one step, for hooks that compute a step again.
+    The share has the state that the run goes on from.
     """
-    hooks: list[StepHook] = [Evaluation(world, config, options, corpus)]
+    world, hooks = share.world, [Evaluation(options)]
     if options.rebalance:
-        hooks.append(Rebalance(world, layout, config, share.model, instruments.micro_batch_seconds))
+        hooks.append(Rebalance(share, instruments.micro_batch_seconds))
     keepers: list[Saver | Peers] = []
     if options.peer_copies is not None:
-        keepers.append(Peers(world, options.peer_copies, Snapshots(world, share), str(layout)))
+        keepers.append(Peers(world, options.peer_copies, Snapshots(share), str(share.layout)))
     if options.saving is not None:
-        manifest = partial(manifest_of, config, layout, corpus)
+        manifest = partial(manifest_of, share.config, share.layout, share.corpus)
         keepers.append(Saver(
-            world, options.saving, Snapshots(world, share), manifest, len(share.losses),
+            world, options.saving, Snapshots(share), manifest, len(share.losses),
             lambda *saved: world.report(("saved", *saved)),
         ))  # fmt: skip
     hooks += keepers
     if options.check_replicas:  # after a step, before a checkpoint of it is saved
-        every, way = options.check_replicas, options.check_by
-        hooks.append(ReplicaChecks(world, config, layout, share, every, way, step_of_run, keepers))
+        hooks.append(ReplicaChecks(share, options.check_replicas, options.check_by, take_step, keepers))
     if options.progress:
         hooks.append(Reports(world, instruments))
     if options.step_digests:
         hooks.append(Digests())
-    hooks.append(Counts())
     if options.faults or options.live:
         hooks.append(Faults(options.faults, world, options.live))
     if options.noise_scale:
-        batch_at = partial(Batch, corpus, config, numbers=range(config.micro_batches))
-        hooks.append(NoiseScales(options.noise_scale, batch_at, config.micro_batch))
+        hooks.append(NoiseScales(options.noise_scale))
     hooks.append(instruments)
     if options.live:
         hooks.append(Live(world, instruments.memory))

@@ -49,26 +49,23 @@ class Combination:
     def settings(self) -> dict[str, object]:
         """The value of each of KEYS; None for one that has no meaning here, such as a schedule without a pipeline."""
         layout = self.layout
-        found = {key: getattr(layout if hasattr(layout, key) else self, key) for key in KEYS}
-        if layout.replicas == 1:
-            found["zero"] = None
-        if not layout.zero:
-            found["shard"] = None
-        if not self.experts or layout.dp == 1:
-            found["ep"] = None
-        if layout.tp == 1:
-            found["sp"] = None
-        if layout.cp == 1:  # most runs have no sequence chunks, and then there is nothing else
-            found["cp"] = found["cp_kind"] = None
-        if layout.pp == 1:
-            found["schedule"] = found["virtual"] = None
-        if layout.schedule != "interleaved":
-            found["virtual"] = None
-        if layout.world_size == 1:
-            found["node_size"] = None
-        found["sync"] = layout.sync if layout.servers else None  # looser steps are settings only where there are some
-        found["compress"] = layout.compress or None
-        return found
+        meaningless = {
+            "zero": layout.replicas == 1,
+            "shard": not layout.zero,
+            "ep": not self.experts or layout.dp == 1,
+            "sp": layout.tp == 1,
+            "cp": layout.cp == 1,  # most runs have no sequence chunks, and then there is nothing else
+            "cp_kind": layout.cp == 1,
+            "schedule": layout.pp == 1,
+            "virtual": layout.schedule != "interleaved",
+            "node_size": layout.world_size == 1,
+            "sync": not layout.servers,  # looser steps are settings only where there are some
+            "compress": not layout.compress,
+        }
+        return {
+            key: None if meaningless.get(key) else getattr(layout if hasattr(layout, key) else self, key)
+            for key in KEYS
+        }
 
     @property
     def pairs(self) -> set[Pair]:

@@ -3,10 +3,9 @@
 import pytest
 
 from minidist.course.answers import Source
-from minidist.course.challenges.catalogue import file_in
-from minidist.course.challenges.challenge import Challenge, Result
+from minidist.course.challenges.challenge import Challenge, Result, file_in
 from minidist.course.challenges.judge import RANK_MODULES, judge
-from minidist.course.sandbox.warm_ranks import WarmRanks
+from minidist.course.sandbox.student import WarmRanks
 
 
 @pytest.fixture(scope="session")

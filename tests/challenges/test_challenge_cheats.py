@@ -8,8 +8,8 @@ import pytest
 from better_answers import BETTER, better_answer
 from choosing import long
 
-from minidist.course.challenges.catalogue import challenge_of
-from minidist.course.challenges.side_channels import no_side_channels
+from minidist.course.challenges.scoring import challenge_of
+from minidist.course.sandbox.forbidden import no_side_channels
 
 ONE_RANK_ALL_STAGES = (
     "one = [f'{s}{k}{i}' for i in range(micro_batches) for k in 'FB' for s in "

@@ -10,10 +10,11 @@ from rich.console import Console
 
 from minidist.cli.main import main
 from minidist.course import commands
-from minidist.course.challenges.catalogue import FOLDER, challenge_of, library_answer
+from minidist.course.challenges.challenge import FOLDER, library_answer
+from minidist.course.challenges.command import FILE as OF_A_LEARNER
 from minidist.course.challenges.grade_challenges import FILE, grade_challenges
-from minidist.course.challenges.leaderboard import FILE as OF_A_LEARNER
-from minidist.course.grading.limits import Limits
+from minidist.course.challenges.scoring import challenge_of
+from minidist.course.grading.workplace import Limits
 
 EIGHT, NINE = challenge_of("8"), challenge_of("9")
 WORSE = "def place_ranks(sent, per_node):\n    return list(reversed(range(len(sent))))\n"

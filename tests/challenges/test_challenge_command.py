@@ -7,9 +7,9 @@ import pytest
 from better_answers import better_answer
 
 from minidist.cli.main import main
-from minidist.course.challenges.catalogue import CHALLENGES, challenge_of, file_in, library_answer
-from minidist.course.challenges.leaderboard import FILE, best, entries
-from minidist.course.challenges.report import comparison
+from minidist.course.challenges.challenge import file_in, library_answer
+from minidist.course.challenges.command import FILE, best, comparison, entries
+from minidist.course.challenges.scoring import CHALLENGES, challenge_of
 
 EIGHT = challenge_of("8")
 

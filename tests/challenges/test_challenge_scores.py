@@ -6,8 +6,9 @@ import pytest
 from better_answers import BETTER, better_answer
 
 from minidist.course.answers import ROOT, course_folder
-from minidist.course.challenges.catalogue import CHALLENGES, FOLDER, library_answer
-from minidist.course.challenges.report import number
+from minidist.course.challenges.challenge import FOLDER, library_answer
+from minidist.course.challenges.command import number
+from minidist.course.challenges.scoring import CHALLENGES
 
 PAGE = (ROOT / "docs" / "course.md").read_text(encoding="utf-8").partition("## Challenges")[2]
 DIGITS = 1e-3  # the catalogue states four

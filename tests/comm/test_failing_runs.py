@@ -16,7 +16,7 @@ from failing import FAILURES, SIZE
 
 import minidist as md
 from minidist.comm.runtime import deadlock
-from minidist.comm.runtime.rank_process import RankProcess
+from minidist.comm.runtime.worker import RankProcess
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals as on Unix")
 LIMIT = 300  # seconds, of each run

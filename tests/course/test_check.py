@@ -9,10 +9,9 @@ import pytest
 from minidist.cli.main import main
 from minidist.course.answers import course_folder, read_answers
 from minidist.course.grading.run_graders import run_graders
-from minidist.course.learner.hints import hints_of
-from minidist.course.source.stubs import definitions_by_task, replace_definitions, stub_of, untouched
-from minidist.course.source.task_list import tasks_of
-from minidist.course.tasks import TaskResult, Verdict, results_of
+from minidist.course.learner.check import hints_of
+from minidist.course.stubs import definitions_by_task, replace_definitions, stub_of, untouched
+from minidist.course.tasks import TaskResult, Verdict, results_of, tasks_of
 
 NAME, ZERO = "ch03_collectives", "ch00_walls"
 THREE = [ZERO, "ch01_transformer", NAME]

@@ -7,8 +7,7 @@ from refusals import check_refusals, refusal
 from minidist import overrides
 from minidist.course.answers import course_folder, read_answers
 from minidist.course.authoring.mutants import Mutant
-from minidist.course.learner.reset import plan_reset
-from minidist.course.source.stubs import definitions_by_task, stub_of
+from minidist.course.stubs import definitions_by_task, plan_reset, stub_of
 
 __all__ = ["Mutant", "definitions_by_task", "overrides", "stub_of"]  # for refusals.txt
 FILE = Path(__file__).with_name("refusals.txt")

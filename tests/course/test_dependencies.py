@@ -2,10 +2,9 @@
 
 import pytest
 
+from minidist.course.dependencies import dependencies, tasks_used
 from minidist.course.grading.run_graders import run_graders
-from minidist.course.source.dependencies import dependencies
-from minidist.course.source.task_list import tasks_of
-from minidist.course.source.uses import tasks_used
+from minidist.course.tasks import tasks_of
 
 ANSWERS = """
 import numpy as np

@@ -19,10 +19,10 @@ import pytest
 
 from minidist.cli.main import main
 from minidist.course.answers import ROOT, course_folder, read_answers
-from minidist.course.grading.descendants import MARK
+from minidist.course.grading.grade_class import write_grades
 from minidist.course.grading.grade_submission import Grade
-from minidist.course.grading.reports import write_grades
-from minidist.course.source.stubs import stub_of
+from minidist.course.grading.supervisor import MARK
+from minidist.course.stubs import stub_of
 
 NAME = "ch03_collectives"
 SOLUTION = read_answers(course_folder("solutions"))[NAME].text

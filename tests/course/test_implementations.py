@@ -10,7 +10,7 @@ from minidist import overrides
 from minidist.cli.main import main
 from minidist.course.answers import course_folder, read_answers
 from minidist.course.learner.implementations import implementations_of, training_on
-from minidist.course.source.stubs import replace_definitions, stub_of
+from minidist.course.stubs import replace_definitions, stub_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.trainer import run

@@ -6,8 +6,7 @@ from minidist.cli.main import main
 from minidist.course.answers import chapter_names
 from minidist.course.authoring.mutants import AsGiven, Mutant, all_mutants, one_of_each_kind
 from minidist.course.grading.run_graders import run_graders
-from minidist.course.source.task_list import tasks_of
-from minidist.course.tasks import Task, TaskResult, Verdict
+from minidist.course.tasks import Task, TaskResult, Verdict, tasks_of
 
 CHAPTERS = [str(int(name[2:4])) for name in chapter_names()]
 
@@ -39,8 +38,8 @@ def test_a_mutant_that_is_not_caught_is_reported(monkeypatch, capsys):
     real = next(mutant for mutant in all_mutants() if mutant.task == "3.4")
     task = Task("3.4", 4, "code", "title", "ch03_collectives")
     known = TaskResult(task, [Verdict("3.4", "test_values", "failed", "wrong", mutant=real.bug)])
-    monkeypatch.setattr("minidist.course.authoring.catch_mutants.all_mutants", lambda: [harmless, real])
-    monkeypatch.setattr("minidist.course.authoring.catch_mutants.run_graders", lambda *_, **__: [known])
+    monkeypatch.setattr("minidist.course.authoring.mutants.all_mutants", lambda: [harmless, real])
+    monkeypatch.setattr("minidist.course.authoring.mutants.run_graders", lambda *_, **__: [known])
     assert main(["mutants", "3.4"]) == 1
     shown = capsys.readouterr().out
     assert shown.count("NOT CAUGHT") == 1 and "caught 1 of 2 mutants" in shown

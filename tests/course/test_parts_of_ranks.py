@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from minidist.course.authoring.contributions import is_copy, is_sum
+from minidist.course.authoring.assertions import is_copy, is_sum
 from minidist.course.sandbox.values import numbers
 
 PARTS = [numbers(rank, 4) for rank in range(5)]

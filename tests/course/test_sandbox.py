@@ -11,9 +11,8 @@ from minidist.course.authoring.assertions import peak_bytes
 from minidist.course.authoring.plugin import RANK_MODULES
 from minidist.course.sandbox.guard import PRINTED_CHARACTERS
 from minidist.course.sandbox.in_rank import Contract, run_in_rank
-from minidist.course.sandbox.student import Student
+from minidist.course.sandbox.student import Student, WarmRanks
 from minidist.course.sandbox.values import generator, numbers
-from minidist.course.sandbox.warm_ranks import WarmRanks
 
 ALGORITHMS, COLLECTIVES = "minidist.comm.algorithms", "minidist.comm.collectives"
 

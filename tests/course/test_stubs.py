@@ -3,8 +3,15 @@
 import pytest
 
 from minidist.course.answers import chapter_names, course_folder, read_answers
-from minidist.course.learner.reset import plan_reset, write_reset
-from minidist.course.source.stubs import definitions_by_task, replace_definitions, stub_of, untouched, write_stubs
+from minidist.course.stubs import (
+    definitions_by_task,
+    plan_reset,
+    replace_definitions,
+    stub_of,
+    untouched,
+    write_reset,
+    write_stubs,
+)
 
 SOLUTION = '''
 LIMIT = 3
@@ -80,7 +87,7 @@ def test_stubs_do_not_overwrite_work(tmp_path, monkeypatch):
     for name in ("solutions", "exercises"):
         (tmp_path / name).mkdir()
     (tmp_path / "solutions" / "ch09_a.py").write_text(SOLUTION)
-    monkeypatch.setattr("minidist.course.source.stubs.course_folder", lambda name: tmp_path / name)
+    monkeypatch.setattr("minidist.course.stubs.course_folder", lambda name: tmp_path / name)
     assert write_stubs() == ["ch09_a.py"] and write_stubs() == []
     mine = tmp_path / "exercises" / "ch09_a.py"
     assert mine.read_text() == STUB

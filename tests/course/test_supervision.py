@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from minidist.course.answers import course_folder, read_answers
-from minidist.course.grading.namespaces import can_have_own_shared_memory
+from minidist.course.grading.supervisor import can_have_own_shared_memory
 from minidist.course.grading.workplace import Workplace
 
 NAME = "ch03_collectives"
@@ -104,7 +104,7 @@ def test_watch_judges_at_once_and_when_a_file_is_saved_and_leaves_nothing(tmp_pa
                 shown += (line := process.stdout.readline())
                 assert line, f"the process ended after printing {shown!r}"
             assert all(word in shown for word in words), shown
-            wait_for(lambda: "stand_by" in str(processes_in(scratch)), "no process stands by")
+            wait_for(lambda: "learner.watch" in str(processes_in(scratch)), "no process stands by")
             mine.write_text(SOLUTION)
 
 

@@ -12,8 +12,17 @@ from minidist.analysis.replay import steps
 from minidist.comm.failures import Deadlock
 from minidist.comm.runtime.launch import Cluster
 from minidist.course.answers import course_folder
-from minidist.course.authoring.assertions import LARGE, MANY, SIZES, by_group, in_groups, peak_bytes, same, sizes
-from minidist.course.authoring.contributions import is_copy
+from minidist.course.authoring.assertions import (
+    LARGE,
+    MANY,
+    SIZES,
+    by_group,
+    in_groups,
+    is_copy,
+    peak_bytes,
+    same,
+    sizes,
+)
 from minidist.course.sandbox.values import blank, many_digits, numbers, working_dtype
 from minidist.trace import PointToPoint
 

@@ -14,13 +14,14 @@ from minidist.course.authoring.assertions import (
     bytes_sent,
     in_groups,
     in_steps,
+    is_copy,
+    is_sum,
     number,
     peak_bytes,
     same,
     sizes,
     to_the_right_only,
 )
-from minidist.course.authoring.contributions import is_copy, is_sum
 from minidist.course.sandbox.values import blank, many_digits, nbytes, numbers, working_dtype
 
 pytestmark = pytest.mark.answers(

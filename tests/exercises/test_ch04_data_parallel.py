@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from minidist.course.authoring.assertions import number as a_number
-from minidist.course.authoring.assertions import peak_bytes, same, sizes
-from minidist.course.authoring.observe import observe_collectives
+from minidist.course.authoring.assertions import observe_collectives, peak_bytes, same, sizes
 from minidist.course.sandbox.values import nbytes, numbers, working_dtype
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout

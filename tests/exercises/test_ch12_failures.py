@@ -65,10 +65,10 @@ CONFIG = TrainConfig(
 def save_and_resume(world, module, names, config, before, after, mode, place):
     """In a rank: train two steps and save, then the rest in another layout, from what was saved, and save."""
     from minidist import overrides
-    from minidist.parallel.tools.messages import texts_of_all
+    from minidist.parallel.tools.messages import all_gather_object
     from minidist.train.trainer import train_rank
 
-    folder = Path(texts_of_all(tempfile.mkdtemp(dir=place) if world.rank == 0 else "", world)[0])
+    folder = Path(all_gather_object(tempfile.mkdtemp(dir=place) if world.rank == 0 else "", world)[0])
     overrides.override({name: getattr(module, name) for name in names})
     try:
         saving = Saving(str(folder), every=2, keep=1, mode=mode)

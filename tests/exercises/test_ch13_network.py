@@ -14,12 +14,12 @@ from minidist.course.authoring.assertions import (
     bytes_sent,
     check_numbers,
     in_steps,
+    is_sum,
     number,
     peak_bytes,
     same,
     trained,
 )
-from minidist.course.authoring.contributions import is_sum
 from minidist.course.sandbox.values import generator, many_digits, nbytes, numbers, working_dtype
 from minidist.plan.cluster.topology import Link, Topology
 from minidist.train.config import TrainConfig

@@ -741,7 +741,7 @@ def cheapest_by_hand(law: Law, loss: float, served: float) -> float:
     return exp(root(slope, smallest + 1e-9, smallest + 60))
 
 
-@answers("minidist.plan.scaling.laws", "minidist.plan.scaling.overtraining")
+@answers("minidist.plan.scaling.laws")
 @pytest.mark.task(
     "14.8",
     points=4,

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from choosing import long
 
+from minidist.nn.kernels import ALIGNMENT, matmul_codes, matmul_each
 from minidist.nn.precision.policy import POLICIES
-from minidist.nn.products import ALIGNMENT, matmul_codes, matmul_each
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions

@@ -18,9 +18,8 @@ from test_device_products import codes_of, multiply, of_kind, turned
 
 from minidist import backend
 from minidist.backend import xp
-from minidist.nn.kernels import add_at, column_sums, dot_each, reduced, rounded
+from minidist.nn.kernels import add_at, column_sums, dot_each, matmul_each, reduced, rounded
 from minidist.nn.precision.formats import FORMATS, Format
-from minidist.nn.products import matmul_each
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions

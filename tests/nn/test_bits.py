@@ -63,7 +63,9 @@ def test_some_of_the_heads_have_the_bits_of_all_of_them():
 
 
 def test_weights_are_drawn_by_name_and_seed():
-    small, deep, other = (GPT(GPTConfig(8, layers=n, heads=2, width=8), seed) for n, seed in ((1, 3), (4, 3), (1, 4)))
+    small, deep, other = (
+        GPT(GPTConfig(vocab=8, layers=n, heads=2, width=8), seed) for n, seed in ((1, 3), (4, 3), (1, 4))
+    )
     others = dict(deep.named_parameters())
     for name, parameter in small.named_parameters():
         if not name.endswith((".out.weight", ".proj.weight")):  # those are scaled by the number of layers

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from minidist.nn.data import default_text, load_corpus, micro_batch, validation_batches
-from minidist.nn.gpt import GPT, GPTConfig, generate
+from minidist.nn.data import default_text, generate, load_corpus, micro_batch, validation_batches
+from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.tensor import no_grad
 
 TINY = GPTConfig(context=8, layers=2, heads=2, width=8)

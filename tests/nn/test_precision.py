@@ -6,17 +6,18 @@ import numpy as np
 import pytest
 
 from minidist import flops
-from minidist.nn import functional, products
+from minidist.nn import functional, kernels
 from minidist.nn.attention.plain import causal_attention
 from minidist.nn.attention.tiled import tiled_attention
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.layers import Parameter
+from minidist.nn.modes import Mode, within
 from minidist.nn.optim.optimizers import AdamW, adamw_update, average_gradients
 from minidist.nn.precision.formats import BFLOAT16, E4M3, E5M2, round_scaled
 from minidist.nn.precision.policy import POLICIES, autocast, current
 from minidist.nn.precision.underflow import GradScaler, MasterWeights
 from minidist.nn.recompute import checkpoint
-from minidist.nn.tensor import Mode, Tensor, no_grad, within
+from minidist.nn.tensor import Tensor, no_grad
 
 CONFIG = GPTConfig(vocab=64, layers=2, heads=4, width=32, context=16)
 
@@ -100,7 +101,7 @@ def test_attention_multiplies_rounded_factors(precision, monkeypatch):
         factors.extend((a.copy(), b.copy()))
         return np.matmul(a, b, out=out)
 
-    monkeypatch.setattr(products, "matmul_each", watched)
+    monkeypatch.setattr(kernels, "matmul_each", watched)
     keep = np.random.default_rng(0).random((2, 3, 5, 5)) > 0.3
     for attention, count in (
         (causal_attention, 2 * (2 + 4)),  # of two heads: q k and P v, and four products in backward

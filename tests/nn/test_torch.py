@@ -26,7 +26,7 @@ from minidist.train.share import batch_of
 from minidist.train.trainer import run, train_rank
 from minidist.verify.matrix import covering
 
-SHORT = 6  # runs; the first of a covering set have the most pairs
+SHORT = 4  # runs; the first of a covering set have the most pairs
 SETTINGS = {
     "layers": (1, 2, 3), "heads": (1, 2, 3), "width": (6, 12), "context": (4, 8), "sequence_chunks": (1, 2, 4),
     "attention": ("plain", "tiled"), "attention_tile": (3, 128), "global_batch": (4, 6), "micro_batch": (1, 2),

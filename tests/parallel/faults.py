@@ -20,12 +20,11 @@ from minidist.nn.random import DropoutRNG
 from minidist.parallel import sequence, tensor
 from minidist.parallel.context import ring_backward
 from minidist.parallel.data import BucketedDataParallel, DataParallel
-from minidist.parallel.expert import ExpertParallel
 from minidist.parallel.pipeline import Pipeline
-from minidist.parallel.tensor import TensorParallel
 from minidist.parallel.tools import mappings
-from minidist.parallel.zero import Unit, Zero, ZeroStage1, ZeroStage2, ZeroStage3
+from minidist.parallel.zero import KeepingStage3, Unit, Zero, ZeroStage1, ZeroStage3
 from minidist.train.config import TrainConfig
+from minidist.train.parallelize import ParallelModel
 from minidist.train.trainer import train_rank
 
 BASE = TrainConfig(
@@ -147,9 +146,10 @@ def norms_not_summed(right, parameter, *_):
     return parameter
 
 
-@fault(TensorParallel, "owner", "tp=2 dp=2,tp=2,sp=1")
-def copies_counted_everywhere(right, self, name):
+@fault(ParallelModel, "owns", "tp=2 dp=2,tp=2,sp=1")
+def copies_counted_everywhere(right, self, parameter):
     """The global norm has what all ranks hold N times."""
+    return True
 
 
 @fault(functional, "reduce_from_heads", "tp=2")
@@ -185,23 +185,26 @@ def stale_block(right, self):
     self.units = units
 
 
-@fault(Unit, "parts", "zero=1,dp=3 zero=3,dp=2", stops="KeyError|not finite")
+@fault(Unit, "overlaps", "zero=1,dp=3 zero=3,dp=2")
 def bounds_off_by_one(right, self):
-    """A rank's pieces begin one element too far to the right: a hole in a parameter is a NaN."""
-    for parameter, place in right(self):
-        if place.stop - place.start > 1:
-            yield parameter, slice(place.start + 1, place.stop)
+    """A rank's pieces begin one element too far to the right: what nobody holds is a NaN in the full array."""
+    for parameter, first, last in right(self):
+        if last - first > 1:
+            yield parameter, first + 1, last
 
 
-@fault(Zero, "hold_back", "dp=2,pp=2,zero=2", stops="NoneType")
-def tied_gradient_sharded_too_early(right, self, parameters):
+@fault(Zero, "apply", "dp=2,pp=2,zero=2", stops="NoneType")
+def tied_gradient_sharded_too_early(right, self, model):
     """The root's gradients are scattered before both ends have added theirs: the pipeline finds none to sum."""
+    for parameter in model.parameters():
+        parameter.summed_late = False
+    return right(self, model)
 
 
-@fault(ZeroStage3, "wait_for_gradients", "dp=2,pp=2,zero=3,reshard_after_forward=0")
+@fault(KeepingStage3, "wait_for_gradients", "dp=2,pp=2,zero=3,reshard_after_forward=0")
 def old_parameters_kept(right, self):
     """Units stay unsharded over the step's end, so the next step computes with the parameters of this one."""
-    ZeroStage2.wait_for_gradients(self)
+    ZeroStage3.wait_for_gradients(self)
 
 
 # Context parallelism
@@ -230,10 +233,10 @@ def experts_gradients_too_large(right, self):
         parameter.grad *= 2
 
 
-@fault(ExpertParallel, "owner", "dp=2,ep=2", EXPERTS)
-def norm_without_experts(right, self, name):
+@fault(ParallelModel, "owns", "dp=2,ep=2", EXPERTS)
+def norm_without_experts(right, self, parameter):
     """Only rank 0 of the data-parallel ranks counts experts (Megatron-LM #5916)."""
-    return 0
+    return self.group.rank == 0
 
 
 @fault(overrides._overrides, "combine_rows", "dp=2,ep=2", EXPERTS)

@@ -29,7 +29,7 @@ def test_tensor_parallel_ranks_are_neighbours(ranks):
 def test_what_the_norm_joins_is_exact(ranks):
     def main(world):
         axis = TensorParallel(world, tensor.tensor_plan())
-        model = ParallelModel(GPT(EVEN), [axis], lambda count: ([0], 1), 1)
+        model = ParallelModel(GPT(EVEN), world, [axis], lambda count: ([0], 1), 1)
         return model.global_sum((1 << 60) + world.rank), model.global_max(float(world.rank))
 
     assert ranks(4).run(main, timeout=LIMIT) == [((1 << 62) + 6, 3.0)] * 4

@@ -21,7 +21,7 @@ from minidist.plan.memory import MIXED, in_flight, parameters_of_rank, saved_by_
 from minidist.plan.models import Experts, ModelShape, model_of, published
 from minidist.plan.step.collectives import Group, Network
 from minidist.plan.step.kernels import Compute, Machine, Part, block_compute, head_compute
-from minidist.plan.time import pipeline_seconds
+from minidist.plan.time import StepCosts, pipeline_seconds
 
 GPT = ModelShape("gpt", layers=1, width=24, heads=6, vocab=30, context=10)
 LLAMA = ModelShape("llama", 1, 24, 6, 30, 10, kv_heads=2, hidden=20, gated=True, learned_positions=False, dropout=False)
@@ -213,3 +213,15 @@ def test_between_nodes_a_ring_passes_on_what_flows_out_of_a_node():
             flow = min(max_flow(capacities, here, others), limit)
             assert network.bus_bandwidth(group, 1e9) == pytest.approx(flow), (text, size, stride)
             assert group.leaves_node and group.per_node == len(here)
+
+
+@pytest.mark.parametrize("cp", [1, 2, 3, 8])
+def test_a_plain_ring_waits_in_each_step_for_its_slowest_rank(cp):
+    """Rank r meets the keys of rank r, r - 1, ... in turn: half of its own, all of earlier ones, none of later."""
+    seen = [[0.5 if hop == 0 else float(hop <= rank) for hop in range(cp)] for rank in range(cp)]
+    slowest = sum(map(max, zip(*seen, strict=True)))
+    costs = StepCosts(
+        model_of("layers=6,width=1536,heads=6,vocab=6000,context=768"), ClusterSpec.parse("h100:1x8"), "bf16"
+    )
+    assert costs.part(PlannedLayout(cp=cp, cp_kind="ring")).pairs == pytest.approx(slowest / cp)
+    assert costs.part(PlannedLayout(cp=cp, cp_kind="zigzag")).pairs == 0.5

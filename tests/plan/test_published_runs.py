@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minidist.cli.plan.tables import validation_tables
+from minidist.cli.plan_tables import validation_tables
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.layout import PlannedLayout
 from minidist.plan.models import model_of, published

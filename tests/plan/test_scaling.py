@@ -20,8 +20,17 @@ from minidist.nn.random import generator
 from minidist.plan.scaling import kaplan
 from minidist.plan.scaling.experiment import Experiment, by_budget
 from minidist.plan.scaling.fit import fit, parabola, power_law
-from minidist.plan.scaling.laws import BESIROGLU, HOFFMANN, HOFFMANN_UNROUNDED, LAWS, ScalingLaw, Training
-from minidist.plan.scaling.overtraining import cheapest_with_inference, overtraining, smaller_model
+from minidist.plan.scaling.laws import (
+    BESIROGLU,
+    HOFFMANN,
+    HOFFMANN_UNROUNDED,
+    LAWS,
+    ScalingLaw,
+    Training,
+    cheapest_with_inference,
+    overtraining,
+    smaller_model,
+)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text(encoding="utf-8")
 DE_VRIES = ScalingLaw("de-vries", 1.69, 406.4, 410.7, 0.336, 0.283)  # also Sardana et al., appendix A

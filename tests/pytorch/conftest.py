@@ -1,7 +1,12 @@
-"""Warm torch ranks, the same ones in every test."""
+"""Warm torch ranks, the same ones in every test. All tests here are long: torch takes seconds to import."""
 
 import pytest
 from torch_ranks import TorchRanks
+
+
+def pytest_ignore_collect(config):
+    """Not even to find out that they are left out."""
+    return True if not config.option.all and not any("::" in argument for argument in config.args) else None
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,11 @@
 import json
 import random
 import shutil
-from dataclasses import replace
+from contextlib import nullcontext
+from copy import copy
+from dataclasses import asdict, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -203,6 +206,20 @@ def test_elements_that_no_file_has_are_counted_and_not_made_up():
         read_part(entry, "weight", ((0, 4),), lambda *_: 0)
 
 
+def test_a_manifest_has_no_element_twice_and_no_more_updates_than_steps(folder):
+    """Against element by element, for all pairs of runs, in an array of three."""
+    checkpoint = folder / name_of(4)
+    whole, runs = manifest_of(checkpoint), [*product(range(5), repeat=2)]
+    for pair, updates in [*((pair, 4) for pair in product(runs, repeat=2)), *((runs[1:2], n) for n in range(7))]:
+        entry = ArrayEntry((3,), "float32", (Slice(next(iter(whole.files)), tuple(pair)),))
+        some = replace(whole, arrays={"weight": entry}, progress=replace(whole.progress, updates=updates))
+        (checkpoint / MANIFEST).write_bytes(some.encoded())
+        elements = [place for run in pair for place in range(*run)]
+        legal = all(start < stop <= 3 for start, stop in pair) and len(set(elements)) == len(elements) and updates <= 4
+        with nullcontext() if legal else pytest.raises(BadCheckpoint):
+            assert manifest_of(checkpoint) == some, (pair, updates)
+
+
 def test_only_committed_checkpoints_are_found(folder):
     assert find_checkpoint(str(folder)) == folder / name_of(4)
     assert find_checkpoint(str(folder / name_of(2))) == folder / name_of(2)
@@ -225,6 +242,11 @@ def test_another_run_is_refused_and_other_versions_are_told(saved, folder, tmp_p
     manifest, corpus = manifest_of(saved / name_of(4)), load_corpus(None, CONFIG.context)
     with pytest.raises(BadCheckpoint, match="steps 4 there and 5 here, precision fp32 there and bf16 here"):
         check_same_run(manifest, replace(CONFIG, precision="bf16", steps=5), corpus)
+    for name in asdict(CONFIG):
+        object.__setattr__(other := copy(CONFIG), name, "another")
+        refused = pytest.raises(BadCheckpoint, match=f"{name} .* there and another here")
+        with nullcontext() if name in ("text", "backend") else refused:
+            check_same_run(manifest, other, corpus)
     text = tmp_path / "text"
     text.write_bytes(b"a text about texts " * 100)
     with pytest.raises(BadCheckpoint, match="another text"):

@@ -3,7 +3,6 @@
 from functools import partial
 from unittest import mock
 
-from minidist.backend import xp
 from minidist.comm.collectives import broadcast
 from minidist.comm.mesh import init_device_mesh
 from minidist.parallel.axis import Axis
@@ -20,25 +19,20 @@ class OptimizerByTurns(Axis):
     """Every rank computes everything, but updates only every N-th parameter: ZeRO stage 1 without flat units."""
 
     def apply(self, model):
-        self.shape = {parameter.name: parameter.shape for parameter in model.parameters()}
-        self.model = model
+        self.parameters = model.parameters()
+        self.turn = {parameter.name: place % self.group.size for place, parameter in enumerate(self.parameters)}
         return model
 
-    def owner(self, name):
-        return list(self.shape).index(name) % self.shard_group.size
-
     def trained(self, parameters):
-        return [parameter for parameter in parameters if self.owner(parameter.name) == self.shard_group.rank]
+        return [parameter for parameter in parameters if self.turn[parameter.name] == self.group.rank]
+
+    def regions(self, regions, trained=True):
+        mine = {name: region for name, region in regions.items() if self.turn[name] == self.group.rank}
+        return mine if trained else regions
 
     def sync_params(self):
-        for parameter in self.model.parameters():
-            broadcast(parameter.data, self.owner(parameter.name), self.shard_group)
-
-    def full_state(self, arrays):
-        full = {name: arrays.get(name, xp.empty(shape, xp.float32)).copy() for name, shape in self.shape.items()}
-        for name, array in full.items():
-            broadcast(array, self.owner(name), self.shard_group)
-        return full
+        for parameter in self.parameters:
+            broadcast(parameter.data, self.turn[parameter.name], self.group)
 
 
 def deal(dp, count):
@@ -52,7 +46,7 @@ def train_with_the_toy(world, config, layout, options):
     def parallelize(model, *_):
         turns, dp = mesh.get_group("turns"), mesh.get_group("dp")
         axes = [OptimizerByTurns(turns, turns), DataParallel(dp)]
-        return ParallelModel(model, axes, partial(deal, dp), config.micro_batches)
+        return ParallelModel(model, world, axes, partial(deal, dp), config.micro_batches)
 
     with mock.patch.object(share, "parallelize", parallelize):
         return trainer.train_rank(world, config, layout, options)

@@ -72,9 +72,9 @@ class Settings:
         return self.all[key]
 
     def size(self, key: str, *values: int) -> int:
-        """Choose a number, of which those above 3 are alike."""
+        """Choose a number, of which those above 2 are alike."""
         value = self.pick(key, *values)
-        self.met[key] = min(value, 4)
+        self.met[key] = min(value, 3)
         return value
 
     def any(self, key: str, *values):
@@ -284,6 +284,5 @@ def with_every_value(count: int) -> list[Case]:
 
 
 def with_every_pair(count: int) -> list[Case]:
-    """Cases in which every two settings meet that meet in any of the first ones drawn; 3 ranks of an axis are as 4."""
-    many = {(axis, 4): 3 for axis in ("dp", "tp", "pp", "cp")}
-    return with_every(count, lambda met: pairs_of({key: many.get((key, value), value) for key, value in met.items()}))
+    """Cases in which every two settings meet that meet in any of the first ones drawn."""
+    return with_every(count, pairs_of)

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass, field
 
-from minidist.nn.tensor import Context, Mode
+from minidist.nn.modes import Mode
+from minidist.nn.tensor import Context
 from minidist.show.palette import MEANINGS
 
 NODE, LEAF, FORWARD, BACKWARD = MEANINGS["forward"], "#E8E8E8", "#B0B0B0", MEANINGS["backward"]

@@ -4,11 +4,11 @@ import argparse
 from dataclasses import asdict, dataclass, replace
 
 from rich.console import Console
-from rich.table import Table
 
 from minidist.analysis.replay import FLOPS_EFFICIENCY, MEMORY_EFFICIENCY, Replayed, as_if
 from minidist.analysis.report import StepReport, report
 from minidist.cli.flags import real
+from minidist.cli.output import titled
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.cluster.roofline import peak_flops
 from minidist.plan.cluster.topologies import topology_of
@@ -128,16 +128,13 @@ def on_cluster(wanted: Wanted, result: Run) -> OnCluster:
 
 def print_on_cluster(console: Console, found: OnCluster) -> None:
     wanted, step = found.wanted, found.step
-    table = Table(title=f"one step as if on {wanted.cluster}, microseconds", title_justify="left")
-    for column in ("rank", "computing", "waiting", "messages in flight", "hidden under computing"):
-        table.add_column(column, justify="right")
+    columns = ("rank", "computing", "waiting", "messages in flight", "hidden under computing")
+    table = titled(f"one step as if on {wanted.cluster}, microseconds", right=columns)
     for number, rank in enumerate(step.ranks):
         times = (f"{seconds * 1e6:,.1f}" for seconds in (rank.computing, rank.waiting, rank.communicating))
         table.add_row(str(number), *times, f"{rank.hidden_share:.0%}")
     console.print(table)
-    links = Table(title="its fullest links, one direction each", title_justify="left")
-    for column in ("link", "bytes", "microseconds in use", "full"):
-        links.add_column(column, justify="left" if column == "link" else "right")
+    links = titled("its fullest links, one direction each", ["link"], ("bytes", "microseconds in use", "full"))
     for link in step.links[:FULLEST]:
         links.add_row(str(link), f"{link.nbytes:,}", f"{link.seconds * 1e6:,.1f}", f"{link.utilization:.0%}")
     if step.links:

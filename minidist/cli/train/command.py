@@ -9,13 +9,19 @@ from rich.console import Console
 from minidist.cli.flags import add_config, add_layout, config_of, defaults, integer, layout_of
 from minidist.cli.output import Output, check_outputs, console_of, json_output, write_outputs
 from minidist.cli.train.as_if import Wanted, add_as_if, as_if_of, on_cluster, print_on_cluster
-from minidist.cli.train.checkpoint_flags import add_checkpoints, faults_of, resumed, saving_of
-from minidist.cli.train.elastic_flags import add_elastic, elasticity_of, interruptions_table, peer_copies_of
-from minidist.cli.train.live import add_live, watching
-from minidist.cli.train.progress import narrating
+from minidist.cli.train.progress import add_live, narrating, watching
+from minidist.cli.train.resilience import (
+    add_checkpoints,
+    add_elastic,
+    elasticity_of,
+    faults_of,
+    interruptions_table,
+    peer_copies_of,
+    resumed,
+    saving_of,
+)
 from minidist.cli.train.summary import print_summary
-from minidist.cli.train.tables import print_tables
-from minidist.cli.train.utilization import utilization_of
+from minidist.cli.train.tables import print_tables, utilization_of
 from minidist.comm.runtime.clusters import job_size, new_cluster
 from minidist.course.learner.implementations import (
     implementations_as_dict,
@@ -27,10 +33,9 @@ from minidist.course.learner.implementations import (
 from minidist.plan.memory_check import check_memory
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.resilience.checks import WAYS
 from minidist.train.resilience.elastic import run_elastic
 from minidist.train.result import Run, RunOptions
-from minidist.train.rules import check_options
+from minidist.train.rules import CHECKS, check_options
 from minidist.train.trainer import run
 
 
@@ -89,7 +94,7 @@ def _add_watches(command: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--check-by",
-        choices=WAYS,
+        choices=CHECKS,
         default="auto",
         help="vote compares what several ranks hold; replay also computes every step again, on another rank, and so "
         "finds what is wrong in all replicas; auto replays where fewer than three ranks hold the same (default: auto)",

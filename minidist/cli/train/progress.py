@@ -1,15 +1,21 @@
-"""What ``minidist train`` shows while it trains, on standard error: a bar, and a line for whatever happens."""
+"""What ``minidist train`` shows while it trains: on standard error a bar, and a line for whatever happens.
 
+With ``--watch`` it shows the run in the terminal and on a page of this machine.
+"""
+
+import argparse
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column
 
 from minidist.analysis.stragglers import Straggler, StragglerWatch, same_work
-from minidist.cli.train.elastic_flags import print_interruption
+from minidist.cli.flags import integer
+from minidist.cli.train.resilience import print_interruption
+from minidist.comm.runtime.sweep import scratch_folder
 from minidist.show.live.state import Live
 from minidist.show.live.terminal import picture
 from minidist.train.config import TrainConfig
@@ -17,16 +23,11 @@ from minidist.train.layout import Layout
 from minidist.train.resilience.elastic import Interruption
 
 NUMBERS = 64  # characters for a short bar, steps, loss, speed and both times
+PORTS = range(1 << 16)
 
 
 class Narrator:
-    """Tells of a run while it goes on.
-
-    Args:
-        progress: the bar.
-        config, layout: settings and layout of the run.
-        first: the step that it begins with.
-        live: the live state, which shows more of the run; None for none.
+    """Tells of a run while it goes on, by a bar, and by ``live`` if the run is watched.
 
     Attributes:
         stragglers: the slow ranks that were found.
@@ -113,3 +114,48 @@ class ProgressBelow(Progress):
         if self.watched is not None:
             yield picture(self.watched)
         yield from super().get_renderables()
+
+
+def add_live(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--watch",
+        nargs="?",
+        type=integer,
+        const=0,
+        metavar="PORT",
+        help="show loss, ranks, memory and traffic while training, here and on a local page, where ranks can "
+        "be slowed and killed; some steps take up to a quarter longer",
+    )
+
+
+@contextmanager
+def watching(
+    port: int | None, config: TrainConfig, layout: Layout, console: Console
+) -> Iterator[tuple[Live | None, str | None]]:
+    """Context manager to watch a run: gives its state and the ``RunOptions.live`` folder, both None without a port.
+
+    Raises:
+        ValueError: for a port that cannot be, or is taken.
+    """
+    if port is None:
+        yield None, None
+        return
+    if port not in PORTS:
+        raise ValueError(f"--watch {port}: a port is a number up to {PORTS[-1]}; leave it out for any that is free")
+    from minidist.show.live.server import serving  # Python's HTTP server takes a sixth of the command's start
+
+    live = Live(config, layout)
+    with scratch_folder() as orders, ExitStack() as stack:
+        try:
+            address = stack.enter_context(serving(live, orders, port))
+        except OSError as error:
+            raise ValueError(
+                f"--watch {port}: {error.strerror}. Choose another port, or none for any free one"
+            ) from None
+        console.print(f"watch the run, slow ranks and kill them: {address}", soft_wrap=True)
+        try:
+            yield live, orders
+        except BaseException as error:
+            live.end(f"the run has stopped: {(str(error) or type(error).__name__).splitlines()[0]}")
+            raise
+        live.end("the run has ended")

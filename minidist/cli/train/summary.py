@@ -8,9 +8,9 @@ from rich.text import Text
 
 from minidist.analysis.traffic import ExpertLoad
 from minidist.analysis.utilization import NO_CORE
-from minidist.cli.train.checkpoint_flags import print_saves
-from minidist.cli.train.staleness import staleness_line
-from minidist.cli.train.utilization import RunUtilization
+from minidist.cli.output import titled
+from minidist.cli.train.resilience import print_saves
+from minidist.cli.train.tables import RunUtilization, staleness_line
 from minidist.show.live.terminal import loss_bars
 from minidist.train.result import Run
 
@@ -67,13 +67,11 @@ def _noise_scale(result: Run) -> str:
 
 def _ranks_table(result: Run, used: RunUtilization | None) -> Table:
     """Tabulate each rank's step: what it sent, how much it held, how long it did not compute."""
-    table = Table(title="each rank, in one step", title_justify="left")
     several_nodes = 0 < result.layout.node_size < result.layout.world_size
     columns = ["rank", "kB sent", *["kB between\nnodes"] * several_nodes, "messages", "peak memory, MB"]
     if used is not None:
         columns += ["sends and\nwaits, %", "has no\ncore, %", "MFU, %"]
-    for column in columns:
-        table.add_column(column, justify="right", overflow="fold")
+    table = titled("each rank, in one step", right=columns, overflow="fold")
     steps = max(1, result.steps_here)
     for number, rank in enumerate(result.ranks):
         moved = rank.traffic.as_dict()
@@ -96,10 +94,9 @@ def _shares(used: RunUtilization) -> str:
 def _experts_table(result: Run) -> Table:
     """Tabulate how evenly the last step's tokens chose the experts of each mixture."""
     load, moe = ExpertLoad.of(result.ranks[0].expert_counts), result.config.moe
-    table = Table(title=f"choices of each of {moe.experts} experts, last step", title_justify="left")
     columns = ["layer", "fewest", "mean", "most", "most / mean", "dropped"]
-    for column in columns + ["nodes of a token"] * (moe.expert_nodes > 1):
-        table.add_column(column, justify="right")
+    columns += ["nodes of a token"] * (moe.expert_nodes > 1)
+    table = titled(f"choices of each of {moe.experts} experts, last step", right=columns)
     tokens = result.config.tokens_of(range(len(result.losses) - 1, len(result.losses)))
     for row, layer in enumerate(result.config.model.sparse_layers):
         counts = load.tokens[-1, row]

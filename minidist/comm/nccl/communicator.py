@@ -172,11 +172,7 @@ def sent_by_ring(elements: int, size: int, rank: int) -> int:
 
 
 def count_ring(group: ProcessGroup, elements_of: Callable[[int], int], itemsize: int) -> None:
-    """Count what this rank sends to its right neighbour and receives from its left one.
-
-    Args:
-        elements_of: rank -> elements that it sends.
-    """
+    """Count what this rank sends to its right neighbour, ``elements_of(rank)``, and receives from its left one."""
     left, right = (group.rank - 1) % group.size, (group.rank + 1) % group.size
     count_sent(group, right, elements_of(group.rank), itemsize)
     count_received(group, left, elements_of(left), itemsize)

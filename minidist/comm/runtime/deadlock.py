@@ -29,10 +29,7 @@ SETTLE_SECONDS = 0.2  # that the other ranks get to join a deadlock
 class DeadlockWatch:
     """Looks at the ranks again and again, until all that belong to a deadlock are known.
 
-    Args:
-        scan: () -> the status of each rank.
-        clock: ranks -> a function that tells for how many seconds these ranks could have run since: a PatientClock's
-            ``seconds``.
+    ``clock(ranks)`` returns a function that tells for how many seconds these ranks could have run since.
 
     Attributes:
         stuck: the ranks found so far that can never continue.

@@ -70,8 +70,7 @@ class Job:
     def leave(self, world: ProcessGroup, doing: str) -> list[str]:
         """End the world, whose ranks all call it: complete what is in flight; return what was never received, in words.
 
-        Args:
-            doing: what this rank tells those that ask meanwhile, since they still wait for it.
+        ``doing`` is what this rank tells those that ask meanwhile, since they still wait for it.
         """
         from minidist.comm.transports.mpi import answer_until
 
@@ -138,8 +137,7 @@ def ranges(numbers: list[int]) -> str:
 def end_job(job: Job, error: BaseException, status: int, caller: str) -> NoReturn:
     """End all processes of the job because of an error in this one, whose own traceback is read first.
 
-    Args:
-        caller: the file that called the user's code; its frames are not told.
+    The frames of ``caller``, the file that called the user's code, are not told.
     """
     text = f"rank {job.rank} of {job.size} failed: {summary(error)}"
     if not isinstance(error, Deadlock | Hang):  # they say where each rank is

@@ -68,13 +68,19 @@ class JobCluster:
         run = serialization.dumps((fn, args, self.world_size, limit))
         for rank in range(1, self.world_size):
             self.job.comm.send(("run", run), rank, COMMAND)
-        reports = ReportsOfOthers(self.job, on_report or (lambda rank, thing: None))
-        results = [run_rank(self.job, run, reports.own), *self._collect(reports)]
+        hear = on_report or (lambda rank, thing: None)
+
+        def report(thing) -> None:
+            self._pass_on(hear)
+            hear(0, thing)
+
+        results = [run_rank(self.job, run, report), *self._collect()]
+        self._pass_on(hear)
         for line in chain.from_iterable(leftovers for _, leftovers in results):
             warnings.warn(line, RuntimeWarning, stacklevel=2)
         return [result for result, _ in results]
 
-    def _collect(self, reports: "ReportsOfOthers") -> list:
+    def _collect(self) -> list:
         """Return the other ranks' results, in rank order: see ``run_rank``."""
         comm, status = self.job.comm, MPI.Status()
         results = {}
@@ -82,25 +88,14 @@ class JobCluster:
             answer_until(comm, lambda: comm.Iprobe(MPI.ANY_SOURCE, RESULT, status), ENDED)
             rank = status.Get_source()
             results[rank] = serialization.loads(comm.recv(source=rank, tag=RESULT))
-        reports.pass_on()
         return [results[rank] for rank in sorted(results)]
 
-
-class ReportsOfOthers:
-    """What the ranks report to process 0, which passes it on whenever its own rank reports something."""
-
-    def __init__(self, job: Job, on_report: Callable[[int, object], None]) -> None:
-        self.job, self.on_report = job, on_report
-
-    def own(self, thing) -> None:
-        self.pass_on()
-        self.on_report(0, thing)
-
-    def pass_on(self) -> None:
-        status = MPI.Status()
-        while self.job.comm.Iprobe(MPI.ANY_SOURCE, REPORT, status):
+    def _pass_on(self, hear: Callable[[int, object], None]) -> None:
+        """Pass on what the other ranks have reported: whenever rank 0 reports something itself, and at the end."""
+        comm, status = self.job.comm, MPI.Status()
+        while comm.Iprobe(MPI.ANY_SOURCE, REPORT, status):
             rank = status.Get_source()
-            self.on_report(rank, serialization.loads(self.job.comm.recv(source=rank, tag=REPORT)))
+            hear(rank, serialization.loads(comm.recv(source=rank, tag=REPORT)))
 
 
 def run_rank(job: Job, run: bytes, report: Callable[[object], None]) -> tuple[object, list[str]]:

@@ -18,7 +18,6 @@ import multiprocess
 from minidist.comm.failures import Deadlock, Hang, RankFailed, describe_exit
 from minidist.comm.runtime import serialization, starting
 from minidist.comm.runtime.deadlock import DeadlockWatch, describe
-from minidist.comm.runtime.rank_process import RankProcess, end_ranks, with_reports
 from minidist.comm.runtime.starting import (
     check_open_files,
     daemons_allowed,
@@ -27,8 +26,9 @@ from minidist.comm.runtime.starting import (
     script_hidden,
 )
 from minidist.comm.runtime.sweep import claim_temporary_folder, sweep
+from minidist.comm.runtime.worker import RankProcess, end_ranks, with_reports
 from minidist.comm.transports.cores import PatientClock
-from minidist.comm.transports.shared_memory import MAX_RANKS, Segment, queue_capacity
+from minidist.comm.transports.shared_memory import MAX_RANKS, Segment
 from minidist.comm.transports.transport import BLOCKED, RUNNING
 from minidist.launched import launched
 
@@ -191,7 +191,7 @@ class Cluster:
             return
         sweep()
         check_open_files(self.world_size - len(self._ranks))
-        self._segment = Segment(self.world_size, self._queue_bytes or queue_capacity(self.world_size))
+        self._segment = Segment(self.world_size, self._queue_bytes)
         ranks = self._ranks
         # the ranks end even if the Cluster is dropped, or Python exits, without close()
         self._owner = os.getpid()
@@ -237,7 +237,10 @@ class Cluster:
         results: list = [None] * self.world_size
         pending = dict(enumerate(self._ranks))
         unreceived = False
-        watch, looked = DeadlockWatch(self._scan, self._clock), time.monotonic()
+        watch, looked = (
+            DeadlockWatch(lambda: [line.read() for line in self._segment.status], self._clock),
+            time.monotonic(),
+        )
         while pending:
             for rank in with_reports(pending.values(), WATCH_SECONDS):
                 kind, content = rank.receive()
@@ -272,31 +275,27 @@ class Cluster:
                     raise self._hang(patience, watch.statuses, pending)
         if unreceived or any(self._segment.queue(*pair).unread for pair in permutations(range(self.world_size), 2)):
             self._warn_of_leftovers()
-        return [self._unpickled(number, result) for number, result in enumerate(results)]
-
-    def _unpickled(self, number: int, result: bytes):
-        try:
-            return serialization.loads(result)
-        except Exception as error:
-            summary = f"its result cannot be unpickled here: {type(error).__name__}: {error}"
-            raise RankFailed(f"rank {number} of {self.world_size} failed: {summary}", number, summary) from error
-
-    def _scan(self) -> list:
-        return [line.read() for line in self._segment.status]
+        for number, result in enumerate(results):
+            try:
+                results[number] = serialization.loads(result)
+            except Exception as error:
+                summary = f"its result cannot be unpickled here: {type(error).__name__}: {error}"
+                raise RankFailed(f"rank {number} of {self.world_size} failed: {summary}", number, summary) from error
+        return results
 
     def _clock(self, ranks: Iterable[int]) -> Callable[[], float]:
         return PatientClock([self._ranks[rank].process.pid for rank in ranks]).seconds
 
-    def _deadlock(self, stuck: set[int], statuses: list, pending: dict[int, "RankProcess"]) -> Deadlock:
+    def _deadlock(self, stuck: set[int], statuses: list, pending: dict[int, RankProcess]) -> Deadlock:
         answers = self._abort(pending)
         waiting = {rank: answers.get(rank, "a wait that it did not describe") for rank in stuck}
         return Deadlock(describe(stuck, statuses, waiting), waiting)
 
-    def _timeout(self, timeout: float, pending: dict[int, "RankProcess"]) -> TimeoutError:
+    def _timeout(self, timeout: float, pending: dict[int, RankProcess]) -> TimeoutError:
         lines = [f"  rank {number} is {text}" for number, text in self._doing(pending).items()]
         return TimeoutError("\n".join([f"the run did not end within {timeout:g} s:", *lines]))
 
-    def _hang(self, patience: float, statuses: list, pending: dict[int, "RankProcess"]) -> Hang:
+    def _hang(self, patience: float, statuses: list, pending: dict[int, RankProcess]) -> Hang:
         culprits = tuple(number for number in sorted(pending) if statuses[number].state != BLOCKED)
         self._hopeless = set(culprits)
         doing = self._doing(pending)
@@ -306,7 +305,7 @@ class Cluster:
         lines = [f"  rank {number} is {text}" for number, text in doing.items()]
         return Hang("\n".join([f"{who if culprits else ''}{silence}:", *lines]), culprits, doing)
 
-    def _doing(self, pending: dict[int, "RankProcess"]) -> dict[int, str]:
+    def _doing(self, pending: dict[int, RankProcess]) -> dict[int, str]:
         """End the run, and return what each rank did, in words."""
         for rank in pending.values():
             rank.ask_where()
@@ -315,7 +314,7 @@ class Cluster:
         doing |= {number: f"in {text}" for number, text in self._abort(pending).items()}
         return dict(sorted(doing.items()))
 
-    def _failure(self, rank: "RankProcess", kind: str, content, pending: dict[int, "RankProcess"]) -> RankFailed:
+    def _failure(self, rank: RankProcess, kind: str, content, pending: dict[int, RankProcess]) -> RankFailed:
         """The error of a run in which ``rank`` failed first. Ends the other ranks."""
         del pending[rank.number]
         (self._died if kind == "gone" else self._answered).add(rank.number)
@@ -338,7 +337,7 @@ class Cluster:
         ranks = (rank.number, *sorted(self._died - {rank.number}))
         return RankFailed(message, rank.number, summary, own_traceback, exitcode, ranks)
 
-    def _abort(self, pending: dict[int, "RankProcess"]) -> dict[int, str]:
+    def _abort(self, pending: dict[int, RankProcess]) -> dict[int, str]:
         """Tell the other ranks to give up; return what each waiting rank waits for."""
         self._segment.abort()
         waiting: dict[int, str] = {}

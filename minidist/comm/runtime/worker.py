@@ -1,6 +1,6 @@
-"""The life of one rank: wait for a function, run it, report, and wait for the next.
+"""The life of one rank: wait for a function, run it, report, and wait for the next; and its parent's handle on it.
 
-It communicates with the parent over two pipes. Commands and results go through one. On the other a thread answers the
+They communicate over two pipes. Commands and results go through one. On the other a thread of the rank answers the
 question "where are you?"; the thread also ends the process as soon as the parent is gone.
 """
 
@@ -10,14 +10,15 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
 
 from multiprocess import connection, parent_process
 
 from minidist import trace
-from minidist.comm.failures import Aborted, describe_frame, is_plumbing, own_traceback, summary
+from minidist.comm.failures import Aborted, describe_frame, own_traceback, summary, users_frame
 from minidist.comm.group import ProcessGroup, end_run
 from minidist.comm.runtime import serialization, starting
 from minidist.comm.transports.shared_memory import Segment, SharedMemoryTransport
@@ -25,28 +26,12 @@ from minidist.comm.transports.transport import Transport
 from minidist.comm.work import SWITCH_SECONDS
 
 LEAVE_SECONDS = 5.0  # for a background collective to notice that its run has ended
+STOP_SECONDS = 2.0  # for an idle rank to exit by itself
 _unreturned: list[Segment] = []
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a rank takes part: its number, and the shared memory of its cluster."""
-
-    rank: int
-    size: int
-    capacity: int
-    segment: str
-
-    @classmethod
-    def of(cls, rank: int, segment: Segment) -> "Place":
-        return cls(rank, segment.world_size, segment.capacity, segment.name)
-
-    def attach(self) -> Segment:
-        return Segment(self.size, self.capacity, self.segment)
-
-
-def rank_main(place: Place, commands, questions, parent_stays: bool) -> None:
-    """The entry point of a rank's process; it never returns."""
+def rank_main(number: int, place: tuple, commands, questions, parent_stays: bool) -> None:
+    """The entry point of a rank's process; it never returns. ``place`` is its segment's."""
     if parent_stays and sys.platform == "linux":
         # so a rank ends with the user's process although its own parent is the server; also a stopped one (Ctrl-Z, a
         # debugger), whose threads do not run to watch the parent
@@ -57,10 +42,10 @@ def rank_main(place: Place, commands, questions, parent_stays: bool) -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
     threading.Thread(target=_watch_parent, args=(questions, threading.main_thread().ident), daemon=True).start()
     reports = Reports(commands)
-    streams = reports.stream("stdout"), reports.stream("stderr")
+    streams = _Stream(reports, "stdout"), _Stream(reports, "stderr")
     transport, kept = None, {}
     with suppress(EOFError, OSError):  # the parent has gone
-        segment = place.attach()
+        segment = Segment(*place)
         reports.send("attached", None)
         while True:
             command, payload = serialization.loads(commands.recv_bytes())
@@ -71,15 +56,15 @@ def rank_main(place: Place, commands, questions, parent_stays: bool) -> None:
                 continue
             if command == "regroup":
                 leave(transport, segment)
-                place = payload
-                segment = place.attach()
+                number, place = payload
+                segment = Segment(*place)
                 reports.send("attached", None)
                 continue
             if transport is not None:
                 transport.close()
-            transport = SharedMemoryTransport(segment, place.rank)
-            world = ProcessGroup(transport, tuple(range(place.size)), context=0)
-            world.report, world.kept = reports.report, kept
+            transport = SharedMemoryTransport(segment, number)
+            world = ProcessGroup(transport, tuple(range(segment.world_size)), context=0)
+            world.report, world.kept = partial(reports.send, "report"), kept
             sys.stdout, sys.stderr = streams
             report = _run(payload, world)
             transport.ended = True
@@ -140,13 +125,6 @@ class Reports:
                 self._pipe.send_bytes(self._waiting.popleft())
             self._sender = None
 
-    def report(self, thing) -> None:
-        """Send anything to the parent: ``world.report``."""
-        self.send("report", thing)
-
-    def stream(self, name: str) -> io.TextIOBase:
-        return _Stream(self, name)
-
 
 class _Stream(io.TextIOBase):
     """A rank's sys.stdout or sys.stderr: lines go to the parent, which prints them, also in a notebook cell."""
@@ -182,20 +160,113 @@ class _Stream(io.TextIOBase):
 
 
 def _watch_parent(questions, main_thread: int) -> None:
-    """Answer where the rank's main thread is, until the parent is gone; then end the process."""
+    """Answer which line of the user's code the main thread executes, until the parent is gone; then end the process."""
     gone = parent_process().sentinel
     while gone not in connection.wait([gone, questions]):
         try:
             questions.recv()
-            questions.send(_where(main_thread))
+            innermost = sys._current_frames()[main_thread]
+            questions.send(describe_frame(users_frame(innermost) or innermost))
         except (EOFError, OSError):
             break
     os._exit(1)
 
 
-def _where(thread: int) -> str:
-    """The innermost line of the user's code that a thread executes."""
-    frame = innermost = sys._current_frames()[thread]
-    while frame is not None and is_plumbing(frame.f_code.co_filename):
-        frame = frame.f_back
-    return describe_frame(frame or innermost)
+# The parent's side
+
+
+class RankProcess:
+    """The parent's handle on one rank."""
+
+    def __init__(self, context, number: int, segment: Segment) -> None:
+        self.number = number
+        self.attached = False  # whether it has the shared memory, and so no longer needs the memory's name
+        self.reports, commands = context.Pipe()
+        self._questions, questions = context.Pipe()
+        # a process's parent is a thread, to Linux: the fork server's only one, or this one, which may end early
+        parent_stays = (
+            context.get_start_method() == "forkserver" or threading.current_thread() is threading.main_thread()
+        )
+        arguments = (number, segment.place, commands, questions, parent_stays)
+        self.process = context.Process(target=rank_main, args=arguments, daemon=True, name=f"rank {number}")
+        self.process.start()
+        commands.close()
+        questions.close()
+
+    def regroup(self, number: int, segment: Segment) -> None:
+        """Give the rank another number, in another segment."""
+        self.number, self.attached = number, False
+        self.send("regroup", (number, segment.place))
+
+    def send(self, command: str, payload) -> None:
+        with suppress(OSError):  # if the rank is gone, ``receive`` reports that and why
+            self.reports.send_bytes(serialization.dumps((command, payload)))
+
+    def receive(self) -> tuple[str, object]:
+        """The next report and its kind: attached, done, failed, aborted, leftovers, report, or print (which this
+        prints). ("gone", exitcode) if the rank has ended."""
+        try:
+            message = self.reports.recv_bytes()
+        except (EOFError, OSError):
+            self.process.join(STOP_SECONDS)
+            return "gone", self.process.exitcode if self.process.exitcode is not None else 1
+        try:
+            kind, content = serialization.loads(message)
+        except Exception as error:
+            return "failed", (f"its report cannot be unpickled here: {type(error).__name__}: {error}", "")
+        if kind == "attached":
+            self.attached = True
+        elif kind == "print":
+            name, text = content
+            stream = getattr(sys, name)
+            stream.write(text)
+            stream.flush()
+        return kind, content
+
+    def ask_where(self) -> None:
+        with suppress(OSError):
+            self._questions.send(None)
+
+    def where(self, deadline: float) -> str:
+        """What the rank is doing now, in words. Call ``ask_where`` first."""
+        with suppress(EOFError, OSError):
+            if self._questions.poll(max(0.0, deadline - time.monotonic())):
+                return self._questions.recv()
+        return "a place in compiled code that does not let Python answer"
+
+    @property
+    def has_died_silently(self) -> bool:
+        """Whether the process has ended although a child of it keeps its end of the pipe open."""
+        return self.process.exitcode is not None and not self.reports.poll()
+
+    def ask_to_end(self, kill: bool) -> None:
+        if kill:
+            self.process.kill()
+        else:
+            self.send("stop", None)
+
+    def end(self) -> None:
+        self.process.join(STOP_SECONDS)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join()
+        self.reports.close()
+        self._questions.close()
+
+
+def with_reports(ranks, timeout: float) -> list[RankProcess]:
+    """The ranks that have sent a report, or have ended, within the timeout."""
+    by_pipe = {rank.reports: rank for rank in ranks}
+    return [by_pipe[pipe] for pipe in connection.wait(list(by_pipe), timeout)]
+
+
+def end_ranks(ranks: list[RankProcess], segment: Segment, kill: bool, owner: int) -> None:
+    """End all ranks and free the shared memory. Not a method, because it also runs when the Cluster is gone."""
+    if os.getpid() == owner:  # a fork of the parent has a copy of the Cluster, but does not own the ranks
+        for rank in ranks:
+            rank.ask_to_end(kill)
+        while ranks:
+            ranks[-1].end()
+            ranks.pop()
+        segment.unlink()
+    segment.close()

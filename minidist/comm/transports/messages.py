@@ -3,11 +3,14 @@
 import contextvars
 import struct
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import reduce
 from operator import or_
 
 import numpy as np
+
+from minidist import trace
 
 # number in this direction, context, tag, bytes, elements, the call in words after its length
 HEADER = struct.Struct("<QQqQQ152p")
@@ -28,10 +31,63 @@ def shorten(call: str) -> bytes:
     return encoded[:half] + checksum + encoded[-half:]
 
 
-class Part:
-    """One end of a message."""
+class Work(ABC):
+    """An operation in flight, as in ``torch.distributed.Work``."""
 
     __slots__ = ()
+
+    @abstractmethod
+    def is_completed(self) -> bool:
+        """Whether ``wait`` would return at once."""
+
+    @abstractmethod
+    def wait(self) -> bool:
+        """Block until the arrays of the call may be used again, and return True. Raises what the call raised.
+
+        With NCCL the GPU waits and not the host: what is computed there later finds the result (nccl/stream.py).
+        """
+
+
+class Part(Work):
+    """One end of a message, in flight."""
+
+    __slots__ = ("done", "finish", "known", "label", "number", "peer", "transport")
+
+    def __init__(self, transport, peer: int, number: int, label: str) -> None:
+        self.transport, self.peer, self.number, self.label = transport, peer, number, label
+        self.done = False
+        self.known = False  # whether the program knows that it is done
+        self.finish: Callable[[], None] | None = None  # to be called then
+
+    def is_completed(self) -> bool:
+        self.transport.check_usable()
+        if not self.done:
+            self.transport.progress()
+        if self.done:
+            self._told_done()  # from here on the program may use what it knows
+        return self.done
+
+    def wait(self) -> bool:
+        self.transport.check_usable()
+        self.transport.wait(self)
+        if self.finish is not None:
+            self.finish()
+            self.finish = None
+        self._told_done()
+        return True
+
+    def _told_done(self) -> None:
+        if not self.known:
+            self.known = True
+            self.transport.unwaited.discard(self)
+            self.record("wait")
+
+    def record(self, call: str) -> None:
+        """Record a point of its life, if recording."""
+        if trace.log is not None:
+            ends = self.peer, self.transport.rank
+            kind, (source, destination) = ("send", ends[::-1]) if isinstance(self, Send) else ("receive", ends)
+            trace.record(trace.PointToPoint(call, kind, source, destination, self.number, self.nbytes, trace.stream()))
 
     @property
     def awaited(self) -> int:
@@ -48,20 +104,17 @@ class Send(Part):
         offset: bytes of the payload that have left, or are behind the header.
     """
 
-    __slots__ = ("done", "elements", "header", "label", "nbytes", "number", "offset", "payload", "peer")
+    __slots__ = ("elements", "header", "nbytes", "offset", "payload")
 
-    def __init__(
-        self, array: np.ndarray, peer: int, number: int, context: int, tag: int, call: bytes, label: str, short: int
-    ) -> None:
-        self.peer, self.number, self.label = peer, number, label
+    def __init__(self, transport, array, peer: int, number: int, context: int, tag: int, call: bytes, label) -> None:
+        super().__init__(transport, peer, number, label)
         self.nbytes, self.elements = array.nbytes, array.size
         self.header: bytes | None = HEADER.pack(number, context, tag, self.nbytes, self.elements, call)
-        if self.nbytes <= short:
+        if self.nbytes <= transport.short:
             self.header += array.tobytes()
             self.payload, self.offset = None, self.nbytes
         else:
             self.payload, self.offset = array.view(np.uint8), 0
-        self.done = False
 
     def waits(self) -> str:
         return f"{self.label}: waits for rank {self.peer} to take {self.nbytes:,} bytes"
@@ -74,16 +127,14 @@ class Receive(Part):
     overwriting it. NCCL calls this primitive recvReduce.
     """
 
-    __slots__ = ("call", "combine", "context", "done", "error", "label", "number", "peer", "settings", "tag", "target")
+    __slots__ = ("call", "combine", "context", "error", "settings", "tag", "target")
 
-    def __init__(self, peer, target, context, tag, call: bytes, label: str, combine: Combine | None) -> None:
-        self.peer, self.target, self.context, self.tag = peer, target, context, tag
-        self.call, self.label, self.combine = call, label, combine
+    def __init__(self, transport, peer, target, context, tag, call: bytes, label, combine: Combine | None) -> None:
+        super().__init__(transport, peer, -1, label)  # the number is the message's, once one has matched
+        self.target, self.context, self.tag, self.call, self.combine = target, context, tag, call, combine
         # any thread may combine, in any call: NumPy is to handle errors as in this one
         self.settings = None if combine is None else contextvars.copy_context()
-        self.number = -1  # the message's, once one has matched
         self.error: Exception | None = None
-        self.done = False
 
     @property
     def nbytes(self) -> int:

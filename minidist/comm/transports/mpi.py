@@ -23,7 +23,7 @@ from mpi4py import MPI
 
 from minidist import trace
 from minidist.comm.failures import Deadlock, Hang, caller
-from minidist.comm.transports.messages import HEADER_BYTES, SHORT, Arriving, Send
+from minidist.comm.transports.messages import HEADER_BYTES, SHORT, Arriving
 from minidist.comm.transports.transport import Transport
 
 HEADERS, PIECES = 0, 1  # the tags of both kinds of MPI message
@@ -32,18 +32,12 @@ IN_FLIGHT = 4  # MPI messages to one peer or from it that MPI knows of at a time
 
 
 class MPITransport(Transport):
-    """One rank's end of a run's communicator.
-
-    Args:
-        comm: communicator of the run's ranks only; nobody else sends in it.
-        nodes: the node of each rank.
-        questions: of all ranks of the job; it ends a run in which nothing moves.
-    """
+    """One rank's end of ``comm``, in which only a run's ranks send. ``questions`` ends a run that does not move."""
 
     def __init__(self, comm: MPI.Comm, nodes: tuple[int, ...], questions: "Questions") -> None:
         super().__init__(comm.Get_rank(), comm.Get_size())
         self.comm, self.nodes, self._questions = comm, nodes, questions
-        self.outgoing = {peer: Outgoing(comm, peer) for peer in self.sends}
+        self.outgoing: dict[int, deque[MPI.Request]] = {peer: deque() for peer in self.sends}  # that MPI is sending
         self.incoming = {peer: Incoming(comm, peer) for peer in self.sends}
 
     # No other process sees what this rank publishes: whoever wants to know asks it
@@ -69,16 +63,14 @@ class MPITransport(Transport):
 
     def finish(self) -> None:
         super().finish()
-        for outgoing in self.outgoing.values():
-            MPI.Request.Waitall(list(outgoing.requests))
+        for requests in self.outgoing.values():
+            MPI.Request.Waitall(list(requests))
 
     def receive_rest(self, wait: Callable[[Callable[[], bool]], None]) -> None:
         """Receive the messages that no call has asked for. All ranks call it, once they have finished.
 
         MPI keeps them beyond the end of the communicator, and reuses its number: they would reach a later run.
-
-        Args:
-            wait: ``wait(is_over)`` returns once ``is_over()`` is true.
+        ``wait(is_over)`` returns once ``is_over()`` is true.
         """
         sent = np.array([self.numbers.get(rank, 0) for rank in range(self.size)], np.int64)  # (ranks,) messages
         coming = np.empty_like(sent)
@@ -98,18 +90,23 @@ class MPITransport(Transport):
 
     def _push(self, peer: int) -> None:
         """Hand MPI what may be in flight of the oldest posted send to ``peer``, its header first."""
-        send, outgoing = self.sends[peer][0], self.outgoing[peer]
-        self.moved += outgoing.forget_sent()
+        send, requests = self.sends[peer][0], self.outgoing[peer]
+        while requests and requests[0].Test():
+            requests.popleft()
+            self.moved += 1
         if send.header is not None:
-            if outgoing.is_full:
+            if len(requests) >= IN_FLIGHT:
                 return
             trace.message("send", self.rank, peer, send.number, send.nbytes)
-            outgoing.send_header(send)
+            requests.append(self.comm.Isend([send.header, MPI.BYTE], peer, HEADERS))  # a short payload with it
+            send.header = None
             self.moved += 1
-        while send.offset < send.nbytes and not outgoing.is_full:
-            outgoing.send_piece(send)
+        while send.offset < send.nbytes and len(requests) < IN_FLIGHT:
+            piece = send.payload[send.offset : send.offset + PIECE]
+            requests.append(self.comm.Isend([piece, MPI.BYTE], peer, PIECES))
+            send.offset += len(piece)
             self.moved += 1
-        if send.offset == send.nbytes and (send.nbytes <= SHORT or not outgoing.requests):
+        if send.offset == send.nbytes and (send.nbytes <= SHORT or not requests):
             self._finish_send(send)
 
     def _pull(self, peer: int) -> None:
@@ -136,35 +133,6 @@ class MPITransport(Transport):
             if piece.scratch is not None:
                 incoming.scratch.append(piece.scratch)
         self._end_if_complete(message, peer)
-
-
-class Outgoing:
-    """What MPI is sending to one peer."""
-
-    def __init__(self, comm: MPI.Comm, peer: int) -> None:
-        self.comm, self.peer = comm, peer
-        self.requests: deque[MPI.Request] = deque()
-
-    @property
-    def is_full(self) -> bool:
-        return len(self.requests) >= IN_FLIGHT
-
-    def forget_sent(self) -> int:
-        """Forget the oldest requests that are done, and return how many."""
-        before = len(self.requests)
-        while self.requests and self.requests[0].Test():
-            self.requests.popleft()
-        return before - len(self.requests)
-
-    def send_header(self, send: Send) -> None:
-        """Send the header, and a short payload with it."""
-        self.requests.append(self.comm.Isend([send.header, MPI.BYTE], self.peer, HEADERS))
-        send.header = None
-
-    def send_piece(self, send: Send) -> None:
-        piece = send.payload[send.offset : send.offset + PIECE]
-        send.offset += len(piece)
-        self.requests.append(self.comm.Isend([piece, MPI.BYTE], self.peer, PIECES))
 
 
 @dataclass(slots=True)
@@ -240,11 +208,7 @@ WAITS = ": waits"  # what every description of a wait contains
 
 
 class Questions:
-    """What this rank asks the others of a job, and answers them.
-
-    Args:
-        comm: communicator of the whole job. limit: seconds without any movement after which a wait is over.
-    """
+    """What this rank asks the others of a job and answers them, once nothing has moved for ``limit`` seconds."""
 
     def __init__(self, comm: MPI.Comm, limit: float) -> None:
         self.comm, self.limit = comm, limit
@@ -252,12 +216,7 @@ class Questions:
         self._looked = self._asked = 0.0
 
     def look(self, since: float, doing: Callable[[], str], ranks: int) -> None:
-        """Answer who has asked. Called again and again by a rank that waits.
-
-        Args:
-            since: the time, of ``time.monotonic``, since which nothing has moved.
-            doing: tells in words what this rank does.
-            ranks: how many take part in the run: the first ones of the job.
+        """Answer who has asked. Called again and again by a rank that waits, where nothing has moved ``since``.
 
         Raises:
             Deadlock: when the limit is over and all other ranks wait too, or have ended.

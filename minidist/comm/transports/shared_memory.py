@@ -62,13 +62,14 @@ def queue_capacity(world_size: int) -> int:
 class Segment:
     """The shared memory of ``world_size`` ranks.
 
-    With ``name=None`` it creates the memory, otherwise it attaches to it.
+    With ``name=None`` it creates the memory, otherwise it attaches to it. ``capacity`` is that of each queue, in bytes.
 
     Raises:
         MemoryError: when too little shared memory is free, before any rank could touch it.
     """
 
-    def __init__(self, world_size: int, capacity: int, name: str | None = None) -> None:
+    def __init__(self, world_size: int, capacity: int | None = None, name: str | None = None) -> None:
+        capacity = capacity or queue_capacity(world_size)
         self.world_size, self.capacity = world_size, capacity
         self._queues_start = (1 + world_size) * ALIGNMENT  # one line for the abort flag, then the status lines
         nbytes = self._queues_start + world_size * (world_size - 1) * (COUNTERS + capacity)
@@ -85,6 +86,7 @@ class Segment:
         else:
             self._memory = shared_memory.SharedMemory(name=name)
         self.name = self._memory.name
+        self.place = world_size, capacity, self.name  # Segment(*place) attaches to it
         self._linked = True
         view = self._memory.buf
         self._abort = view[:8].cast("Q")

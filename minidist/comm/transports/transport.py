@@ -72,7 +72,7 @@ class Transport(ABC):
         self.streams = 1  # of this rank so far: the main thread, and each thread of asynchronous collectives
         self.nodes = (0,) * self.size  # of each rank: all on one, but see placement.py
         self.links = None  # the speeds of the links inside a node and between nodes, where they are known
-        self.gpus = None  # of all ranks, where they are known: see nccl/__init__.py
+        self.gpus = None  # of all ranks, where they are known: see nccl/stream.py
         self.groups: list = []  # the process groups of this run; closed at its end
         self.lock = threading.RLock()  # shared by the main thread and the threads of asynchronous collectives
         self.moved = 0  # pieces of messages
@@ -123,7 +123,7 @@ class Transport(ABC):
     def isend(self, array: np.ndarray, peer: int, context: int, tag: int, call: bytes, label: str) -> Send:
         """Post a flat array of any dtype. It must not change before the send is done."""
         with self.lock:
-            send = Send(array, peer, self.numbers[peer], context, tag, call, label, self.short)
+            send = Send(self, array, peer, self.numbers[peer], context, tag, call, label)
             self.numbers[peer] += 1
             self.sends[peer].append(send)
             self._push(peer)
@@ -133,7 +133,7 @@ class Transport(ABC):
         self, array: np.ndarray, peer: int, context: int, tag: int, call: bytes, label: str, combine: Combine | None
     ) -> Receive:
         """Post a receive into a flat array of the message's dtype and size."""
-        receive = Receive(peer, array, context, tag, call, label, combine)
+        receive = Receive(self, peer, array, context, tag, call, label, combine)
         with self.lock:
             message = self._unexpected_message(peer, context, tag)
             if message is None:

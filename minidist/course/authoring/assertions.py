@@ -1,20 +1,29 @@
-"""What graders share: assertions that say what was expected and what came."""
+"""What graders share: assertions that say what was expected and what came, and observers of an answer.
+
+Some speak of ranks instead of numbers: whose part of a sum is missing, whose array arrived instead. These need random
+numbers, such as ``values.numbers``: a sum of those tells its terms.
+"""
 
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 
 import numpy as np
 
 from minidist.analysis.replay import steps
+from minidist.comm.group import ProcessGroup
+from minidist.course.sandbox.forbidden import Tampering
 from minidist.course.sandbox.in_rank import RankResult
 from minidist.course.sandbox.values import working_dtype
-from minidist.course.sandbox.violations import Tampering
 
 SIZES = (2, 3, 4, 5, 7)  # numbers of ranks; an answer has to work for any
 MANY = 9  # ranks: more than steps of 1, 2 and 4 reach
 GROUPS = ((4, 2, 0), (3, 1))  # of 5 ranks
 LARGE = 3 << 18  # float64 elements: more than any queue between two ranks holds
 FLOAT64 = 1e-12  # relative: the rounding of a handful of operations
+
+MOST_RANKS = 7  # 3^7 ways to count each rank's part never, once or twice
+PROBE = 8  # wrong elements that have to agree with one of them
 
 
 def sizes(numbers: tuple[int, ...] = SIZES) -> tuple[int, ...]:
@@ -107,3 +116,73 @@ def trained(world, module, names: Sequence[str], config, layout) -> tuple[str, d
         return train_rank(world, config, layout, RunOptions()).fingerprint, dict(overrides.calls)
     finally:
         overrides.override({})
+
+
+def is_sum(
+    found, parts: Sequence[np.ndarray], what: str, others: Mapping[str, Sequence[np.ndarray]] | None = None
+) -> None:
+    """Assert that an array is the sum of all ranks' parts; else say whose part is missing or counted twice.
+
+    Args:
+        found: what came back.
+        parts: what each rank contributes.
+        what: where the array was found, such as "chunk 0 on rank 0 of 3".
+        others: the parts of other sums that may have been mistaken for this one, by name, such as "chunk 1".
+    """
+    expected = np.sum(parts, axis=0, dtype=parts[0].dtype)
+    if isinstance(found, np.ndarray) and found.dtype == expected.dtype and found.shape == expected.shape:
+        wrong = np.flatnonzero(found != expected)[:PROBE]
+        for name, terms in {"": parts, **(others or {})}.items():
+            if len(wrong) and terms[0].shape == found.shape:
+                counts = _counts(found[wrong], [term[wrong] for term in terms])
+                assert counts is None, f"{what}: {_described(name, counts)}"
+    same(found, expected, what)
+
+
+def is_copy(found, right: str, copies: Mapping[str, np.ndarray], what: str) -> None:
+    """Assert that an array is the copy of that name; else say which other one came.
+
+    Args:
+        copies: arrays by name, such as "rank 1's" or "what was there before".
+    """
+    expected = copies[right]
+    if isinstance(found, np.ndarray) and found.dtype == expected.dtype and not np.array_equal(found, expected):
+        for name, other in copies.items():
+            assert not np.array_equal(found, other), f"{what}: expected {right}, got {name}"
+    same(found, expected, what)
+
+
+def _counts(found: np.ndarray, terms: Sequence[np.ndarray]) -> list[int] | None:
+    """How often each rank's part is in a sum; None if several answers fit, or none."""
+    if len(terms) > MOST_RANKS:
+        return None
+    ways = np.array(list(product(range(3), repeat=len(terms))))  # (3^N, N)
+    fits = (ways @ np.stack(terms) == found).all(axis=1)
+    return ways[fits][0].tolist() if fits.sum() == 1 else None
+
+
+def _described(other: str, counts: list[int]) -> str:
+    """A sum in words.
+
+    >>> _described("", [2, 0, 1])
+    "rank 1's part is missing, rank 0's part is counted twice"
+    """
+    facts = [f"it holds the sum of {other}"] if other else []
+    for count, fact in ((0, "missing"), (2, "counted twice")):
+        ranks = [str(rank) for rank, of_rank in enumerate(counts) if of_rank == count]
+        if len(ranks) == 1:
+            facts.append(f"rank {ranks[0]}'s part is {fact}")
+        elif ranks:
+            facts.append(f"the parts of ranks {', '.join(ranks[:-1])} and {ranks[-1]} are {fact}")
+    return ", ".join(facts)
+
+
+def observe_collectives(group: ProcessGroup, on_call: Callable[[str, int, bool], None]) -> None:
+    """Call ``on_call(name, nbytes, async_op)`` whenever a collective of this group is called, before it runs."""
+    run_collective = group.run_collective
+
+    def observed(description: str, nbytes: int, async_op: bool, body: Callable, kind: tuple | None = None):
+        on_call(description.partition("(")[0], nbytes, async_op)
+        return run_collective(description, nbytes, async_op, body, kind)
+
+    group.run_collective = observed

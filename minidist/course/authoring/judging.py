@@ -1,21 +1,20 @@
-"""Gives each test the answers to judge, and turns its outcome into a verdict."""
+"""Gives each test the answers to judge, and turns its outcome into a verdict that a learner understands."""
+
+import re
+from dataclasses import asdict
 
 import pytest
 
 from minidist.comm.failures import Deadlock, RankFailed
 from minidist.course.answers import Source, course_folder, implementation_folder, read_answers
-from minidist.course.authoring.explanations import ToDo, explain, is_to_do, is_violation
 from minidist.course.authoring.mutants import Mutant
-from minidist.course.readable import readable
+from minidist.course.dependencies import tasks_used
+from minidist.course.sandbox.forbidden import VIOLATIONS, LibraryAnswer
 from minidist.course.sandbox.in_rank import Contract
-from minidist.course.sandbox.student import Student
+from minidist.course.sandbox.student import Student, WarmRanks
 from minidist.course.sandbox.values import use_dtype
-from minidist.course.sandbox.violations import LibraryAnswer
-from minidist.course.sandbox.warm_ranks import WarmRanks
-from minidist.course.source.stubs import definitions_by_task, stub_of, untouched
-from minidist.course.source.uses import tasks_used
-from minidist.course.tasks import Verdict
-from minidist.course.verdict_file import write_verdict
+from minidist.course.stubs import definitions_by_task, stub_of, untouched
+from minidist.course.tasks import Verdict, readable, tell
 
 REMARK_CHARACTERS = 200
 PRINTED_CHARACTERS = 2000  # of what an answer printed, in the details of a verdict
@@ -116,7 +115,7 @@ class Judging:
                 definitions = self.given[student.source.name][1]
                 verdict.uses = tasks_used(student.source.text, definitions, verdict.task)
             self.needs_new_ranks |= bool(student.remarks)
-        write_verdict(self.config.getoption("verdicts"), verdict)
+        tell(self.config.getoption("verdicts"), verdict=asdict(verdict))
         return report
 
 
@@ -126,3 +125,47 @@ def _bug(mutant: Mutant | None) -> str:
 
 def _nothing(world, answers) -> None:
     """The file is loaded before this function is called; nothing else is wanted."""
+
+
+class ToDo(Exception):
+    """The learner has not started the task."""
+
+
+def explain(error: BaseException, name: str) -> tuple[str, str]:
+    """What is wrong, and the lines of the file of answers of that name that led there."""
+    if isinstance(error, RankFailed):
+        places = re.findall(rf'["/\\]{name}\.py", line (\d+), in (\S+)', error.traceback_text)
+        where = f" (rank {error.rank}, {name}.py:{places[-1][0]} in {places[-1][1]})" if places else ""
+        summary = error.summary.removeprefix("AssertionError: ") or "the process ended"
+        return f"{summary}{where}", own_frames(error.traceback_text, name)
+    if isinstance(error, Deadlock):
+        return f"deadlock: {error}", ""
+    message = str(error).partition("\nassert ")[0]  # the grader's own words, without pytest's analysis
+    return message or type(error).__name__, ""
+
+
+def own_frames(traceback_text: str, name: str) -> str:
+    """The part of a traceback that is in the file of answers of that name: each place with its line of code."""
+    kept, keeping = [], False
+    for line in traceback_text.splitlines():
+        if line.startswith("  File "):
+            keeping = f'{name}.py"' in line and f"test_{name}" not in line
+        elif not line.startswith("    "):
+            keeping = False
+        if keeping and not set(line) <= set(" ^~"):
+            kept.append(line.strip() if line.startswith("  File ") else line)
+    return "\n".join(kept)
+
+
+def is_to_do(error: BaseException) -> bool:
+    """Whether the error means that a stub was reached, in the grading process or in a rank."""
+    return isinstance(error, ToDo) or (
+        isinstance(error, RankFailed) and error.summary.startswith("NotImplementedError")
+    )
+
+
+def is_violation(error: BaseException) -> bool:
+    """Whether the error is more than a wrong result: the answer hangs, ends its process, or violates a rule."""
+    if isinstance(error, RankFailed):
+        return error.exitcode is not None or error.summary.startswith(tuple(kind.__name__ for kind in VIOLATIONS))
+    return isinstance(error, TimeoutError | pytest.fail.Exception)

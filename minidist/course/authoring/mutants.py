@@ -2,7 +2,7 @@
 
 ``tests/exercises/mutants/chNN_name.toml`` lists them: a table for each task and kind, and for each bug the line of the
 solution and what it becomes. What a task gives to the learner, a stub or a program with a bug, is a mutant too and need
-not be listed.
+not be listed. ``minidist mutants`` runs the graders on all of them and shows which test caught each.
 """
 
 import tomllib
@@ -11,8 +11,14 @@ from dataclasses import dataclass
 from functools import cache
 from textwrap import indent
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from minidist.course.answers import Source, chapter_of, course_folder, read_answers
-from minidist.course.source.stubs import definitions_by_task, replace_definitions, stub_of
+from minidist.course.grading.run_graders import run_graders
+from minidist.course.stubs import definitions_by_task, replace_definitions, stub_of
+from minidist.course.tasks import Verdict
 
 KINDS = {
     "logic": "wrong values, messages or costs",
@@ -122,3 +128,47 @@ def all_mutants() -> list[Mutant | AsGiven]:
 def _changes(text: str | list[str]) -> tuple[tuple[str, str], ...] | str:
     """Pairs, from a flat list of what is and what it becomes."""
     return text if isinstance(text, str) else tuple(zip(text[::2], text[1::2], strict=True))
+
+
+def catch_mutants(console: Console, target: str | None) -> bool:
+    """Judge the mutants of a chapter ("3") or task ("3.4"), or all; print what caught each; return whether all were.
+
+    Raises:
+        ValueError: if the target has no mutants, or a mutant no longer fits its solution.
+    """
+    mutants = [m for m in all_mutants() if target is None or target in (m.task, m.task.partition(".")[0])]
+    if not mutants:
+        raise ValueError(f"there are no mutants of {target}: expected a chapter (3) or a task (3.4)")
+    for mutant in mutants:
+        mutant.source()
+    with console.status("") as status:
+        results = run_graders(
+            "solutions",
+            [target] if target else [],
+            "--mutants",
+            on_verdict=lambda verdict: status.update(f"task {verdict.task}: {verdict.mutant}"),
+        )
+    title = "mutants and the tests that caught them"
+    table = Table("task", "bug", "caught by", "message", title=title, title_justify="left")
+    verdicts = {(v.task, v.mutant): v for result in results for v in result.verdicts if v.state != "passed"}
+    caught = [verdicts.get((mutant.task, mutant.bug)) for mutant in mutants]
+    for mutant, verdict in zip(mutants, caught, strict=True):
+        if verdict is None:
+            table.add_row(mutant.task, mutant.bug, Text("NOT CAUGHT", "bold red"), "")
+        else:
+            table.add_row(mutant.task, mutant.bug, verdict.test, verdict.message.splitlines()[0])
+    console.print(table)
+    console.print(_by_kind(mutants, caught))
+    console.print(f"caught {len(caught) - caught.count(None)} of {len(caught)} mutants", style="bold")
+    return None not in caught
+
+
+def _by_kind(mutants: list[Mutant | AsGiven], caught: list[Verdict | None]) -> Table:
+    table = Table(title="caught by kind", title_justify="left")
+    for column in ("kind", "what is wrong with it", "caught", "of"):
+        table.add_column(column, justify="right" if column in ("caught", "of") else "left")
+    for kind, about in KINDS.items():
+        verdicts = [verdict for mutant, verdict in zip(mutants, caught, strict=True) if mutant.kind == kind]
+        if verdicts:
+            table.add_row(kind, about, str(len(verdicts) - verdicts.count(None)), str(len(verdicts)))
+    return table

@@ -11,18 +11,20 @@ A grader is an ordinary test class for one task, marked with the task's number a
         def test_values(self, student): ...
 
 A task is passed when all its tests pass. After its first failure its other tests are skipped, so that the learner sees
-one problem at a time. This file holds the options and fixtures; selection.py chooses the tests to run, judging.py turns
-their outcomes into verdicts.
+one problem at a time. This file holds the options and fixtures and chooses the tests to run; judging.py turns their
+outcomes into verdicts.
 """
+
+from dataclasses import asdict, replace
 
 import pytest
 
 from minidist.comm.runtime.clusters import preload
+from minidist.course.answers import course_folder
 from minidist.course.authoring.judging import Judging
 from minidist.course.authoring.mutants import all_mutants, one_of_each_kind
-from minidist.course.authoring.selection import Selection
-from minidist.course.sandbox.limits import set_limits
-from minidist.course.sandbox.warm_ranks import WarmRanks
+from minidist.course.sandbox.student import WarmRanks
+from minidist.course.tasks import KINDS, Task, tell
 
 # What graders need in a rank. (Pickle finds a grader's function by the name of its module, and that imports pytest.)
 RANK_MODULES = (
@@ -45,7 +47,6 @@ def pytest_addoption(parser):
         choices=("all", "kinds"),
         help="judge all mutants, or one of each task and kind",
     )
-    group.addoption("--memory-limit", type=float, metavar="GIB", help="memory of the grading process and of each rank")
     group.addoption("--verdicts", metavar="FILE", help="write tasks and verdicts to this file, one JSON object a line")
 
 
@@ -57,10 +58,8 @@ def pytest_configure(config):
     )
     config.addinivalue_line("markers", "one_dtype: this test counts messages, steps or memory, in the first dtype")
     config.addinivalue_line("markers", "answers(module, forbidden=()): the file of answers that these graders judge")
-    if config.getoption("verdicts"):
-        set_limits(config.getoption("memory_limit"))
-        if not config.option.collectonly:
-            preload(*RANK_MODULES)  # the server that forks ranks starts while the graders are collected
+    if config.getoption("verdicts") and not config.option.collectonly:
+        preload(*RANK_MODULES)  # the server that forks ranks starts while the graders are collected
     config.pluginmanager.register(Selection(), "minidist-selection")
     config.pluginmanager.register(Judging(config), "minidist-judging")
 
@@ -100,3 +99,50 @@ def student(request, warm_ranks, dtype, mutant):
     judging = request.config.pluginmanager.getplugin("minidist-judging")
     request.node.student = judging.student(request.node, warm_ranks, mutant)
     return request.node.student
+
+
+class Selection:
+    """The part of the plugin that pytest calls after it has collected the graders."""
+
+    def pytest_collection_modifyitems(self, config, items):
+        tasks: dict[str, Task] = {}
+        for item in items:
+            if marker := item.get_closest_marker("task"):
+                task = task_of(item, marker)
+                known = tasks.setdefault(task.number, task)
+                known.tests += 1
+                if known != replace(task, tests=known.tests):
+                    raise pytest.UsageError(f"task {task.number} has two different descriptions: {known} and {task}")
+        in_order = sorted(tasks.values(), key=lambda task: task.order)
+        tell(config.getoption("verdicts"), tasks=[asdict(task) for task in in_order])
+        targets = config.getoption("task")
+        if unknown := [target for target in targets if not any(task.matches(target) for task in tasks.values())]:
+            raise pytest.UsageError(f"there is no task {', '.join(unknown)}; choose from {', '.join(tasks)}")
+        if targets or config.getoption("mutants"):
+            targets = targets or list(tasks)
+            numbers = {number for number, task in tasks.items() if any(task.matches(target) for target in targets)}
+            chosen = [i for i in items if (m := i.get_closest_marker("task")) and m.args[0] in numbers]
+            config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+            items[:] = chosen
+
+
+def task_of(item, marker) -> Task:
+    """The task that a test's marker describes.
+
+    Raises:
+        pytest.UsageError: if the description is incomplete.
+    """
+    keys = marker.kwargs
+    answers = item.get_closest_marker("answers")
+    title = (item.cls.__doc__ if item.cls else item.function.__doc__) or ""
+    if len(marker.args) != 1 or "points" not in keys or answers is None or not title:
+        raise pytest.UsageError(
+            f'{item.nodeid}: a task needs @pytest.mark.task("3.4", points=4), a docstring with its title, '
+            'and pytestmark = pytest.mark.answers("chNN_name")'
+        )
+    kind = keys.get("kind", "code")
+    if kind not in KINDS:
+        raise pytest.UsageError(f"{item.nodeid}: expected a kind from {', '.join(KINDS)}, got {kind!r}")
+    if not (course_folder("solutions") / f"{answers.args[0]}.py").is_file():
+        raise pytest.UsageError(f"{item.nodeid}: there is no file solutions/{answers.args[0]}.py")
+    return Task(marker.args[0], keys["points"], kind, title.strip().splitlines()[0], answers.args[0])

@@ -1,15 +1,27 @@
-"""``minidist challenge``: lists the challenges, or judges the learner's answer to one."""
+"""``minidist challenge``: lists the challenges, or judges the learner's answer to one.
 
+The learner's leaderboard is a file beside the exercises with one JSON object per line, one for each new score. It is
+for the learner alone: ``minidist grade`` judges every answer again and never reads it.
+"""
+
+import hashlib
+import json
+import sys
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
 
-from minidist.course.answers import implementation_folder, write_atomically
-from minidist.course.challenges.catalogue import answer_in, challenge_of, file_in, library_answer
-from minidist.course.challenges.leaderboard import add
-from minidist.course.challenges.report import comparison, description, listing
-from minidist.course.challenges.run import run_judge
+from minidist.course.answers import Source, implementation_folder, write_atomically
+from minidist.course.challenges.challenge import Challenge, answer_in, file_in, library_answer
+from minidist.course.challenges.judge import run_judge
+from minidist.course.challenges.scoring import CHALLENGES, challenge_of
 from minidist.course.grading.workplace import Workplace
+
+FILE = "leaderboard.jsonl"
 
 
 def add_commands(commands) -> None:
@@ -35,16 +47,9 @@ def _challenge(chapter: str | None, impl: str) -> int:
 
 
 def judge_answer(console: Console, folder: Path, chapter: str) -> bool:
-    """Judge the answer to one challenge, print its number beside the library's, and note it in the leaderboard.
+    """Judge the answer to a chapter's challenge, print its number beside the library's; return whether there is one.
 
-    An answer that is not there yet is written: it begins as the library's.
-
-    Args:
-        folder: the learner's answers.
-        chapter: such as "3".
-
-    Returns:
-        Whether there is a score.
+    The score is noted in the leaderboard. An answer that is not there yet is written: it begins as the library's.
 
     Raises:
         ValueError: if the chapter has no challenge.
@@ -71,3 +76,91 @@ def judge_answer(console: Console, folder: Path, chapter: str) -> bool:
         console.print(remark, style="yellow", soft_wrap=True)
     console.print(comparison(challenge, result.score), style="bold", soft_wrap=True)
     return True
+
+
+def number(value: float) -> str:
+    """Three digits, or all of those before the point."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def listing(folder: Path) -> Group:
+    """All challenges, with the best scores of the learner whose answers are in the folder."""
+    table = Table(title="challenges: the smallest number wins", title_justify="left")
+    for column in ("", "challenge", "unit", "your best", "library", "best known"):
+        table.add_column(column, justify="left" if column in ("challenge", "unit") else "right")
+    for challenge in CHALLENGES:
+        mine = best(folder, challenge)
+        style = "green" if mine is not None and mine < challenge.library else ""
+        yours = Text("-" if mine is None else number(mine), style)
+        scores = yours, number(challenge.library), number(challenge.known)
+        table.add_row(str(challenge.chapter), challenge.title, challenge.unit, *scores)
+    return Group(table, Text("minidist challenge 3 says more, and judges your answer. Challenges give no points."))
+
+
+def description(challenge: Challenge) -> Text:
+    """What the challenge asks for, and what is known about it."""
+    return Text.assemble(
+        (f"challenge {challenge.chapter}: {challenge.title}\n", "bold"),
+        f"{challenge.rule}\n",
+        f"Best known here: {number(challenge.known)} {challenge.unit}. {challenge.idea}.",
+    )
+
+
+def comparison(challenge: Challenge, score: float) -> str:
+    """ "your all-reduce: 41.2 us, the library's: 57.8 us (29 % less)"."""
+    change = score / challenge.library - 1
+    how = "the same" if abs(change) < 0.0005 else f"{abs(change):.1%} {'more' if change > 0 else 'less'}"
+    return (
+        f"your {challenge.what}: {number(score)} {challenge.unit}, "
+        f"the library's: {number(challenge.library)} {challenge.unit} ({how.replace('%', ' %')})"
+    )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One score of one answer."""
+
+    challenge: str  # the name of the file of answers
+    score: float
+    unit: str
+    date: str  # ISO 8601, UTC
+    sha256: str  # of the answer's text
+
+
+def hash_of(source: Source) -> str:
+    return hashlib.sha256(source.text.encode("utf-8", "backslashreplace")).hexdigest()
+
+
+def add(folder: Path, challenge: Challenge, source: Source, score: float) -> None:
+    """Append a score, unless the same answer is there with the same score already."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    entry = Entry(challenge.module, score, challenge.unit, now, hash_of(source))
+    known = {(one.challenge, one.score, one.sha256) for one in entries(folder)}
+    if (entry.challenge, entry.score, entry.sha256) in known:
+        return
+    try:
+        with open(folder / FILE, "a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(entry)) + "\n")
+    except OSError as error:
+        print(f"minidist: cannot save your score in {folder / FILE}: {error.strerror}", file=sys.stderr)
+
+
+def entries(folder: Path) -> list[Entry]:
+    """All entries, in the order in which they were made. Lines that are none are ignored."""
+    try:
+        lines = (folder / FILE).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            entry = Entry(**json.loads(line))
+            found.append(Entry(str(entry.challenge), float(entry.score), *map(str, list(asdict(entry).values())[2:])))
+        except (ValueError, TypeError, RecursionError):
+            continue
+    return found
+
+
+def best(folder: Path, challenge: Challenge) -> float | None:
+    """The learner's best score; None if there is none."""
+    return min((entry.score for entry in entries(folder) if entry.challenge == challenge.module), default=None)

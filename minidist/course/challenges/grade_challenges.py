@@ -3,9 +3,7 @@
 import csv
 import io
 import json
-import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,15 +11,14 @@ from rich.console import Console
 from rich.table import Table
 
 from minidist.course.answers import write_atomically
-from minidist.course.challenges.catalogue import CHALLENGES, answer_in, file_in
-from minidist.course.challenges.challenge import Challenge, Result
-from minidist.course.challenges.report import number
-from minidist.course.challenges.run import run_judge
-from minidist.course.grading.limits import Limits
-from minidist.course.grading.reports import cell
+from minidist.course.challenges.challenge import Challenge, Result, answer_in, file_in
+from minidist.course.challenges.command import number
+from minidist.course.challenges.judge import run_judge
+from minidist.course.challenges.scoring import CHALLENGES
+from minidist.course.grading.grade_class import cell
 from minidist.course.grading.submissions import copy_files, find_files, find_submissions
-from minidist.course.grading.workplace import Workplace
-from minidist.course.readable import readable_line
+from minidist.course.grading.workplace import Limits, Workplace, several_at_once
+from minidist.course.tasks import readable_line
 
 FILE = "leaderboard.csv"
 
@@ -46,20 +43,9 @@ def grade_challenges(
     """
     chosen = [challenge for challenge in CHALLENGES if not targets or str(challenge.chapter) in targets]
     entries, _ = find_submissions(submissions)
-    stop = threading.Event()
-
-    def go_on() -> None:
-        if stop.is_set():
-            raise RuntimeError("interrupted")
-
-    with ThreadPoolExecutor(jobs) as pool, Console(stderr=True).status("judging challenges"):
-        try:
-            futures = [pool.submit(_judge_student, *entry, chosen, limits, go_on) for entry in entries]
-            standings = [standing for future in futures for standing in future.result()]
-        except BaseException:
-            stop.set()
-            pool.shutdown(cancel_futures=True)
-            raise
+    with several_at_once(jobs) as (pool, go_on), Console(stderr=True).status("judging challenges"):
+        futures = [pool.submit(_judge_student, *entry, chosen, limits, go_on) for entry in entries]
+        standings = [standing for future in futures for standing in future.result()]
     standings.sort(key=lambda one: (one.challenge.chapter, one.result.score is None, one.result.score, one.student))
     _write(out, standings)
     if standings:

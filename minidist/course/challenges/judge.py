@@ -1,37 +1,39 @@
-"""Judges one answer in a process of its own: ``python -m minidist.course.challenges.judge CHAPTER FILE RESULT GIB``.
+"""Judges one answer in a process of its own: ``python -m minidist.course.challenges.judge CHAPTER FILE RESULT``.
 
-The answer runs in rank processes (course/sandbox); this process counts what came back. Its result is a file that run.py
-reads: no answer returns its own score.
+``run_judge`` starts that process in a workplace, which ends all that it starts. The answer runs in rank processes
+(course/sandbox), and the judge counts what came back. Its result is a file: no answer returns its own score.
 """
 
 import json
 import math
 import sys
-from dataclasses import asdict
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from minidist.comm.failures import Deadlock, RankFailed
 from minidist.course.answers import Source, read_source
-from minidist.course.authoring.explanations import explain
-from minidist.course.challenges.catalogue import challenge_of
 from minidist.course.challenges.challenge import Challenge, Result
-from minidist.course.readable import readable
+from minidist.course.challenges.scoring import challenge_of
+from minidist.course.grading.workplace import NO_LIMITS, Limits, Workplace
 from minidist.course.sandbox.in_rank import Contract
-from minidist.course.sandbox.limits import set_limits
-from minidist.course.sandbox.student import Student
-from minidist.course.sandbox.warm_ranks import WarmRanks
+from minidist.course.sandbox.student import Student, WarmRanks
+from minidist.course.tasks import readable
 
 # What ranks import before they run an answer: imports do not count as its time.
 RANK_MODULES = (
-    "minidist.course.challenges.catalogue",
+    "minidist.course.challenges.scoring",
     "minidist.train.trainer",
     "minidist.course.sandbox.warm_start",
 )
+SECONDS = 60.0  # for one answer: a single call may take ten seconds, and most take milliseconds
 WRONG = (AssertionError, RankFailed, Deadlock, TimeoutError, ValueError, TypeError, KeyError, IndexError)
 
 
 def judge(challenge: Challenge, source: Source, ranks: WarmRanks) -> Result:
     """The score of an answer, or what is wrong with it."""
+    from minidist.course.authoring.judging import explain  # with pytest, which only a judge needs
+
     student = Student(source, Contract(f"challenge {challenge.chapter}"), ranks)
     try:
         score = float(challenge.score(student))
@@ -42,8 +44,39 @@ def judge(challenge: Challenge, source: Source, ranks: WarmRanks) -> Result:
     return Result(score, "", tuple(map(readable, student.remarks)))
 
 
-def main(chapter: str, file: str, result: str, memory: str) -> None:
-    set_limits(float(memory) if memory else None)
+def run_judge(
+    workplace: Workplace,
+    challenge: Challenge,
+    source: Source,
+    limits: Limits = NO_LIMITS,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> Result:
+    """Judge one answer, whatever it does.
+
+    Args:
+        source: the answer; a copy of it is judged.
+        meanwhile: called every now and then; its exceptions end everything.
+    """
+    ours, theirs = workplace.new_folder(), workplace.new_folder()
+    copy = theirs / f"{challenge.module}.py"
+    copy.write_text(source.text, encoding="utf-8", errors="backslashreplace")
+    result, output = ours / "result", ours / "output"
+    command = [sys.executable, "-m", "minidist.course.challenges.judge", str(challenge.chapter), str(copy), str(result)]
+    environment = {"TMPDIR": str(ours), "PYTHONDONTWRITEBYTECODE": "1"}
+    limits = replace(limits, seconds=min(SECONDS, limits.seconds))
+    outcome = workplace.run(command, environment, ours, output, limits, meanwhile)
+    if outcome.status == 0 and result.exists():  # a judge that was killed has not written its result
+        fields = json.loads(result.read_text(encoding="utf-8"))
+        return Result(fields["score"], fields["message"], tuple(fields["remarks"]))
+    if outcome.exceeded == "time":
+        return Result(None, f"not judged within {limits.seconds:g} s")
+    if outcome.exceeded == "processes":
+        return Result(None, f"it exceeded the limit of {limits.processes} processes")
+    printed = output.read_text(encoding="utf-8", errors="replace").strip()[-1000:]
+    return Result(None, f"it ended the judging process\n{printed}".strip())
+
+
+def main(chapter: str, file: str, result: str) -> None:
     source = read_source(Path(file))
     with WarmRanks(RANK_MODULES) as ranks:
         found = judge(challenge_of(chapter), source, ranks)

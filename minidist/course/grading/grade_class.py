@@ -1,19 +1,25 @@
-"""``minidist grade``: turns a folder of submissions into points and remarks."""
+"""``minidist grade``: turns a folder of submissions into points and remarks.
 
-import threading
+Grades come in the forms that people and programs read: a table, grades.csv, grades.json, and a file for Gradescope.
+"""
+
+import csv
+import io
+import json
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
+from minidist.course.answers import write_atomically
 from minidist.course.grading.grade_submission import Grade, grade_submission
-from minidist.course.grading.limits import Limits
-from minidist.course.grading.reports import table_of, write_grades, write_gradescope
 from minidist.course.grading.run_graders import run_graders
 from minidist.course.grading.submissions import find_submissions
-from minidist.course.tasks import results_of
+from minidist.course.grading.workplace import Limits, several_at_once
+from minidist.course.tasks import Task, readable, results_of
 
 OTHERS = 10  # files beside the submissions that are named
 
@@ -25,8 +31,6 @@ def grade_class(
 
     Args:
         submissions: holds a folder or a zip file for each student, named after the student.
-        out: the folder for the results; created if necessary.
-        jobs: how many submissions are graded at once.
         targets: tasks ("3.4") and chapters ("3"); none for all.
 
     Raises:
@@ -47,12 +51,7 @@ def grade_class(
     if others:
         some = ", ".join(others[:OTHERS]) + (f" and {len(others) - OTHERS} more" if len(others) > OTHERS else "")
         console.print(f"skipped, because they are neither folders nor zip files: {some}", style="yellow")
-    stop = threading.Event()
     grades: list[Grade] = []
-
-    def go_on() -> None:
-        if stop.is_set():
-            raise RuntimeError("interrupted")
 
     def grade(student: str, submission: Path) -> Grade:
         try:
@@ -61,7 +60,7 @@ def grade_class(
             return Grade(student, results_of(tasks, []), [f"could not be graded: {type(error).__name__}: {error}"])
 
     columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=Console(stderr=True)) as progress, ThreadPoolExecutor(jobs) as pool:
+    with Progress(*columns, console=Console(stderr=True)) as progress, several_at_once(jobs) as (pool, go_on):
         bar = progress.add_task("grading", total=len(entries))
         try:
             for future in as_completed([pool.submit(grade, *entry) for entry in entries]):
@@ -69,12 +68,80 @@ def grade_class(
                 grades.sort(key=lambda grade: grade.student)
                 write_gradescope(out, future.result())  # at once, so that not even a kill loses it
                 progress.update(bar, advance=1, description=f"graded {future.result().student}")
-        except BaseException:
-            stop.set()
-            pool.shutdown(cancel_futures=True)
-            raise
         finally:
             write_grades(out, tasks, grades)
     console.print(table_of(grades))
     console.print(f"grades.csv, grades.json and students/NAME/results.json are in {out}/", soft_wrap=True)
     return grades
+
+
+def table_of(grades: Sequence[Grade]) -> Table:
+    """A table with one row per student."""
+    table = Table(title="grades", title_justify="left")
+    for column in ("student", "points", "tasks passed", "remarks"):
+        table.add_column(column, justify="left" if column in ("student", "remarks") else "right")
+    for grade in grades:
+        passed = sum(result.state == "passed" for result in grade.results)
+        points, tasks = f"{grade.points} of {grade.total}", f"{passed} of {len(grade.results)}"
+        table.add_row(grade.student, points, tasks, "\n".join(grade.remarks))
+    return table
+
+
+def write_grades(out: Path, tasks: Sequence[Task], grades: Sequence[Grade]) -> None:
+    """Write grades.csv, one line per student, and grades.json with all details."""
+    rows = [["student", "points", "of", *(task.number for task in tasks), "remarks"]]
+    for grade in grades:
+        points = [result.points for result in grade.results]
+        rows.append([cell(grade.student), grade.points, grade.total, *points, cell("; ".join(grade.remarks))])
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
+    write_atomically(out / "grades.csv", text.getvalue())
+    write_atomically(out / "grades.json", json.dumps([_as_dict(grade) for grade in grades], indent=1))
+
+
+def write_gradescope(out: Path, grade: Grade) -> None:
+    """Write students/NAME/results.json for Gradescope."""
+    folder = out / "students" / grade.student
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / "results.json", json.dumps(_for_gradescope(grade), indent=1))
+
+
+def cell(text: str) -> str:
+    """Text that a spreadsheet does not take for a formula, as it would with a leading = + - @."""
+    return "'" + text if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+
+
+def _as_dict(grade: Grade) -> dict:
+    tasks = {
+        result.task.number: {
+            "points": result.points,
+            "of": result.task.points,
+            "state": result.state or "not judged",
+            "message": readable(result.failure.message) if result.failure else "",
+        }
+        for result in grade.results
+    }
+    return {
+        "student": grade.student, "points": grade.points, "of": grade.total, "remarks": grade.remarks,
+        "seconds": round(grade.seconds, 1), "tasks": tasks,
+    }  # fmt: skip
+
+
+def _for_gradescope(grade: Grade) -> dict:
+    """The format that Gradescope reads from results/results.json."""
+    return {
+        "score": grade.points,
+        "execution_time": round(grade.seconds),
+        "output": "\n".join(grade.remarks),
+        "tests": [
+            {
+                "name": result.task.title,
+                "number": result.task.number,
+                "score": result.points,
+                "max_score": result.task.points,
+                "status": "passed" if result.state == "passed" else "failed",
+                "output": readable(result.failure.message) if result.failure else "" if result.state else "not judged",
+            }
+            for result in grade.results
+        ],
+    }

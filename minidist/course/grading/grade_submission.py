@@ -8,17 +8,14 @@ that did so; a new grading process judges the other tasks.
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from minidist.course.answers import course_folder
-from minidist.course.grading.limits import Limits
 from minidist.course.grading.run_graders import NO_OTHER_PLUGINS, grader_command
 from minidist.course.grading.submissions import take_answers
-from minidist.course.grading.workplace import Workplace
-from minidist.course.readable import readable_line
-from minidist.course.tasks import Task, TaskResult, Verdict, results_of
-from minidist.course.verdict_file import read_verdicts
+from minidist.course.grading.workplace import Limits, Workplace
+from minidist.course.tasks import Task, TaskResult, Verdict, read_verdicts, readable_line, results_of
 
 REMARKS = 20  # of one submission: 135 tasks have one or none each
 
@@ -60,7 +57,7 @@ def grade_submission(
             if left <= 0:
                 remarks.append(f"not judged within {limits.seconds:g} s: {', '.join(unjudged)}")
                 break
-            found, exceeded, output = _judge(workplace, answers, unjudged, limits, left, meanwhile)
+            found, exceeded, output = _judge(workplace, answers, unjudged, replace(limits, seconds=left), meanwhile)
             verdicts += found
             results = results_of(tasks, verdicts)
             unjudged = [result.task.number for result in results if not result.state]
@@ -89,7 +86,6 @@ def _judge(
     answers: Path,
     targets: list[str],
     limits: Limits,
-    seconds: float,
     meanwhile: Callable[[], None],
 ) -> tuple[list[Verdict], str, str]:
     """Judge some tasks in a process of its own; returns the verdicts, the limit it exceeded, and what it printed."""
@@ -99,10 +95,9 @@ def _judge(
     shutil.copytree(course_folder("tests/exercises"), ours / "graders", ignore=ignored)
     scratch, verdicts, output = ours / "scratch", ours / "verdicts", ours / "output"
     scratch.mkdir()
-    memory = "--memory-limit", str(limits.memory)
-    command = grader_command(ours / "graders", verdicts, str(theirs), targets, *memory)
+    command = grader_command(ours / "graders", verdicts, str(theirs), targets)
     home = {"HOME": str(scratch), "TMPDIR": str(scratch), "PYTHONDONTWRITEBYTECODE": "1"}
-    outcome = workplace.run(command, home | NO_OTHER_PLUGINS, scratch, output, seconds, limits.processes, meanwhile)
+    outcome = workplace.run(command, home | NO_OTHER_PLUGINS, scratch, output, limits, meanwhile)
     return read_verdicts(verdicts)[1], outcome.exceeded, _end_of(output)
 
 

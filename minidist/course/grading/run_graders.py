@@ -6,8 +6,7 @@ from pathlib import Path
 
 from minidist.course.answers import chapter_of, course_folder
 from minidist.course.grading.workplace import Workplace
-from minidist.course.tasks import TaskResult, Verdict, results_of
-from minidist.course.verdict_file import read_verdicts
+from minidist.course.tasks import TaskResult, Verdict, read_verdicts, results_of
 
 USAGE_ERROR = 4  # pytest's exit status
 # Other installed plugins take time and may interfere, the user's options may be theirs, and graders need their asserts.

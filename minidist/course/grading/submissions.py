@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from minidist.course.answers import chapter_names
-from minidist.course.readable import readable_line
+from minidist.course.tasks import readable_line
 
 FILE_BYTES = 1 << 18  # ten times the largest solution; the judge's time grows with the file
 NEARLY = re.compile(r"ch\d\d.*\.py", re.IGNORECASE)  # probably meant to be a file of answers

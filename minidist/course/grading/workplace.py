@@ -9,10 +9,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from importlib.util import find_spec
+from math import inf
 from pathlib import Path
 
 from minidist.course.answers import ROOT
@@ -23,11 +25,53 @@ END_SECONDS = 60.0  # for the supervisor to end everything
 
 
 @dataclass(frozen=True)
+class Limits:
+    """What one submission may use.
+
+    Raises:
+        ValueError: if nothing could run within the limits.
+    """
+
+    seconds: float = inf  # of wall time, over all its tasks
+    memory: float = inf  # GiB, of each process
+    processes: float = inf  # at once
+
+    def __post_init__(self) -> None:
+        if not self.seconds > 0:
+            raise ValueError(f"--timeout {self.seconds:g} must be more than 0 seconds")
+        if not self.memory >= 1:
+            raise ValueError(f"--memory {self.memory:g} must be at least 1 GiB, which Python and NumPy need")
+        if self.processes < 16:
+            raise ValueError(f"--processes {self.processes} must be at least 16: each rank of a task is a process")
+
+
+NO_LIMITS = Limits()  # those of a learner's own answers
+
+
+@dataclass(frozen=True)
 class Outcome:
     """How a command ended."""
 
     status: int | None  # its exit status; None if it was ended
     exceeded: str = ""  # "time" or "processes", if it exceeded that limit
+
+
+@contextmanager
+def several_at_once(jobs: int) -> Iterator[tuple[ThreadPoolExecutor, Callable[[], None]]]:
+    """Context manager: a pool of ``jobs`` threads, and a function that raises in them once the block has failed."""
+    failed = threading.Event()
+
+    def go_on() -> None:
+        if failed.is_set():
+            raise RuntimeError("interrupted")
+
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            yield pool, go_on
+        except BaseException:
+            failed.set()
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 class Workplace:
@@ -78,23 +122,20 @@ class Workplace:
         environment: dict[str, str],
         cwd: Path,
         output: Path,
-        seconds: float | None = None,
-        processes: int | None = None,
+        limits: Limits = NO_LIMITS,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> Outcome:
         """Run a command and wait for its end and that of all processes that it started.
 
         Args:
-            command, environment, cwd, output, seconds, processes: the same as for ``supervise``.
+            command, environment, output: as for ``supervise``.
             meanwhile: called every now and then. If it raises an exception, leave the ``with`` block: that ends all.
 
         Raises:
             RuntimeError: if something has killed the supervisor.
         """
-        request = {
-            "command": command, "environment": environment, "cwd": str(cwd), "output": str(output),
-            "seconds": seconds, "processes": processes,
-        }  # fmt: skip
+        places = {"cwd": str(cwd), "output": str(output)}
+        request = {"command": command, "environment": environment} | places | asdict(limits)
         with suppress(OSError):  # if the supervisor is gone, its missing answer tells
             self._supervisor.stdin.write(json.dumps(request) + "\n")
             self._supervisor.stdin.flush()

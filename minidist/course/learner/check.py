@@ -1,17 +1,21 @@
-"""``minidist check``: judges a learner's answers and says what to do next."""
+"""``minidist check``: judges a learner's answers and says what to do next, or gives hints.
 
+``tests/exercises/hints/chNN_name.toml`` has a list of hints for every task, from a first push to nearly the code.
+"""
+
+import tomllib
 from collections.abc import Callable
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as ProgressBar
+from rich.text import Text
 
-from minidist.course.answers import chapter_names, chapter_of, implementation_folder
+from minidist.course.answers import chapter_names, chapter_of, course_folder, implementation_folder
 from minidist.course.grading.run_graders import run_graders
 from minidist.course.learner.progress import Progress
 from minidist.course.learner.report import in_turn, next_task, report, table_of
-from minidist.course.source.task_list import tasks_named
-from minidist.course.tasks import TaskResult, Verdict, results_of
+from minidist.course.tasks import TaskResult, Verdict, results_of, tasks_named
 
 
 def check(
@@ -21,17 +25,13 @@ def check(
     all_chapters: bool,
     judge: Callable[..., list[TaskResult]] | None = None,
 ) -> bool:
-    """Judge what has changed, and print the learner's progress.
+    """Judge what has changed, and print the learner's progress; return whether every task shown is passed.
 
     Args:
-        impl: "exercises", or a folder of answers.
         target: a task ("3.4") to judge even if it has not changed, or a chapter ("3"); None for the chapter that the
             learner works on.
         all_chapters: judge every task again and show every chapter.
         judge: judges as ``run_graders`` does, which is the default.
-
-    Returns:
-        Whether every task shown is passed.
 
     Raises:
         ValueError: if the chapter or task does not exist.
@@ -86,3 +86,28 @@ def _judge(
             on_verdict(verdict)
 
         return judge(impl, targets, on_verdict=tell)
+
+
+def hint(console: Console, target: str, level: int = 1) -> None:
+    """Print the first ``level`` hints for a task, or for every task of a chapter.
+
+    Raises:
+        ValueError: if the task does not exist, or has fewer hints.
+    """
+    tasks, levels = tasks_named(target), hints_of(chapter_of(target))
+    most = max(len(levels[task.number]) for task in tasks)
+    if not 1 <= level <= most:
+        raise ValueError(f"there is no hint {level} for {target}: choose a number from 1 to {most}")
+    for task in tasks:
+        hints = levels[task.number]
+        console.print(Text(f"{task.number}  {task.title}", "bold"))
+        for number, text in enumerate(hints[:level], 1):
+            console.print(Text.assemble((f"hint {number} of {len(hints)}: ", "yellow"), text))
+    if level < most:
+        console.print(f"the next one: minidist check --hint {target} {level + 1}", style="dim")
+
+
+def hints_of(chapter: str) -> dict[str, list[str]]:
+    """The hints of a chapter's tasks, by number; each list goes from the first push to nearly the code."""
+    file = course_folder("tests/exercises") / "hints" / f"{chapter}.toml"
+    return tomllib.loads(file.read_text(encoding="utf-8"))

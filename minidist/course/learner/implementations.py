@@ -12,7 +12,7 @@ from rich.text import Text
 
 from minidist import overrides
 from minidist.course.answers import Source, implementation_folder, read_answers
-from minidist.course.sandbox.loading import run_file
+from minidist.course.sandbox.in_rank import run_file
 from minidist.train.result import Run
 from minidist.train.trainer import train_rank
 

@@ -1,6 +1,6 @@
 """What a learner has achieved, stored next to the exercises between calls of ``minidist check``.
 
-A verdict applies as long as everything stays the same that it depends on (source/dependencies.py). The latest
+A verdict applies as long as everything stays the same that it depends on (dependencies.py). The latest
 verdicts on earlier versions of a task stay too: who undoes a change need not wait again.
 """
 
@@ -12,10 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from minidist.course.answers import Source, course_folder, read_answers, write_atomically
-from minidist.course.source.dependencies import dependencies
-from minidist.course.source.stubs import definitions_by_task, stub_of, untouched
-from minidist.course.source.task_list import grader_of, tasks_of
-from minidist.course.tasks import Task, TaskResult, Verdict
+from minidist.course.dependencies import dependencies
+from minidist.course.stubs import definitions_by_task, stub_of, untouched
+from minidist.course.tasks import Task, TaskResult, Verdict, grader_of, tasks_of
 
 FILE = ".progress.json"
 VERSIONS = 3  # of a task whose verdicts are kept
@@ -55,12 +54,7 @@ class Standing:
 
 
 class Progress:
-    """The standing in every task.
-
-    Args:
-        folder: the learner's answers.
-        chapters: the module names of all chapters.
-    """
+    """The standing in every task of these chapters, with the answers in a learner's folder."""
 
     def __init__(self, folder: Path, chapters: Sequence[str]) -> None:
         self.folder = folder

@@ -39,10 +39,8 @@ def report(
     """Everything that ``check`` prints.
 
     Args:
-        folder: the learner's answers.
-        shown: the results to show in detail.
+        shown: the results to show in detail, ``in_full`` with the complete message and traceback.
         all_results: results of the whole course, for the points and the next task.
-        in_full: show the complete message and traceback.
         told: chapters whose tables have been shown before.
     """
     chapters = dict.fromkeys(result.task.chapter for result in shown if result.task.chapter not in told)
@@ -81,12 +79,7 @@ def _with_culprits(result: TaskResult, failing: Collection[str]) -> str:
 
 
 def _failure(result: TaskResult, alike: list[str], failing: Collection[str], in_full: bool) -> Panel:
-    """What is wrong with a task.
-
-    Args:
-        alike: the numbers of the tasks that fail for the same reason.
-        failing: the numbers of all tasks that fail: one that uses them may fail only because they do.
-    """
+    """What is wrong with a task, and with those ``alike``, which fail for the same reason."""
     verdict = result.failure
     title = f"{result.task.number} fails in {verdict.test}"
     if result.state == "failed" and len(alike) > 1:

@@ -1,13 +1,25 @@
-"""``minidist check --watch``: judges whatever the learner saves."""
+"""``minidist check --watch``: judges whatever the learner saves.
 
+``python -m minidist.course.learner.watch REQUEST`` is a grading process on standby. It imports what graders need and
+starts the server that forks ranks. Then it waits until the file REQUEST exists, which holds pytest's arguments as JSON.
+"""
+
+import json
+import sys
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from rich.console import Console
 
-from minidist.course.answers import implementation_folder, read_answers
-from minidist.course.grading.standby import Standby
+from minidist.course.answers import course_folder, implementation_folder, read_answers, write_atomically
+from minidist.course.grading.run_graders import RunFiles, environment_of, pytest_arguments
+from minidist.course.grading.workplace import Workplace
 from minidist.course.learner.check import check
 from minidist.course.tasks import TaskResult, Verdict
+
+POLL_SECONDS = 0.02
 
 
 def watch(console: Console, impl: str, target: str | None, all_chapters: bool) -> None:
@@ -25,7 +37,7 @@ def watch(console: Console, impl: str, target: str | None, all_chapters: bool) -
     saves = changes(folder, recursive=False, raise_interrupt=False, debounce=50, step=20, rust_timeout=500,
                     yield_on_timeout=True)  # fmt: skip
     judged = None
-    with _StandingBy() as judge:
+    with Standby() as judge:
         for _ in saves:
             now = {name: source.text for name, source in read_answers(folder).items()}
             if now == judged:
@@ -40,25 +52,58 @@ def watch(console: Console, impl: str, target: str | None, all_chapters: bool) -
             judge.prepare()
 
 
-class _StandingBy:
-    """Judges as ``run_graders`` does, in a process that has started before. A context manager."""
+class Standby:
+    """Judges as ``run_graders`` does, in a process that has started before: that takes longer than judging.
 
-    def __enter__(self) -> "_StandingBy":
-        self._standby = Standby().__enter__()
-        self._used = False
+    The process is new in every run and reads the graders and the answers after it has been told what to judge, so
+    nothing of an earlier version can be left in it. A context manager.
+    """
+
+    def __enter__(self) -> "Standby":
+        self._workplace = Workplace()
+        self._request = self._workplace.folder / "request"
+        command = [sys.executable, "-m", "minidist.course.learner.watch", str(self._request)]
+        output = RunFiles(self._workplace.folder).output
+        self._thread = ThreadPoolExecutor(1)
+        self._outcome = self._thread.submit(
+            self._workplace.run, command, environment_of(self._workplace), Path.cwd(), output
+        )
         return self
 
     def __exit__(self, *_) -> None:
-        self._standby.__exit__()
+        self._workplace.__exit__()  # ends the process, and so the thread
+        self._thread.shutdown()
 
     def __call__(
         self, impl: str, targets: Sequence[str], on_verdict: Callable[[Verdict], None] | None = None
     ) -> list[TaskResult]:
-        self._used = True
-        return self._standby.run_graders(impl, targets, on_verdict)
+        files = RunFiles(self._workplace.folder, on_verdict)
+        arguments = pytest_arguments(course_folder("tests/exercises"), files.verdicts, impl, targets)
+        write_atomically(self._request, json.dumps(arguments))
+        while not self._outcome.done():
+            files.report()
+            time.sleep(POLL_SECONDS)
+        return files.results(self._outcome.result().status)
 
     def prepare(self) -> None:
         """Start the next process, if the last one has judged."""
-        if self._used:
-            self._standby.__exit__()
+        if self._outcome.done():
+            self.__exit__()
             self.__enter__()
+
+
+def main(request: Path) -> int:
+    """Import what graders need, wait for the file of pytest's arguments, and run pytest once."""
+    import pytest  # no other command needs these
+
+    from minidist.comm.runtime.clusters import preload
+    from minidist.course.authoring.plugin import RANK_MODULES
+
+    preload(*RANK_MODULES)
+    while not request.exists():
+        time.sleep(POLL_SECONDS)
+    return pytest.main(json.loads(request.read_text(encoding="utf-8")))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -3,33 +3,39 @@
 Answers run only in ranks, never in the grading process. Whatever an answer patches, prints, exits or kills, the grading
 process compares what came back using its own, untouched NumPy. Inside the rank, ``guarded``
 
-- restores whatever the answer replaced in minidist, NumPy and Python, and reports it (restore.py);
-- forbids the library's own answers (forbidden.py);
-- refuses the processes that the answer starts (processes.py);
+- restores whatever the answer replaced in minidist, NumPy and Python, and reports it;
+- forbids the library's own answers, and the processes that the answer starts (forbidden.py);
 - limits how much the answer can print.
 
 This is not a security sandbox: malicious code can undo all of it. docs/grading.md explains how to add one.
 """
 
+import builtins
 import io
+import math
+import operator
 import os
+import random
 import signal
 import sys
 import threading
+import time
+import tracemalloc
+import types
+from builtins import all, isinstance, list, map, setattr, vars  # noqa: UP029 - an answer may replace them
 from contextlib import contextmanager, suppress
 
 import numpy as np
 
 from minidist.comm.failures import add_plumbing
-from minidist.course.sandbox.forbidden import forbidden_files, forbidden_functions
-from minidist.course.sandbox.processes import no_processes
-from minidist.course.sandbox.restore import restore, snapshot
-from minidist.course.sandbox.violations import Exited, Tampering
+from minidist.course.sandbox.forbidden import Exited, Tampering, forbidden_files, forbidden_functions, no_processes
 
 # Error locations skip the files of this package, so that they name the learner's lines.
 add_plumbing(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PRINTED_CHARACTERS = 20_000
 NAMES = 5  # how many replaced functions a message names
+MODULES = (builtins, math, os, random, sys, threading, time, tracemalloc, np, np.random, np.linalg)  # and minidist's
+SYS_MODULES = "sys.modules"  # stands for that dict among the owners of names
 
 
 @contextmanager
@@ -91,3 +97,58 @@ class _LimitedOutput(io.TextIOBase):
 
     def flush(self) -> None:
         self._stream.flush()
+
+
+Snapshot = dict[object, dict[str, object]]  # owner -> its names -> their values
+
+_snapshot: Snapshot = {}
+_known: set[str] = set()  # the modules looked at
+
+
+def snapshot() -> Snapshot:
+    """Every function and class of minidist, of its classes, and of ``MODULES``.
+
+    Whatever an answer replaces is restored, so a snapshot stays valid; modules that were imported since are added.
+    """
+    if not _snapshot:
+        _snapshot[SYS_MODULES] = {name: sys.modules[name] for name in ("numpy", "minidist")}
+        for module in MODULES:
+            _add(module)
+    for name in list(sys.modules):
+        if name not in _known:
+            _known.add(name)
+            if name.split(".")[0] == "minidist":
+                _add(sys.modules[name])
+    return _snapshot
+
+
+def _add(module: types.ModuleType) -> None:
+    _snapshot[module] = {name: value for name, value in list(vars(module).items()) if callable(value)}
+    for value in list(_snapshot[module].values()):
+        if isinstance(value, type) and value.__module__.split(".")[0] == "minidist" and value not in _snapshot:
+            _snapshot[value] = {
+                name: member
+                for name, member in vars(value).items()
+                if callable(member) or isinstance(member, property | staticmethod | classmethod)
+            }
+
+
+def restore(before: Snapshot) -> list[str]:
+    """Restore everything that differs from a snapshot; returns the names of what was replaced."""
+    replaced = []
+    for owner, values in before.items():
+        now = sys.modules if owner is SYS_MODULES else vars(owner)
+        if all(map(operator.is_, map(now.get, values), values.values())):  # quick, and nearly always so
+            continue
+        for name in [name for name, value in values.items() if now.get(name) is not value]:
+            if owner is SYS_MODULES:
+                sys.modules[name] = values[name]
+                replaced.append(name)
+            else:
+                setattr(owner, name, values[name])
+                replaced.append(f"{_name(owner)}.{name}")
+    return replaced
+
+
+def _name(owner: types.ModuleType | type) -> str:
+    return owner.__name__ if not isinstance(owner, type) else f"{owner.__module__}.{owner.__qualname__}"

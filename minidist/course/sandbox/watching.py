@@ -25,9 +25,7 @@ SMALL = 1 << 16  # elements; a larger one is not kept
 class WatchedAnswers:
     """A module of answers whose functions are watched. Everything else is the module's own.
 
-    Args:
-        module: what the file of answers made.
-        shared: functions whose results may be, or refer to, what they were lent.
+    The results of ``shared`` functions may be, or refer to, what they were lent.
     """
 
     def __init__(self, module: types.ModuleType, shared: tuple[str, ...]) -> None:

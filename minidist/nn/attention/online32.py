@@ -6,6 +6,7 @@ the largest score itself, each rescaling rounds, and so does each addition. ``--
 """
 
 from minidist.backend import xp
+from minidist.nn.attention import online_softmax
 
 EXPONENT = "float32"  # the dtype of M
 LEAST = -1e30  # a score smaller than any
@@ -21,7 +22,7 @@ def weights(scores, exponent):
     return xp.exp2(scores - exponent)
 
 
-class Total:
+class Total(online_softmax.Total):
     """A float32 sum.
 
     Args:
@@ -29,60 +30,26 @@ class Total:
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self.sum = xp.zeros(shape, xp.float32)
+        self.parts = (xp.zeros(shape, xp.float32),)
+
+    def scale(self, exponent) -> None:
+        self.parts[0][...] *= xp.exp2(exponent)
 
     def add(self, term, rows: slice = slice(None)) -> None:
-        """Add an array to some rows."""
-        self.sum[..., rows, :] += term
+        self.parts[0][..., rows, :] += term
 
     def merge(self, other: "Total") -> None:
-        """Add another sum of the same shape."""
-        self.sum += other.sum
-
-    @classmethod
-    def of(cls, arrays) -> "Total":
-        """The sum that ``arrays`` made an array of."""
-        total = cls(())
-        (total.sum,) = arrays
-        return total
-
-    def at(self, index) -> "Total":
-        """The part of the sum at an index, a view: what is added to it is added here."""
-        return self.of((self.sum[index],))
-
-    def arrays(self):
-        """The sum as a message, (1, ...)."""
-        return self.sum[None]
+        self.parts[0][...] += other.parts[0]
 
     def rounded(self, dtype):
-        """The sum."""
-        return self.sum.astype(dtype, copy=False)
+        return self.parts[0].astype(dtype, copy=False)
 
 
-class OnlineSoftmax:
-    """The weighted sums of some rows, (..., rows, D), over the tiles seen so far.
+class OnlineSoftmax(online_softmax.OnlineSoftmax):
+    """The weighted sums of some rows, (..., rows, D), over the tiles seen so far: all in float32."""
 
-    Args:
-        shape: shape of the result, (..., rows, D).
+    Total, exponent_dtype, least = Total, EXPONENT, LEAST
 
-    Attributes:
-        exponent: M of each row, (..., rows, 1) float32.
-        weight, value: the sums of weights (..., rows, 1) and of weighted values (..., rows, D), times 2^-M.
-    """
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.exponent = xp.full((*shape[:-1], 1), LEAST, xp.float32)
-        self.weight, self.value = xp.zeros((*shape[:-1], 1), xp.float32), xp.zeros(shape, xp.float32)
-
-    def merge(self, exponent, weight, value) -> None:
-        """Add a tile: its own M, and the sums of its weights and of its weighted values, times 2^-M."""
-        larger = xp.maximum(self.exponent, exponent)
-        before, now = xp.exp2(self.exponent - larger), xp.exp2(exponent - larger)
-        self.weight = self.weight * before + weight * now
-        self.value = self.value * before + value * now
-        self.exponent = larger
-
-    def result(self, dtype):
-        """(the weighted mean of the values, the sum of weights (..., rows, 1))."""
-        weight = self.weight.astype(dtype, copy=False)
-        return self.value.astype(dtype, copy=False) / weight, weight
+    @staticmethod
+    def scaled(term, exponent):
+        return term * xp.exp2(exponent)

@@ -45,51 +45,56 @@ def weights(scores, exponent):
 
 
 class Total:
-    """A sum of float32 arrays times powers of two, as the unevaluated sum of two float64 arrays.
+    """A sum of float32 arrays times powers of two, as the unevaluated sum of two float64 arrays: high and low.
 
     Args:
         shape: shape of the arrays.
+
+    Attributes:
+        parts: the arrays that the sum is made of.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self.high, self.low = xp.zeros(shape), xp.zeros(shape)
+        self.parts = xp.zeros(shape), xp.zeros(shape)
 
     def scale(self, exponent) -> None:
         """Multiply by 2^exponent, an int32 array that broadcasts: exact."""
-        xp.ldexp(self.high, exponent, out=self.high)
-        xp.ldexp(self.low, exponent, out=self.low)
+        for part in self.parts:
+            xp.ldexp(part, exponent, out=part)
 
     def add(self, term, rows: slice = slice(None)) -> None:
         """Add an array to some rows. What the addition rounds away is found (Knuth's TwoSum) and kept in ``low``."""
-        high = self.high[..., rows, :]
+        high, low = (part[..., rows, :] for part in self.parts)
         total = high + term
         part = total - high
-        self.low[..., rows, :] += (high - (total - part)) + (term - part)
-        self.high[..., rows, :] = total
+        low += (high - (total - part)) + (term - part)
+        high[...] = total
 
     def merge(self, other: "Total") -> None:
         """Add another sum of the same shape."""
-        self.add(other.high)
-        self.low += other.low
+        high, low = other.parts
+        self.add(high)
+        self.parts[1][...] += low
 
     @classmethod
     def of(cls, arrays) -> "Total":
-        """The sum that ``arrays`` made an array of."""
+        """Return the sum that ``arrays`` made an array of."""
         total = cls(())
-        total.high, total.low = arrays
+        total.parts = tuple(arrays)
         return total
 
     def at(self, index) -> "Total":
-        """The part of the sum at an index, a view: what is added to it is added here."""
-        return self.of((self.high[index], self.low[index]))
+        """Return the part of the sum at an index, a view: what is added to it is added here."""
+        return self.of([part[index] for part in self.parts])
 
     def arrays(self):
-        """Both arrays in one, (2, ...): a message."""
-        return xp.stack((self.high, self.low))
+        """Return its arrays in one, (2, ...): a message."""
+        return xp.stack(self.parts)
 
     def rounded(self, dtype):
-        """The sum, rounded once."""
-        return rounded(self.high + self.low, dtype)
+        """Return the sum, rounded once."""
+        high, low = self.parts
+        return rounded(high + low, dtype)
 
 
 class OnlineSoftmax:
@@ -103,20 +108,28 @@ class OnlineSoftmax:
         weight, value: the sums of weights (..., rows, 1) and of weighted values (..., rows, D), times 2^-M.
     """
 
+    Total, exponent_dtype, least = Total, EXPONENT, 2 * LEAST
+
     def __init__(self, shape: tuple[int, ...]) -> None:
-        self.exponent = xp.full((*shape[:-1], 1), 2 * LEAST, xp.int32)
-        self.weight, self.value = Total((*shape[:-1], 1)), Total(shape)
+        rows = *shape[:-1], 1
+        self.exponent = xp.full(rows, self.least, self.exponent_dtype)
+        self.weight, self.value = self.Total(rows), self.Total(shape)
+
+    @staticmethod
+    def scaled(term, exponent):
+        """Return a float32 term times 2^exponent: exact in float64."""
+        return xp.ldexp(term.astype(xp.float64), exponent)
 
     def merge(self, exponent, weight, value) -> None:
         """Add a tile: its own M, and the sums of its weights and of its weighted values, times 2^-M, float32."""
-        exponent = exponent.astype(xp.int32)
+        exponent = exponent.astype(self.exponent_dtype, copy=False)
         larger = xp.maximum(self.exponent, exponent)
         for total, term in ((self.weight, weight), (self.value, value)):
             total.scale(self.exponent - larger)
-            total.add(xp.ldexp(term.astype(xp.float64), exponent - larger))
+            total.add(self.scaled(term, exponent - larger))
         self.exponent = larger
 
     def result(self, dtype):
-        """(the weighted mean of the values, the sum of weights (..., rows, 1)), rounded."""
+        """Return (the weighted mean of the values, the sum of weights (..., rows, 1)), rounded."""
         weight = self.weight.rounded(dtype)
         return self.value.rounded(dtype) / weight, weight

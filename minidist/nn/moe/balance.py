@@ -31,7 +31,7 @@ import numpy as np
 from minidist.backend import from_host, to_host, xp
 from minidist.nn.config import MoEConfig
 from minidist.nn.kernels import counts_of
-from minidist.nn.tensor import Context, Function, Tensor
+from minidist.nn.tensor import Context, Function
 from minidist.overrides import overridable
 
 
@@ -162,16 +162,6 @@ class AddZLoss(Function):
         balance = ctx.balance
         coefficient = 2 * balance.config.z_loss * balance.share * balance.loss_scale / max(1, len(logits))
         return gradient + exps / total * (coefficient * (xp.log(total) + largest)), None
-
-
-def add_balance_loss(scores: Tensor, chosen, layer: int, balance: Balance) -> Tensor:
-    """The scores (N, E), from which backward also learns that the choices (N, k) should be even."""
-    return AddBalanceLoss.apply(scores, chosen, layer, balance)
-
-
-def add_z_loss(logits: Tensor, balance: Balance) -> Tensor:
-    """The logits (N, E), from which backward also learns to keep them small, if the model has a z-loss."""
-    return AddZLoss.apply(logits, balance) if balance.config.z_loss else logits
 
 
 def tally_of(chosen, config: MoEConfig, tokens: int):

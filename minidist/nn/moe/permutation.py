@@ -14,7 +14,7 @@ scatter-add would add them in the order in which rows arrive, on a GPU in none (
 
 from minidist.backend import to_host, xp
 from minidist.nn.kernels import counts_of, dot_each
-from minidist.nn.tensor import Context, Function, Tensor
+from minidist.nn.tensor import Context, Function
 from minidist.overrides import overridable
 
 
@@ -66,7 +66,7 @@ def sort_by_expert(chosen, experts: int, capacity: int | None):
 
 
 class Dispatch(Function):
-    """Tokens (N, C) to rows (R, C). Backward adds the gradients of a token's rows."""
+    """A copy of each token for each of its experts, sorted by expert: (N, C) to (R, C). Gradients add up."""
 
     @staticmethod
     def forward(ctx: Context, x, route: Route):
@@ -84,7 +84,7 @@ class Dispatch(Function):
 
 
 class Combine(Function):
-    """Rows (R, C) and weights (N, k) to tokens (N, C)."""
+    """The weighted sum of the rows of each token: (R, C) and (N, k) to (N, C)."""
 
     @staticmethod
     def forward(ctx: Context, rows, weights, route: Route):
@@ -133,11 +133,4 @@ def with_zeros(rows):
     return xp.concatenate([rows, xp.zeros((1, rows.shape[1]), rows.dtype)])
 
 
-def dispatch(x: Tensor, route: Route) -> Tensor:
-    """A copy of each token for each of its experts, sorted by expert: (N, C) -> (R, C)."""
-    return Dispatch.apply(x, route)
-
-
-def combine(rows: Tensor, weights: Tensor, route: Route) -> Tensor:
-    """The weighted sum of the rows of each token: (R, C) and (N, k) -> (N, C)."""
-    return Combine.apply(rows, weights, route)
+dispatch, combine = Dispatch.apply, Combine.apply

@@ -17,9 +17,9 @@ whole micro-batch (or sequence chunk) at once, wherever its tokens are to be spl
 
 from minidist.backend import xp
 from minidist.nn.config import MoEConfig
+from minidist.nn.kernels import matmul_each
 from minidist.nn.layers import Module, Parameter
-from minidist.nn.moe.balance import Balance, add_balance_loss, add_z_loss
-from minidist.nn.products import matmul_each
+from minidist.nn.moe.balance import AddBalanceLoss, AddZLoss, Balance
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
 
@@ -137,10 +137,11 @@ class Router(Module):
     def forward(self, x: Tensor) -> tuple[Tensor, object]:
         """(N, C) to the weights (N, k) and the numbers (N, k) of the chosen experts."""
         config = self.config
-        logits = add_z_loss(RouterLogits.apply(x, self.weight), self.balance)  # (N, E)
+        logits = RouterLogits.apply(x, self.weight)  # (N, E)
+        logits = AddZLoss.apply(logits, self.balance) if config.z_loss else logits
         scores = Scores.apply(logits, config.gate)  # (N, E)
         chosen = self.choose(scores.data)
-        scores = add_balance_loss(scores, chosen, self.layer, self.balance)
+        scores = AddBalanceLoss.apply(scores, chosen, self.layer, self.balance)
         return GateWeights.apply(scores, chosen, config.top_k > 1), chosen
 
     def choose(self, scores):

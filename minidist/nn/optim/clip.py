@@ -19,6 +19,7 @@ Ranks with different gradients join ``largest``, ``count`` and ``total`` by an a
 
 from collections.abc import Callable, Iterable
 from math import frexp, isfinite, sqrt
+from operator import attrgetter
 
 from minidist import trace
 from minidist.backend import cache_blocks, xp
@@ -64,11 +65,14 @@ def clip_grad_norm(
         ValueError: if ``max_norm`` is not positive.
         NotFinite: as ``grad_norm``.
     """
-    parameters = list(parameters)
-    held = sum(4 * parameter.size for parameter in parameters if parameter.grad is not None)
-    trace.kernel("clip", 0, 3 * held)  # read for the norm; read, scaled and written
+    parameters = [parameter for parameter in parameters if parameter.grad is not None]
+    size = sum(map(attrgetter("size"), parameters))
+    trace.kernel("clip", 0, 3 * 4 * size)  # read for the norm; read, scaled and written
     norm = grad_norm(filter(owns, parameters), all_max, all_sum)
-    scale_gradients(parameters, clip_factor(norm, max_norm))
+    factor = clip_factor(norm, max_norm)
+    if factor < 1:
+        for parameter in parameters:
+            parameter.grad *= factor
     return norm
 
 
@@ -88,11 +92,12 @@ def grad_norm(parameters: Iterable[Parameter], all_max: Callable = identity, all
     largest = all_max(float(xp.stack(magnitudes).max()) if magnitudes else 0.0)  # (Python's max may skip a NaN)
     if not isfinite(largest):
         raise NotFinite(_first_not_finite(parameters))
-    count = int(all_sum(sum(parameter.size for parameter in parameters)))
+    count = int(all_sum(sum(map(attrgetter("size"), parameters))))
     if largest == 0:
         return 0.0
     scale = grid_scale(largest, count)
-    total = int(all_sum(int(sum(squares_on_grid(parameter.grad, scale) for parameter in parameters))))
+    squares = [squares_on_grid(parameter.grad, scale) for parameter in parameters]
+    total = int(all_sum(int(sum(squares))))
     return sqrt(total) / scale
 
 
@@ -116,8 +121,10 @@ def squares_on_grid(gradient, scale: float):
 
     A float32 has 24 bits, so its square is exact in float64.
     """
-    flat = gradient.reshape(-1)
-    return sum(reduced(xp.sum, _squares_on_grid(flat[block], scale)) for block in cache_blocks(flat.size, CHUNK))
+    flat, total = gradient.reshape(-1), 0
+    for block in cache_blocks(flat.size, CHUNK):
+        total = total + reduced(xp.sum, _squares_on_grid(flat[block], scale))
+    return total
 
 
 @fused(
@@ -140,15 +147,6 @@ def clip_factor(norm: float, max_norm: float) -> float:
     if not max_norm > 0:
         raise ValueError(f"max_norm must be positive, not {max_norm}: math.inf turns clipping off")
     return min(1.0, max_norm / (norm + 1e-6))
-
-
-def scale_gradients(parameters: Iterable[Parameter], factor: float) -> None:
-    """Multiply each gradient by ``factor``, in place."""
-    if factor == 1:
-        return
-    for parameter in parameters:
-        if parameter.grad is not None:
-            parameter.grad *= factor
 
 
 def _first_not_finite(parameters: list[Parameter]) -> str:

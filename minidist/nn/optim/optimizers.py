@@ -187,17 +187,9 @@ class AdamW(Optimizer):
 
     def update(self, parameter: Parameter, weight_decay: float) -> None:
         trace.kernel("adamw", 0, 7 * parameter.data.nbytes)  # reads four arrays, writes three of them
-        adamw_update(
-            parameter.data,
-            parameter.grad,
-            self.exp_avg[parameter.name],
-            self.exp_avg_sq[parameter.name],
-            self.steps,
-            self.lr,
-            self.betas,
-            self.eps,
-            weight_decay,
-        )
+        averages = self.exp_avg[parameter.name], self.exp_avg_sq[parameter.name]
+        settings = self.steps, self.lr, self.betas, self.eps, weight_decay
+        adamw_update(parameter.data, parameter.grad, *averages, *settings)
 
 
 def warmup_cosine(step: int, steps: int, peak: float, warmup: int = 0, final: float = 0.0) -> float:

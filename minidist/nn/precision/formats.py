@@ -15,7 +15,7 @@ range; the two 8-bit formats are those of Micikevicius et al., "FP8 Formats for 
 
 NumPy has none of them except float16, whose products are slow. So a number in such a format is stored as its bits, in
 an unsigned integer, and NumPy computes with the float32 of the same value. On a GPU, products take the bits themselves:
-tensor cores multiply them exactly, and add in float32 (nn/products.py).
+tensor cores multiply them exactly, and add in float32 (nn/kernels.py).
 """
 
 from dataclasses import dataclass

@@ -22,9 +22,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from minidist.backend import address, xp
-from minidist.nn import products
+from minidist.nn import kernels, modes
+from minidist.nn.modes import Mode, within
 from minidist.nn.precision.formats import BFLOAT16, E4M3, E5M2, FLOAT16, Format, round_scaled
-from minidist.nn.tensor import Context, Mode, Tensor, modes, within
+from minidist.nn.tensor import Context, Tensor
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Policy:
     factor = round_operand  # an array of numbers of the format
     rounded_factor = round_operand  # any array, rounded
 
-    matmul = staticmethod(products.matmul_each)  # of what ``factor`` and its kind return; its result is not rounded
+    matmul = staticmethod(kernels.matmul_each)  # of what ``factor`` and its kind return; its result is not rounded
 
     def packs(self, values) -> bool:
         """Return whether an array is stored in 16 bits."""
@@ -107,15 +108,15 @@ class SixteenBits(Policy, Mode):
         significant bits. Rounding to a coarser grid leaves no more of them, and the scale, a power of two, only moves
         the grid.
         """
-        return self.pack(values) if self.packs(values) and products.multiplies_codes() else values
+        return self.pack(values) if self.packs(values) and kernels.multiplies_codes() else values
 
     def rounded_factor(self, values):
-        return self.factor(values) if products.multiplies_codes() else self.round(values)  # to pack is to round
+        return self.factor(values) if kernels.multiplies_codes() else self.round(values)  # to pack is to round
 
     def matmul(self, a, b, out=None):
         if isinstance(a, Packed) and isinstance(b, Packed):
-            return products.matmul_codes(a.codes, b.codes, self.compute.name, out)
-        return products.matmul_each(unpacked(a), unpacked(b), out)
+            return kernels.matmul_codes(a.codes, b.codes, self.compute.name, out)
+        return kernels.matmul_each(unpacked(a), unpacked(b), out)
 
     def packs(self, values) -> bool:
         return not isinstance(values, Packed) and values.dtype == xp.float32
@@ -136,7 +137,7 @@ class SixteenBits(Policy, Mode):
         return unpacked(self.stored(message))
 
     def incoming_factor(self, message):
-        return self.stored(message) if products.multiplies_codes() else self.incoming(message)
+        return self.stored(message) if kernels.multiplies_codes() else self.incoming(message)
 
     def stored(self, message):
         """Return the message as what it holds: an array, in 16 bits or not."""
@@ -170,7 +171,7 @@ class SixteenBits(Policy, Mode):
 
     def as_factor(self, tensor: Tensor):
         """Return the same, as ``matmul`` takes it."""
-        return self.packed(tensor) if self.packs(tensor) and products.multiplies_codes() else self.cast(tensor)
+        return self.packed(tensor) if self.packs(tensor) and kernels.multiplies_codes() else self.cast(tensor)
 
     def packed(self, tensor: Tensor) -> "Packed":
         """Return the tensor in 16 bits. Cached for an operation's output, but not for a leaf, which may change."""
@@ -223,7 +224,7 @@ class Packed:
     @property
     def factor(self):
         """The array, as ``Policy.matmul`` takes it."""
-        return self if products.multiplies_codes() else self.array
+        return self if kernels.multiplies_codes() else self.array
 
     def reshape(self, *shape: int) -> "Packed":
         return Packed(self.codes.reshape(*shape), self.format)
@@ -304,4 +305,4 @@ def autocast(policy: Policy | str) -> Iterator[Policy]:
 
 def current() -> Policy:
     """The policy that operations obey now."""
-    return next((mode for mode in modes() if isinstance(mode, Policy)), POLICIES["fp32"])
+    return next((mode for mode in modes.standing if isinstance(mode, Policy)), POLICIES["fp32"])

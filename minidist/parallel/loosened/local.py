@@ -35,7 +35,7 @@ from collections.abc import Sequence
 
 from minidist import ledger
 from minidist.backend import xp
-from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce
+from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
 from minidist.nn.kernels import rounded
 from minidist.nn.layers import Module, Parameter
@@ -165,8 +165,11 @@ class LocalSGD(Axis):
         self.model = model
         return model
 
-    def attach(self, optimizer: Optimizer) -> None:
-        """Begin the first round. The outer momentum becomes one more state that the optimizer has of a parameter."""
+    def begin(self, optimizer: Optimizer) -> None:
+        """Begin the first round, once the inner optimizer has been made.
+
+        The outer momentum becomes one more state that it has of a parameter.
+        """
         self.optimizer = optimizer
         parts: list[list[Parameter]] = [[] for _ in range(self.count)]
         for parameter in optimizer.parameters:
@@ -201,13 +204,3 @@ class LocalSGD(Axis):
             buffer = self.momentum_buffers.get(name)
             outer_step(fragment.start[name], pseudo_gradient, buffer, self.outer_lr, self.outer_momentum)
         fragment.begin_round()
-
-    def full_state(self, arrays: dict) -> dict:
-        """What all workers hold alike as one array, what they hold apart stacked: (workers, *shape)."""
-        return {name: self._of_workers(array) for name, array in arrays.items()}
-
-    def _of_workers(self, array):
-        stacked = xp.empty((self.group.size, *array.shape), array.dtype)  # (workers, *shape)
-        all_gather_into_tensor(stacked, xp.ascontiguousarray(array), self.group)
-        raw = stacked.view(xp.uint8)
-        return array if (raw == raw[0]).all() else stacked

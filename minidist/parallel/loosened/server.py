@@ -18,11 +18,9 @@ ages, as in real systems. In a seeded order (arrivals.py) they are not.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from minidist import ledger
 from minidist.backend import xp
-from minidist.comm.collectives import broadcast
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import irecv, isend
 from minidist.comm.work import Work, wait_any
@@ -35,8 +33,7 @@ from minidist.overrides import overridable
 from minidist.parallel.axis import Axis
 from minidist.parallel.loosened.arrivals import Arrival, may_begin
 from minidist.parallel.tools.messages import flattened, unflatten, views_of
-
-Shapes = Mapping[str, tuple[int, ...]]  # of the full parameters, by name
+from minidist.parallel.tools.regions import Region
 
 
 @overridable
@@ -60,26 +57,9 @@ def shard_map(sizes: Mapping[str, int], servers: int) -> list[list[str]]:
     return shards
 
 
-def names_of_servers(shapes: Shapes, servers: int) -> list[list[str]]:
+def names_of_servers(parameters: Sequence[Parameter], servers: int) -> list[list[str]]:
     """The names of the parameters that each server holds."""
-    return shard_map({name: prod(shape) for name, shape in shapes.items()}, servers)
-
-
-def full_from_servers(arrays: dict, shapes: Shapes, group: ProcessGroup, workers: int) -> dict:
-    """All ranks get the arrays that the servers have, by parameter name. All call it together.
-
-    Args:
-        arrays: float32, this rank's own: of a server for each of its parameters; of a worker none.
-        shapes: parameter name -> full shape. group: the workers, and behind them the servers.
-    """
-    full = {}
-    for server, names in enumerate(names_of_servers(shapes, group.size - workers)):
-        found = {name: arrays.get(name, xp.empty(shapes[name], xp.float32)) for name in names}
-        flat = flattened(list(found.values()))
-        broadcast(flat, workers + server, group)
-        unflatten(flat, list(found.values()))
-        full |= found
-    return full
+    return shard_map({parameter.name: parameter.size for parameter in parameters}, servers)
 
 
 @dataclass(frozen=True)
@@ -125,8 +105,7 @@ class SynchronousServer(Axis):
 
     def apply(self, model: Module) -> Module:
         parameters = {parameter.name: parameter for parameter in model.parameters()}
-        self.shapes = {name: parameter.shape for name, parameter in parameters.items()}
-        names = names_of_servers(self.shapes, self.group.size - len(self.workers))
+        names = names_of_servers(model.parameters(), self.group.size - len(self.workers))
         self.parameters = [parameters[name] for name in names[self.group.rank - len(self.workers)]]
         size = sum(parameter.size for parameter in self.parameters)
         self.inboxes = [xp.empty(size, self.dtype) for _ in self.workers]
@@ -176,8 +155,8 @@ class SynchronousServer(Axis):
                 self.answers[worker] = isend(weights, worker, self.group)
                 self.pushes[worker] = self.next_push(worker)
 
-    def full_state(self, arrays: dict) -> dict:
-        return full_from_servers(arrays, self.shapes, self.group, len(self.workers))
+    def regions(self, regions: dict[str, Region], trained: bool = True) -> dict[str, Region]:
+        return {parameter.name: regions[parameter.name] for parameter in self.parameters}
 
 
 class AsynchronousServer(SynchronousServer):
@@ -253,7 +232,6 @@ class Worker(Axis):
 
     def apply(self, model: Module) -> Module:
         self.parameters = model.parameters()
-        self.shapes = {parameter.name: parameter.shape for parameter in self.parameters}
         for parameter in self.parameters:
             parameter.grad_dtype = self.reduce_dtype
         pulled = self.parameters
@@ -265,7 +243,7 @@ class Worker(Axis):
                 ledger.hold("parameters", parameter.data)
         computing = {parameter.name: parameter for parameter in self.parameters}
         pulled = {parameter.name: parameter for parameter in pulled}
-        names = names_of_servers(self.shapes, len(self.servers))
+        names = names_of_servers(self.parameters, len(self.servers))
         self.pushed = [[computing[name] for name in some] for some in names]  # whose gradients go to each server
         self.pulled = [[pulled[name] for name in some] for some in names]  # whose weights come from it
         return model
@@ -306,5 +284,5 @@ class Worker(Axis):
         if self.weights is not None:
             self.weights.sync_params()
 
-    def full_state(self, arrays: dict) -> dict:
-        return full_from_servers(arrays, self.shapes, self.group, self.servers.start)
+    def regions(self, regions: dict[str, Region], trained: bool = True) -> dict[str, Region]:
+        return {} if trained else regions

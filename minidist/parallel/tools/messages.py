@@ -4,6 +4,7 @@ One value of each rank is what the gradient norm joins (nn/optim/clip.py). A fla
 as one buffer.
 """
 
+import pickle
 from collections.abc import Sequence
 from math import prod
 
@@ -12,49 +13,50 @@ import numpy as np
 from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce
 from minidist.comm.group import ProcessGroup
+from minidist.comm.point_to_point import sendrecv
 
 
-def global_max(value: float, group: ProcessGroup) -> float:
-    """The largest of the ranks' values."""
-    return float(global_maxima(np.array([value], np.float64), group)[0])
+def global_max(value, group: ProcessGroup):
+    """The largest of the ranks' values: a float, or each element of an array."""
+    return _joined(np.array(value, np.float64), ReduceOp.MAX, group)
 
 
-def global_sum(value: int, group: ProcessGroup) -> int:
-    """The sum of the ranks' integers, exact below 2^63."""
-    return int(global_sums(np.array([value], np.int64), group)[0])
+def global_sum(value, group: ProcessGroup):
+    """The sum of the ranks' integers, exact below 2^63: of one, or of each element of an array."""
+    return _joined(np.array(value, np.int64), ReduceOp.SUM, group)
 
 
-def global_maxima(values: np.ndarray, group: ProcessGroup) -> np.ndarray:
-    """The largest of the ranks' values, element by element; a new array."""
-    return _all_reduced(values, ReduceOp.MAX, group)
-
-
-def global_sums(values: np.ndarray, group: ProcessGroup) -> np.ndarray:
-    """The sums of the ranks' integers, element by element, exact below 2^63; a new array."""
-    return _all_reduced(values, ReduceOp.SUM, group)
+def _joined(copy: np.ndarray, op: ReduceOp, group: ProcessGroup):
+    all_reduce(copy.reshape(-1), op, group)
+    return copy if copy.ndim else copy.item()
 
 
 def first_text(text: str, group: ProcessGroup) -> str:
     """The text of the lowest rank that has one; "" if none has. Every rank gets the same."""
-    return next(filter(None, texts_of_all(text, group)), "")
+    return next(filter(None, all_gather_object(text, group)), "")
 
 
-def texts_of_all(text: str, group: ProcessGroup) -> list[str]:
-    """The texts of all ranks, in their order. (``torch.distributed.all_gather_object``, of one type.)"""
-    content = np.frombuffer(text.encode(), np.uint8)
+def all_gather_object(value, group: ProcessGroup) -> list:
+    """The values of all ranks, in their order; anything that can be pickled. (``torch.distributed`` has it too.)"""
+    content = np.frombuffer(pickle.dumps(value), np.uint8)
     lengths = np.empty(group.size, np.int64)
     all_gather_into_tensor(lengths, np.array([len(content)]), group)
     mine = np.zeros(lengths.max(), np.uint8)
     mine[: len(content)] = content
     everyone = np.empty((group.size, len(mine)), np.uint8)
     all_gather_into_tensor(everyone, mine, group)
-    return [row[:length].tobytes().decode() for row, length in zip(everyone, lengths, strict=True)]
+    return [pickle.loads(row[:length]) for row, length in zip(everyone, lengths, strict=True)]
 
 
-def _all_reduced(values: np.ndarray, op: ReduceOp, group: ProcessGroup) -> np.ndarray:
-    values = values.copy()
-    all_reduce(values, op, group)
-    return values
+def sendrecv_object(value, to: int, source: int, group: ProcessGroup):
+    """Send a value that can be pickled to one rank, and return what another one sends here."""
+    if to == source == group.rank:
+        return value
+    content, length = np.frombuffer(pickle.dumps(value), np.uint8), np.empty(1, np.int64)
+    sendrecv(np.array([len(content)]), to, length, source, group)
+    incoming = np.empty(length[0], np.uint8)
+    sendrecv(content, to, incoming, source, group)
+    return pickle.loads(incoming)
 
 
 def views_of(flat, shapes: Sequence[tuple[int, ...]]) -> list:

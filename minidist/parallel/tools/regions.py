@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
 
+from minidist.backend import xp
 from minidist.overrides import overridable
 
 Run = tuple[int, int]  # start and stop
@@ -56,6 +57,17 @@ class Region:
     def stretch(self, start: int, stop: int) -> "Region":
         """What is at ``start`` to ``stop`` of this part laid flat."""
         return Region((stop - start,), part_of_runs(self.runs, [(start, stop)]))
+
+    def take(self, full):
+        """The part of the full array, which is in C order, laid flat."""
+        return xp.concatenate([full.reshape(-1)[start:stop] for start, stop in self.runs or ((0, 0),)])
+
+    def put(self, part, full) -> None:
+        """Write the part to its place in the full array, which is in C order."""
+        flat, part, place = full.reshape(-1), part.reshape(-1), 0
+        for start, stop in self.runs:
+            flat[start:stop] = part[place : place + stop - start]
+            place += stop - start
 
 
 def place_in_full(runs: tuple[Run, ...], place: int) -> int:

@@ -36,26 +36,22 @@ def own_folder(folder: str | None, resume: str | None) -> Iterator[str]:
         yield ""
         return
     check_writable(folder)
-    with _claimed(folder) as problem:
-        check_folder(folder, resume)
-        yield problem
-
-
-@contextmanager
-def _claimed(folder: str) -> Iterator[str]:
     if fcntl is None:
+        check_folder(folder, resume)
         yield ""
         return
     place, problem = os.open(folder, os.O_RDONLY), ""
     try:
-        try:
-            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"another run is saving in {folder} at this moment: wait for its end, or choose another folder"
-            ) from None
-        except OSError as error:  # some network file systems have no locks
-            problem = f"{folder} cannot be claimed ({error.strerror}): let no other run save there"
+        fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(place)
+        raise ValueError(
+            f"another run is saving in {folder} at this moment: wait for its end, or choose another folder"
+        ) from None
+    except OSError as error:  # some network file systems have no locks
+        problem = f"{folder} cannot be claimed ({error.strerror}): let no other run save there"
+    try:
+        check_folder(folder, resume)
         yield problem
     finally:
         os.close(place)

@@ -8,8 +8,8 @@ It also says which run it belongs to: that goes on with the settings and the tex
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import pairwise
 from math import inf, prod
 from pathlib import Path
@@ -38,15 +38,10 @@ DType = Literal["float32", "float64"]
 
 @dataclass(frozen=True)
 class Slice:
-    """A part of a full array, in a file.
-
-    Attributes:
-        file: its name in the checkpoint's folder. There, the part is a flat array under the full array's name.
-        runs: where it is in the full array laid flat (parallel/tools/regions.py).
-    """
+    """A part of a full array, in a file: there, the part is a flat array under the full array's name."""
 
     file: FileName
-    runs: tuple[tuple[Count, Count], ...]
+    runs: tuple[tuple[Count, Count], ...]  # where it is in the full array laid flat (parallel/tools/regions.py)
 
 
 @dataclass(frozen=True)
@@ -56,6 +51,16 @@ class ArrayEntry:
     shape: tuple[Count, ...]
     dtype: DType
     slices: tuple[Slice, ...]
+
+
+def joined(several: Iterable[dict[str, ArrayEntry]]) -> dict[str, ArrayEntry]:
+    """The arrays, by name, with the slices of all descriptions; each slice once."""
+    found: dict[str, ArrayEntry] = {}
+    for arrays in several:
+        for name, entry in arrays.items():
+            slices = found[name].slices if name in found else ()
+            found[name] = replace(entry, slices=tuple(dict.fromkeys((*slices, *entry.slices))))
+    return found
 
 
 @dataclass(frozen=True)
@@ -68,19 +73,12 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a run needs to go on beside its arrays. The same on all ranks.
+    """What a run needs to go on beside its arrays. The same on all ranks."""
 
-    Attributes:
-        step: how many steps have been taken.
-        losses: loss of each step.
-        updates: how many of them the optimizer took: its step, for the bias correction.
-        loss_scale, good_steps, skipped_steps: state of the GradScaler (nn/precision/underflow.py).
-    """
-
-    step: Count
-    losses: tuple[Finite, ...]
-    updates: Count
-    loss_scale: Finite = 1.0
+    step: Count  # how many steps have been taken
+    losses: tuple[Finite, ...]  # of each step
+    updates: Count  # how many steps the optimizer took, for its bias correction
+    loss_scale: Finite = 1.0  # this and the rest: state of the GradScaler (nn/precision/underflow.py)
     good_steps: Count = 0
     skipped_steps: Count = 0
 
@@ -97,25 +95,15 @@ class Progress:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All of a checkpoint but the values of its arrays.
+    """All of a checkpoint but the values of its arrays, whose names are those of the fingerprint."""
 
-    Attributes:
-        layout: layout of the run that wrote it, for people: any layout reads it.
-        config: the settings of the run, by name.
-        corpus: the SHA-256 of the text.
-        versions: name -> version of what may change bits (``backend.versions``).
-        checked: the number of steps after which the numbers were last checked (train/resilience/); None without checks.
-        arrays: name as in the fingerprint -> entry: ``blocks.0.mlp.fc.weight``, ``exp_avg.blocks.0.mlp.fc.weight``.
-        files: name -> entry.
-    """
-
-    layout: str
-    config: dict
-    corpus: str
-    versions: dict[str, str]
+    layout: str  # of the run that wrote it, for people: any layout reads it
+    config: dict  # the settings of the run, by name
+    corpus: str  # the SHA-256 of the text
+    versions: dict[str, str]  # of what may change bits (``backend.versions``)
     progress: Progress
-    checked: Count | None = None
-    arrays: dict[str, ArrayEntry] = field(default_factory=dict)
+    checked: Count | None = None  # steps after which the numbers were last checked (train/resilience/)
+    arrays: dict[str, ArrayEntry] = field(default_factory=dict)  # blocks.0.mlp.fc.weight, exp_avg.blocks.0.mlp...
     files: dict[FileName, FileEntry] = field(default_factory=dict)
 
     def encoded(self) -> bytes:
@@ -247,14 +235,8 @@ def check_same_run(manifest: Manifest, config: TrainConfig, corpus: Corpus) -> N
 
 
 def other_versions(manifest: Manifest, backend: str) -> str:
-    """What is another than when the checkpoint was written, and may change bits, in words; "" if nothing is.
-
-    Args:
-        backend: name of the backend that the run goes on with.
-    """
+    """What differs on this backend from when the checkpoint was written, and may change bits, in words; or ""."""
     there = {"backend": manifest.config["backend"]} | manifest.versions
     here = {"backend": backend} | versions(backend)
-    changed = [
-        f"{name} {there[name]}, now {here[name]}" for name in there if here.get(name, there[name]) != there[name]
-    ]
+    changed = [f"{name} {old}, now {here[name]}" for name, old in there.items() if here.get(name, old) != old]
     return f"the checkpoint was written with {' and '.join(changed)}: the bits may be others" if changed else ""

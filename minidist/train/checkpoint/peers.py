@@ -21,20 +21,19 @@ GEMINI (Wang et al., SOSP 2023) does this in the memory of a machine's CPU, with
 sends while the network has nothing else to do; here training waits.
 """
 
-import json
-import pickle
 import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
 from minidist.comm.group import ProcessGroup
-from minidist.comm.point_to_point import recv, send, sendrecv
 from minidist.comm.runtime.launch import Cluster
-from minidist.parallel.tools.messages import texts_of_all
-from minidist.train.checkpoint.manifest import ArrayEntry, Manifest, Progress, Slice
+from minidist.parallel.tools.messages import all_gather_object, sendrecv_object
+from minidist.train.checkpoint.manifest import ArrayEntry, Manifest, Progress, joined
 from minidist.train.checkpoint.restore import missing_elements, read_part, restore, wanted
-from minidist.train.checkpoint.saver import Part, Snapshots
+from minidist.train.checkpoint.saver import Part, Snapshots, described
 from minidist.train.hooks import StepHook
 from minidist.train.share import Share
 
@@ -46,15 +45,10 @@ Parts = dict[str, Part]
 
 @dataclass(frozen=True)
 class PeerCopies:
-    """What a run is asked to keep in memory.
+    """What a run is asked to keep in memory."""
 
-    Attributes:
-        every: steps between two snapshots.
-        copies: ranks that keep each snapshot, beside its own.
-    """
-
-    every: int
-    copies: int = 1
+    every: int  # steps between two snapshots
+    copies: int = 1  # ranks that keep each snapshot, beside its own
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -65,19 +59,22 @@ class PeerCopies:
 
 @dataclass
 class Generation:
-    """The snapshots of one step that a rank holds.
+    """The snapshots of one step that a rank holds."""
 
-    Attributes:
-        progress: progress of the run at the end of that step.
-        owners: the names of all its snapshots, whoever holds them: ``rank 1 of dp=3``.
-        arrays: name -> shape and dtype of every array that they make up together.
-        held: those that are here, by name.
-    """
+    progress: Progress  # of the run at the end of that step
+    arrays: dict[str, ArrayEntry]  # by name, with a slice for each snapshot that has some of it, whoever holds that
+    held: dict[str, Parts]  # the snapshots that are here, by the names of their owners: rank 1 of dp=3
 
-    progress: Progress
-    owners: list[str]
-    arrays: dict[str, tuple[tuple[int, ...], str]]
-    held: dict[str, Parts] = field(default_factory=dict)
+    def joined(self, other: "Generation") -> "Generation":
+        """Both together; of two layouts the later began this step with what the other left."""
+        return Generation(self.progress, joined([self.arrays, other.arrays]), self.held | other.held)
+
+    def available(self) -> dict[str, ArrayEntry]:
+        """The arrays, with the slices that are here."""
+        return {
+            name: replace(entry, slices=tuple(part for part in entry.slices if part.file in self.held))
+            for name, entry in self.arrays.items()
+        }
 
 
 def generations_of(world: ProcessGroup) -> list[Generation]:
@@ -100,7 +97,6 @@ class Peers(StepHook):
         layout: the layout in words, for the names of the snapshots.
 
     Attributes:
-        pauses: seconds that each exchange kept this rank from training.
         verified: the steps after which the numbers were last checked; None where nobody checks them. The newest
             generation up to there is kept too.
     """
@@ -109,9 +105,9 @@ class Peers(StepHook):
         self.world, self.every, self.snapshots = world, asked.every, snapshots
         self.copies = min(asked.copies, world.size - 1)
         self.owners = [f"rank {rank} of {layout}" for rank in range(world.size)]
-        self.pauses: list[float] = []
+        self.arrays: dict[str, ArrayEntry] = {}  # with the slices of all ranks; the same every time
+        self.pauses: list[float] = []  # seconds that each exchange kept this rank from training
         self.verified: int | None = None
-        self.described: list[dict] | None = None  # of each rank: name -> runs, shape and dtype; the same every time
 
     def begin_run(self, share: Share) -> None:
         if share.losses:
@@ -128,47 +124,21 @@ class Peers(StepHook):
 
     def take(self, progress: Progress) -> None:
         """Take a snapshot, and return when the peers have it. An older generation makes room."""
-        began = time.perf_counter()
+        began, rank = time.perf_counter(), self.world.rank
         parts = self.snapshots.take()
-        if self.described is None:
-            texts = texts_of_all(json.dumps({name: part.described() for name, part in parts.items()}), self.world)
-            self.described = [json.loads(text) for text in texts]
-        arrays = {name: (tuple(part["shape"]), part["dtype"]) for rank in self.described for name, part in rank.items()}
+        if not self.arrays:
+            self.arrays = joined(all_gather_object(described(parts, self.owners[rank]), self.world))
         generations = generations_of(self.world)
-        generations.append(Generation(progress, self.owners, arrays, {self.owners[self.world.rank]: parts}))
+        generations.append(Generation(progress, self.arrays, {self.owners[rank]: parts}))
         newest = generations[-GENERATIONS:]
         right = [held for held in generations if self.verified is not None and held.progress.step <= self.verified]
         if right and right[-1].progress.step < newest[0].progress.step:
             newest.insert(0, right[-1])
         generations[:] = newest
-        outgoing = packed([part.values for part in parts.values()])
         for distance in range(1, self.copies + 1):
-            source = (self.world.rank - distance) % self.world.size
-            incoming = np.empty(sum(map(nbytes, self.described[source].values())), np.uint8)
-            sendrecv(outgoing, (self.world.rank + distance) % self.world.size, incoming, source, self.world)
-            generations[-1].held[self.owners[source]] = unpacked(incoming, self.described[source])
+            to, source = (rank + distance) % self.world.size, (rank - distance) % self.world.size
+            generations[-1].held[self.owners[source]] = sendrecv_object(parts, to, source, self.world)
         self.pauses.append(time.perf_counter() - began)
-
-
-def nbytes(part: dict) -> int:
-    """How many bytes the values of a described part take."""
-    return sum(stop - start for start, stop in part["runs"]) * np.dtype(part["dtype"]).itemsize
-
-
-def packed(arrays: list[np.ndarray]) -> np.ndarray:
-    """The bytes of flat arrays, end to end."""
-    return np.concatenate([np.empty(0, np.uint8), *(array.view(np.uint8) for array in arrays)])
-
-
-def unpacked(content: np.ndarray, parts: dict[str, dict]) -> Parts:
-    """The parts that ``packed`` laid end to end, from their descriptions in that order."""
-    found, start = {}, 0
-    for name, part in parts.items():
-        stop = start + nbytes(part)
-        values = content[start:stop].view(part["dtype"])
-        found[name] = Part(values, tuple(map(tuple, part["runs"])), tuple(part["shape"]))
-        start = stop
-    return found
 
 
 Request = tuple[str, str, int, int]  # snapshot, array, start, stop: those elements of the part that it has of the array
@@ -176,135 +146,82 @@ NAMED = 3  # arrays in a message
 
 
 def survey(cluster: Cluster, not_after: int | None, patience: float | None = None) -> tuple[int | None, str]:
-    """What the ranks of a cluster hold together.
-
-    Args:
-        not_after: steps after which the numbers are not to be relied on; None for none.
-        patience: as for ``Cluster.run``.
+    """Find what the ranks of a cluster hold together, of at most ``not_after`` steps where that is not None.
 
     Returns:
         The number of steps of the newest generation that is whole, or None; and which newer ones are not, in words.
     """
-    together: dict[int, Generation] = {}  # the held parts without their values
-    for rank in cluster.run(holdings, patience=patience):
-        for generation in rank:
-            known = together.setdefault(generation.progress.step, generation)
-            known.held |= generation.held
-            known.owners = list(dict.fromkeys([*known.owners, *generation.owners]))
     lost = []
-    for step in sorted(together, reverse=True):
-        if not_after is not None and step > not_after:
-            continue
-        problem = losses_of(together[step])
-        if not problem:
-            return step, "; ".join(lost)
-        lost.append(problem)
+    for generation in reversed(merged(cluster.run(holdings, patience=patience))):
+        if not_after is None or generation.progress.step <= not_after:
+            problem = losses_of(generation)
+            if not problem:
+                return generation.progress.step, "; ".join(lost)
+            lost.append(problem)
     return None, "; ".join(lost)
 
 
 def holdings(world: ProcessGroup) -> list[Generation]:
     """What this rank holds, without the values."""
-    return [
-        Generation(generation.progress, generation.owners, generation.arrays, {
-            owner: {name: part.described() for name, part in parts.items()} for owner, parts in generation.held.items()
-        })
-        for generation in generations_of(world)
-    ]  # fmt: skip
+    return [replace(generation, held={owner: {} for owner in generation.held}) for generation in generations_of(world)]
+
+
+def merged(ranks: Iterable[list[Generation]]) -> list[Generation]:
+    """The generations that several ranks hold together, oldest first: one of each step."""
+    together: dict[int, Generation] = {}
+    for generation in chain.from_iterable(ranks):
+        known = together.get(generation.progress.step)
+        together[generation.progress.step] = generation if known is None else known.joined(generation)
+    return [together[step] for step in sorted(together)]
 
 
 def losses_of(generation: Generation) -> str:
-    """Which elements nobody holds, in words; "" if all are there. Its parts are as ``holdings`` describes them."""
-    missing = {}
-    for name, (shape, dtype) in generation.arrays.items():
-        slices = [Slice(owner, parts[name]["runs"]) for owner, parts in generation.held.items() if name in parts]
-        if count := missing_elements(ArrayEntry(shape, dtype, tuple(slices))):
-            missing[name] = count
+    """Which elements nobody holds, in words; "" if all are there."""
+    missing = {name: count for name, entry in generation.available().items() if (count := missing_elements(entry))}
     if not missing:
         return ""
-    owners = [owner for owner in generation.owners if owner not in generation.held]
+    owners = {part.file for entry in generation.arrays.values() for part in entry.slices}
+    gone = " and ".join(sorted(owners - generation.held.keys()))
     names = ", ".join(list(missing)[:NAMED]) + (f" and {len(missing) - NAMED} more" if len(missing) > NAMED else "")
     return (
-        f"of the snapshots after {generation.progress.step} steps nobody has those of {' and '.join(owners)}: "
+        f"of the snapshots after {generation.progress.step} steps nobody has those of {gone}: "
         f"{sum(missing.values()):,} elements of {names} are lost"
     )
 
 
 def hand_over(world: ProcessGroup, staying: int) -> None:
     """Pass what ranks ``staying`` and above hold to those below."""
-    for rank in range(staying, world.size):
-        if world.rank == rank:
-            content = np.frombuffer(pickle.dumps(generations_of(world)), np.uint8)
-            send(np.array([len(content)]), rank % staying, world)
-            send(content, rank % staying, world)
-        elif world.rank == rank % staying:
-            length = np.empty(1, np.int64)
-            recv(length, rank, world)
-            content = np.empty(length[0], np.uint8)
-            recv(content, rank, world)
-            for generation in pickle.loads(content.tobytes()):
-                add(generation, generations_of(world))
-
-
-def add(generation: Generation, generations: list[Generation]) -> None:
-    """Put another rank's generation to those that are here."""
-    for here in generations:
-        if here.progress.step == generation.progress.step:  # of two layouts the later began with what the other left
-            here.held |= generation.held
-            here.owners = list(dict.fromkeys([*here.owners, *generation.owners]))
-            return
-    generations.append(generation)
-    generations.sort(key=lambda generation: generation.progress.step)
+    generations = generations_of(world)
+    for leaving in range(staying, world.size):
+        heir = leaving % staying
+        if world.rank == leaving:
+            sendrecv_object(generations, heir, heir, world)
+        elif world.rank == heir:
+            generations[:] = merged([generations, sendrecv_object(None, leaving, leaving, world)])
 
 
 def recover(world: ProcessGroup, step: int, share: Share) -> Progress:
-    """Put the snapshots of a step that the ranks hold into this rank's share of a run. All ranks call it together.
+    """Put the snapshots of a step into this rank's share of a run, and return how far the run is.
 
-    Args:
-        world: all ranks, of which some may hold nothing.
-        step: step of a generation that ``survey`` found whole; newer generations are forgotten.
-        share: this rank's share of a run that begins; changed in place.
-
-    Returns:
-        How far the run is.
+    All ranks call it together; some may hold nothing. ``survey`` found that step whole; newer ones are forgotten.
     """
     generations = generations_of(world)
     generations[:] = [generation for generation in generations if generation.progress.step <= step]
-    here = [generation for generation in generations if generation.progress.step == step]
-    mine: dict[str, Parts] = {owner: parts for generation in here for owner, parts in generation.held.items()}
-    text = {
-        "progress": asdict(here[0].progress) if here else None,
-        "held": {owner: {name: part.described() for name, part in parts.items()} for owner, parts in mine.items()},
-    }
-    everyone = [json.loads(text) for text in texts_of_all(json.dumps(text), world)]
-    known = next(rank["progress"] for rank in everyone if rank["progress"])
-    progress = Progress(**known | {"losses": tuple(known["losses"])})
-    manifest = Manifest("", {}, "", {}, progress, arrays=entries_of([rank["held"] for rank in everyone]))
-    requests = requests_of(manifest, share)
-    holders = holders_of([rank["held"] for rank in everyone], world.rank)
-    dtypes = {name: np.dtype(entry.dtype) for name, entry in manifest.arrays.items()}
-    found = fetch(world, mine, [(request, holders[request[0]]) for request in requests], dtypes)
+    here = [held for held in holdings(world) if held.progress.step == step]
+    everyone = all_gather_object(here, world)
+    owners = [{owner for generation in rank for owner in generation.held} for rank in everyone]
+    (whole,) = merged(everyone)
+    manifest = Manifest("", {}, "", {}, whole.progress, arrays=whole.available())
+    mine = {owner: parts for held in generations if held.progress.step == step for owner, parts in held.held.items()}
+    holders = {owner: holder_of(owner, owners, world.rank) for owner in whole.held}
+    found = fetch(world, mine, [(request, holders[request[0]]) for request in requests_of(manifest, share)])
     return restore(manifest, lambda *request: found[request], share)
 
 
-def entries_of(held: list[dict]) -> dict[str, ArrayEntry]:
-    """The full arrays, and the snapshots that have slices of them: each slice once."""
-    entries: dict[str, ArrayEntry] = {}
-    for owner, parts in {owner: parts for rank in held for owner, parts in rank.items()}.items():
-        for name, part in parts.items():
-            entry = entries.setdefault(name, ArrayEntry(tuple(part["shape"]), part["dtype"], ()))
-            new = ArrayEntry(entry.shape, entry.dtype, (*entry.slices, Slice(owner, part["runs"])))
-            if missing_elements(new) < missing_elements(entry):  # two layouts may have left the same
-                entries[name] = new
-    return entries
-
-
-def holders_of(held: list[dict], rank: int) -> dict[str, int]:
-    """Return the rank from which this rank takes each snapshot: itself, or one that has it."""
-    found: dict[str, int] = {}
-    for owner in {owner: None for parts in held for owner in parts}:
-        holders = [holder for holder, parts in enumerate(held) if owner in parts]
-        found[owner] = rank if rank in holders else holders[rank % len(holders)]
-    return found
+def holder_of(owner: str, held: list[set[str]], rank: int) -> int:
+    """Return the rank from which ``rank`` takes a snapshot: itself, or one that has it."""
+    holders = [holder for holder, owners in enumerate(held) if owner in owners]
+    return rank if rank in holders else holders[rank % len(holders)]
 
 
 def requests_of(manifest: Manifest, share: Share) -> list[Request]:
@@ -321,30 +238,13 @@ def requests_of(manifest: Manifest, share: Share) -> list[Request]:
 
 
 def fetch(
-    world: ProcessGroup, mine: dict[str, Parts], requests: list[tuple[Request, int]], dtypes: dict[str, np.dtype]
+    world: ProcessGroup, mine: dict[str, Parts], requests: list[tuple[Request, int]]
 ) -> dict[Request, np.ndarray]:
-    """Get what this rank asks for, and send the others what they ask this rank for.
-
-    Args:
-        mine: the snapshots that this rank holds.
-        requests: and for each the rank that holds it.
-        dtypes: array name -> dtype.
-    """
+    """Get what this rank asks for, each request from the rank beside it, and send the others what they ask for."""
     asked = [[request for request, holder in requests if holder == rank] for rank in range(world.size)]
-    everyone = [json.loads(text) for text in texts_of_all(json.dumps(asked), world)]
-
-    def values(owner: str, name: str, start: int, stop: int) -> np.ndarray:
-        return mine[owner][name].values[start:stop]
-
-    found = {request: values(*request) for request in asked[world.rank]}
-    for distance in range(1, world.size):
+    everyone, found = all_gather_object(asked, world), {}
+    for distance in range(world.size):
         to, source = (world.rank + distance) % world.size, (world.rank - distance) % world.size
-        outgoing = packed([values(*request) for request in everyone[to][world.rank]])
-        sizes = [(stop - start) * dtypes[name].itemsize for _, name, start, stop in asked[source]]
-        incoming = np.empty(sum(sizes), np.uint8)
-        sendrecv(outgoing, to, incoming, source, world)
-        pieces = np.split(incoming, np.cumsum(sizes)[:-1])
-        found |= {
-            request: piece.view(dtypes[request[1]]) for request, piece in zip(asked[source], pieces, strict=False)
-        }
+        outgoing = [mine[owner][name].values[start:stop] for owner, name, start, stop in everyone[to][world.rank]]
+        found |= zip(asked[source], sendrecv_object(outgoing, to, source, world), strict=True)
     return found

@@ -9,6 +9,7 @@ them, before any work begins.
 
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
 
@@ -169,26 +170,16 @@ def read_part(array: ArrayEntry, name: str, runs: tuple[Run, ...], read: Read) -
     return values
 
 
-class Files:
-    """Reads slices out of a checkpoint's files. A context manager.
-
-    Attributes:
-        bytes_read: bytes of values read so far.
-    """
+class Files(ExitStack):
+    """Reads slices out of a checkpoint's files, ``bytes_read`` so far. A context manager."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.folder, self.open, self.bytes_read = folder, {}, 0
-
-    def __enter__(self) -> "Files":
-        return self
-
-    def __exit__(self, *_) -> None:
-        for file in self.open.values():
-            file.__exit__(None, None, None)
 
     def read(self, file: str, name: str, start: int, stop: int) -> np.ndarray:
         if file not in self.open:
-            self.open[file] = safe_open(self.folder / file, framework="numpy").__enter__()
+            self.open[file] = self.enter_context(safe_open(self.folder / file, framework="numpy"))
         values = self.open[file].get_slice(name)[start:stop]
         self.bytes_read += values.nbytes
         return values
@@ -208,15 +199,9 @@ def wanted(share: Share) -> Iterator[tuple[str, tuple[Run, ...], np.ndarray | No
 
 
 def restore(manifest: Manifest, read: Read, share: Share) -> Progress:
-    """Put a checkpoint into this rank's share of a run. All ranks call it together, before the first step.
+    """Put a checkpoint into this rank's share of a run, and return how far the run is.
 
-    Args:
-        manifest: the checkpoint's manifest.
-        read: as for ``read_part``.
-        share: this rank's share of a run that begins; changed in place.
-
-    Returns:
-        How far the run is.
+    All ranks call it together, before the first step. ``read`` is as for ``read_part``.
     """
     extra = {}
     for name, runs, target in wanted(share):
@@ -234,19 +219,13 @@ def restore(manifest: Manifest, read: Read, share: Share) -> Progress:
 
 
 def full_arrays(folder: Path, manifest: Manifest, optimizer: bool = False) -> dict[str, np.ndarray]:
-    """The arrays of a checkpoint in their full shapes, as one process has them.
-
-    Args:
-        optimizer: whether to include the optimizer's states.
-    """
-    names = [name for name in manifest.arrays if optimizer or not name.startswith(STATES)]
+    """The arrays of a checkpoint in their full shapes, with the optimizer's states or without."""
     with Files(folder) as files:
-        return {name: _full(manifest, name, files) for name in names}
-
-
-def _full(manifest: Manifest, name: str, files: Files) -> np.ndarray:
-    entry = manifest.arrays[name]
-    return read_part(entry, name, Region.full(entry.shape).runs, files.read).reshape(entry.shape)
+        return {
+            name: read_part(entry, name, Region.full(entry.shape).runs, files.read).reshape(entry.shape)
+            for name, entry in manifest.arrays.items()
+            if optimizer or not name.startswith(STATES)
+        }
 
 
 def export(folder: Path, manifest: Manifest, to: Path, optimizer: bool = False) -> None:

@@ -18,12 +18,12 @@ CheckFreq (Mohan et al., FAST 2021) has the two phases, snapshot and persist; De
 """
 
 import hashlib
-import json
 import threading
 import time
+from collections import ChainMap
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +33,7 @@ from minidist import backend
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import barrier
 from minidist.overrides import overridable
-from minidist.parallel.tools.messages import first_text, global_max, texts_of_all
+from minidist.parallel.tools.messages import all_gather_object, first_text, global_max
 from minidist.parallel.tools.regions import Region, Run
 from minidist.train.checkpoint.commit import (
     commit,
@@ -48,7 +48,7 @@ from minidist.train.checkpoint.commit import (
     write_durably,
 )
 from minidist.train.checkpoint.disk import Disk
-from minidist.train.checkpoint.manifest import ArrayEntry, FileEntry, Manifest, Progress, Slice
+from minidist.train.checkpoint.manifest import ArrayEntry, FileEntry, Manifest, Progress, Slice, joined
 from minidist.train.hooks import StepHook
 from minidist.train.share import Share
 
@@ -61,21 +61,18 @@ Held = dict[str, tuple[Run, ...]]  # parameter name -> the runs that a rank has 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a full array that this rank saves.
+    """A part of a full array that this rank saves."""
 
-    Attributes:
-        values: flat array in host memory; nobody else changes it.
-        runs: where they are in the full array.
-        shape: full shape of the array.
-    """
+    values: np.ndarray  # flat, in host memory; nobody else changes it
+    runs: tuple[Run, ...]  # where they are in the full array
+    shape: tuple[int, ...]  # of the full array
 
-    values: np.ndarray
-    runs: tuple[Run, ...]
-    shape: tuple[int, ...]
 
-    def described(self) -> dict:
-        """All of it but the values, for JSON."""
-        return {"runs": self.runs, "shape": self.shape, "dtype": str(self.values.dtype)}
+def described(parts: dict[str, Part], file: str) -> dict[str, ArrayEntry]:
+    """The arrays that parts belong to, each with the one slice that ``file`` has of it."""
+    return {
+        name: ArrayEntry(part.shape, str(part.values.dtype), (Slice(file, part.runs),)) for name, part in parts.items()
+    }
 
 
 @overridable
@@ -101,19 +98,13 @@ def writers(held: list[Held]) -> list[set[str]]:
 
 
 class Snapshots:
-    """Takes snapshots of a run on one rank. All ranks make one together.
+    """Takes snapshots of a rank's share of a run. All ranks make one together."""
 
-    Args:
-        world: all ranks.
-        share: this rank's share of the run.
-    """
-
-    def __init__(self, world: ProcessGroup, share: Share) -> None:
-        self.share, model = share, share.model
+    def __init__(self, share: Share) -> None:
+        self.share, model, world = share, share.model, share.world
         self.regions: dict[str, Region] = model.regions()
         mine = {p.name: self.regions[p.name].runs for p in model.trained if model.owns(p)}
-        everyone = [json.loads(text) for text in texts_of_all(json.dumps(mine), world)]
-        names = writers(everyone)[world.rank]
+        names = writers(all_gather_object(mine, world))[world.rank]
         self.saved = [parameter for parameter in model.trained if parameter.name in names]
         self.extra = world.rank == 0  # whether to save what is no parameter, which all ranks have
 
@@ -142,19 +133,12 @@ def _copy(array) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Saving:
-    """What a run is asked to save.
+    """What a run is asked to save."""
 
-    Attributes:
-        folder: folder of the checkpoints; made if it does not exist.
-        every: steps between two of them. The last step is saved too.
-        keep: how many to keep, the newest ones; 0 for all.
-        mode: "async" to write behind training, "sync" to pause it until the checkpoint is committed.
-    """
-
-    folder: str
-    every: int = 10
-    keep: int = 2
-    mode: str = "async"
+    folder: str  # of the checkpoints; made if it does not exist
+    every: int = 10  # steps between two of them. The last step is saved too
+    keep: int = 2  # the newest ones; 0 for all
+    mode: str = "async"  # to write behind training, or "sync" to pause it until the checkpoint is committed
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -184,15 +168,6 @@ class Write:
         except Exception as error:  # of the disk: full, read-only, gone
             self.error = f"{self.path}: {getattr(error, 'strerror', None) or error}"
 
-    @property
-    def ended(self) -> bool:
-        return not self.thread.is_alive()
-
-    def described(self) -> str:
-        """What the manifest says of it, as JSON."""
-        slices = {name: part.described() for name, part in self.parts.items()}
-        return json.dumps({"file": self.path.name, "entry": self.entry and asdict(self.entry), "slices": slices})
-
 
 class Saver(StepHook):
     """Saves a run's checkpoints on one rank. All ranks call it together, at the end of every step.
@@ -206,8 +181,6 @@ class Saver(StepHook):
         on_saved: called on rank 0 with the name of each checkpoint when it is committed, or with why there is none.
 
     Attributes:
-        pauses: seconds that each save kept this rank from training.
-        errors: why saves failed.
         verified: the steps after which the numbers were last checked; None where nobody checks them. The newest
             checkpoint up to there is kept too.
     """
@@ -220,8 +193,8 @@ class Saver(StepHook):
         self.on_saved, self.disk = on_saved, disk or Disk()
         self.root = Path(saving.folder)
         self.write: Write | None = None
-        self.pauses: list[float] = []
-        self.errors: list[str] = []
+        self.pauses: list[float] = []  # seconds that each save kept this rank from training
+        self.errors: list[str] = []  # why saves failed
         self.verified: int | None = None
         if WRITING in world.kept:  # of a run that this rank outlived: it may still write in this folder
             world.kept.pop(WRITING).join()
@@ -256,14 +229,15 @@ class Saver(StepHook):
         """Commit the save in flight, or give it up where it failed, if it has ended on all ranks."""
         if wait:
             self.write.thread.join()
-        if global_max(not self.write.ended, self.world):
+        if global_max(self.write.thread.is_alive(), self.world):
             return
         write, self.write = self.write, None
-        files = [json.loads(text) for text in texts_of_all(write.described(), self.world)]
         error = first_text(write.error, self.world)
+        files = all_gather_object({write.path.name: write.entry}, self.world)
+        arrays = all_gather_object(described(write.parts, write.path.name), self.world)
         name = write.path.parent.name
         if self.world.rank == 0:
-            error = error or self.commit(name, files)
+            error = error or self.commit(name, joined(arrays), dict(ChainMap(*files)))
             if error:
                 self.give_up(name)
             else:
@@ -273,16 +247,10 @@ class Saver(StepHook):
         if error:
             self.errors.append(error)
 
-    def commit(self, name: str, files: list[dict]) -> str:
+    def commit(self, name: str, arrays: dict[str, ArrayEntry], files: dict[str, FileEntry]) -> str:
         """Make a checkpoint of the ranks' files. Returns what went wrong; "" if nothing did."""
-        arrays: dict[str, ArrayEntry] = {}
-        for file in files:
-            for array, part in file["slices"].items():
-                known = arrays[array].slices if array in arrays else ()
-                arrays[array] = ArrayEntry(part["shape"], part["dtype"], (*known, Slice(file["file"], part["runs"])))
-        entries = {file["file"]: FileEntry(**file["entry"]) for file in files}
         checked = None if self.verified is None else min(self.verified, self.progress.step)
-        manifest = replace(self.manifest(self.progress), checked=checked, arrays=arrays, files=entries)
+        manifest = replace(self.manifest(self.progress), checked=checked, arrays=arrays, files=files)
         try:
             commit(self.disk, self.root, name, manifest.encoded())
         except OSError as error:

@@ -14,8 +14,8 @@ from minidist.backend import xp
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import barrier
 from minidist.comm.transports.cores import cores
-from minidist.nn.data import Corpus, validation_batches
-from minidist.nn.gpt import GPT, generate
+from minidist.nn.data import Corpus, generate, validation_batches
+from minidist.nn.gpt import GPT
 from minidist.nn.moe.balance import Balance
 from minidist.nn.precision.policy import current
 from minidist.nn.tensor import no_grad
@@ -29,8 +29,8 @@ from minidist.train.share import Share
 class Evaluation(StepHook):
     """What the options ask for once training has ended: the peak, the arrays, the validation loss, a sample."""
 
-    def __init__(self, world: ProcessGroup, config: TrainConfig, options: RunOptions, corpus: Corpus) -> None:
-        self.world, self.config, self.options, self.corpus = world, config, options, corpus
+    def __init__(self, options: RunOptions) -> None:
+        self.options = options
 
     def begin_run(self, share: Share) -> None:
         self.share = share
@@ -38,24 +38,24 @@ class Evaluation(StepHook):
     def end_run(self) -> dict:
         options, share, found = self.options, self.share, {}
         if options.measure_peak:
-            found["peak_flops"] = measured_peak(self.world)
+            found["peak_flops"] = measured_peak(share.world)
         if options.stop_after is not None:
             arrays = state(share.gpt, share.optimizer, share.model.full_state)
             found["arrays"] = {name: backend.to_host(array).copy() for name, array in arrays.items()}
         if options.validate or options.sample:
             weights = share.model.full_state({parameter.name: parameter.data for parameter in share.model.trained})
-            if self.world.rank == 0:
-                found |= self.run_model(full_model(self.config, weights, share.gpt.balance))
+            if share.world.rank == 0:
+                found |= self.run_model(full_model(share.config, weights, share.gpt.balance))
         return found
 
     def run_model(self, trained: GPT) -> dict:
-        options, found = self.options, {}
+        options, share, found = self.options, self.share, {}
         if options.progress:  # it may take long, and silence would count as hanging
-            trained.blocks[0].forward_pre_hook = lambda: self.world.report(("evaluating",))
+            trained.blocks[0].forward_pre_hook = lambda: share.world.report(("evaluating",))
         if options.validate:
-            found["validation_loss"] = validation_loss(trained, self.corpus, self.config)
+            found["validation_loss"] = validation_loss(trained, share.corpus, share.config)
         if options.sample:
-            found["sample"] = generate(trained, b"The ", options.sample, seed=self.config.seed)
+            found["sample"] = generate(trained, b"The ", options.sample, seed=share.config.seed)
         return found
 
 

@@ -28,24 +28,20 @@ def traced_from(first: int, config: TrainConfig, layout: Layout) -> int:
 
 
 class Instruments(StepHook):
-    """Made before the model is split, so that its memory counts.
-
-    Args:
-        world: all ranks.
-        traced_from: the step from which on to record a trace; None for no trace.
-    """
+    """Made before the model is split, so that its memory counts. A trace is recorded from step ``traced_from`` on."""
 
     def __init__(self, world: ProcessGroup, traced_from: int | None) -> None:
         self.world, self.traced_from = world, traced_from
         self.memory = ledger.start()
         self.log: list = []
-        self.collectives = trace.Collectives(Counter(), Counter())
+        self.collectives = trace.Collectives()
         self.step_seconds: list[float] = []
         self.compute_seconds: list[float] = []
         self.seconds_without_core: list[float] = []
         self.step_flops: Counter = Counter()
         self.micro_batch_seconds: list[float] = []
         self.micro_batch_counts: list[int] = []
+        self.expert_counts: list = []
         self.micro_batches_begun = 0  # in this step
         self.gradients_done: float | None = None  # by the clock of computing
 
@@ -54,7 +50,7 @@ class Instruments(StepHook):
 
         Its peaks count from here: every rank has held the full model for a moment, where real systems init shards.
         """
-        self.model = share.model
+        self.model, self.balance = share.model, share.gpt.balance
         for parameter in self.model.trained:  # master weights are entered already
             ledger.hold("parameters", parameter.data)
         for array in share.optimizer.state().values():
@@ -96,6 +92,8 @@ class Instruments(StepHook):
         self.collectives = self.world.collectives - self.earlier
         # The update is left out: it takes as long for one micro-batch as for ten.
         self.micro_batch_counts.append(sum(number is not None for number in self.model.micro_batches))
+        if self.balance is not None:
+            self.expert_counts.append(self.balance.report())
         seconds = self.gradients_done - self.began
         self.micro_batch_seconds.append(seconds / max(1, self.micro_batch_counts[-1]))  # a server has none
 
@@ -110,6 +108,7 @@ class Instruments(StepHook):
             "seconds_without_core": self.seconds_without_core,
             "micro_batch_seconds": self.micro_batch_seconds,
             "micro_batch_counts": self.micro_batch_counts,
+            "expert_counts": self.expert_counts,
             "traffic": traffic,
             "memory": self.memory.as_dict() | ({"experts": self.expert_bytes} if self.expert_bytes else {}),
             "collectives": self.collectives.as_list(),
@@ -142,22 +141,14 @@ PHASES = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True)
 class Moment:
-    """One step of one rank.
+    """One step of one rank. Times are in ns, by a clock that all ranks share."""
 
-    Attributes:
-        step: counted from 0.
-        start, end: ns, by a clock that all ranks share.
-        events: (name, track, start, end) of phases, collectives and waits.
-        memory: bytes by kind, when the rank held most so far.
-        sent: bytes in this step.
-    """
-
-    step: int
+    step: int  # counted from 0
     start: int
     end: int
-    events: tuple[tuple[str, str, int, int], ...]
-    memory: dict[str, int]
-    sent: int
+    events: tuple[tuple[str, str, int, int], ...]  # (name, track, start, end) of phases, collectives and waits
+    memory: dict[str, int]  # bytes by kind, when the rank held most so far
+    sent: int  # bytes in this step
 
 
 class Live(StepHook):

@@ -34,19 +34,13 @@ from minidist.train.share import Share
 
 @dataclass(frozen=True)
 class NoiseScale:
-    """Sums over measured steps.
+    """Sums over measured steps."""
 
-    Attributes:
-        small, large: samples of the two batches.
-        small_square, large_square: the sums of their gradients' squared norms; a step's micro-batches are averaged.
-        steps: measured.
-    """
-
-    small: int
-    large: int
-    small_square: float
-    large_square: float
-    steps: int = 1
+    small: int  # samples of one batch
+    large: int  # samples of the other
+    small_square: float  # the sum of its gradients' squared norms; a step's micro-batches are averaged
+    large_square: float  # of the large one
+    steps: int = 1  # measured
 
     def __add__(self, other: "NoiseScale") -> "NoiseScale":
         return NoiseScale(
@@ -80,37 +74,30 @@ class NoiseScale:
 
 
 class NoiseScales(StepHook):
-    """Measures the gradient noise scale before every ``every``-th step of a run.
+    """Measures the gradient noise scale before every ``every``-th step of a run."""
 
-    Args:
-        every: steps from one measurement to the next.
-        batch_at: function from a step to all of its micro-batches, also while a ramp takes fewer.
-        samples: samples per micro-batch.
-    """
-
-    def __init__(self, every: int, batch_at: Callable[[int], Sequence[MicroBatch]], samples: int) -> None:
-        self.every, self.batch_at, self.samples = every, batch_at, samples
+    def __init__(self, every: int) -> None:
+        self.every = every
         self.found: list[tuple[int, NoiseScale]] = []
 
     def begin_run(self, share: Share) -> None:
-        self.model = share.model
+        self.share = share
 
     def begin_step(self, step: int) -> None:
         if step % self.every == 0:
-            found = measure(self.model.local, self.model.zero_grad, self.batch_at(step), self.samples)
-            self.found.append((step, found))
+            model, config = self.share.model, self.share.config
+            batch = self.share.batch(step, range(config.micro_batches))  # the full one, also while a ramp takes fewer
+            self.found.append((step, measure(model.local, model.zero_grad, batch, config.micro_batch)))
 
     def end_run(self) -> dict:
         return {"noise": self.found}
 
 
 def measure(model: Module, zero_grad: Callable[[], None], batch: Sequence[MicroBatch], samples: int) -> NoiseScale:
-    """Measure at the weights of now: the gradient of each micro-batch by itself, and their mean.
+    """Measure at the weights of now: the gradient of each of two or more micro-batches by itself, and their mean.
 
-    Args:
-        model: the whole model, on one rank. Its gradients are those of the last micro-batch afterwards.
-        zero_grad: sets them to zero.
-        batch: micro-batches, two or more. samples: samples in each.
+    The model is whole, on one rank. Its gradients, which ``zero_grad`` clears, are those of the last micro-batch
+    afterwards. A micro-batch has ``samples`` samples.
     """
     total: dict = {}
     squares = 0.0

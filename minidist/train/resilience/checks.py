@@ -1,20 +1,13 @@
 """Checks of a run's numbers while it trains: every K steps ranks vote, and where votes name nobody they replay."""
 
-import json
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
-import numpy as np
-
-from minidist.comm.group import ProcessGroup
-from minidist.comm.point_to_point import recv, send
-from minidist.parallel.tools.messages import texts_of_all
+from minidist.parallel.tools.messages import all_gather_object, sendrecv_object
 from minidist.train.checkpoint.peers import Peers
 from minidist.train.checkpoint.saver import Saver
-from minidist.train.config import TrainConfig
 from minidist.train.hooks import StepHook
-from minidist.train.layout import Layout
-from minidist.train.resilience.replay import Kept, TakeStep, exchange, first_difference, judge, replay
+from minidist.train.resilience.replay import Kept, TakeStep, first_difference, judge, replay, to_the_right
 from minidist.train.resilience.vote import (
     GRADIENT,
     LOSS,
@@ -30,31 +23,21 @@ from minidist.train.resilience.vote import (
 )
 from minidist.train.share import Share
 
-WAYS = ("auto", "vote", "replay")
-
 
 @dataclass(frozen=True)
 class Finding:
     """What a check has found.
 
-    Attributes:
-        way: "vote" or "replay".
-        step: step in which it happened; that before the first step since the last check if a copy has changed since.
-        verified: the last step whose numbers are known to be right; -1 for those before the first step.
-        rank: rank that holds (vote) or computed (replay) other numbers than the others, maybe because it was sent wrong
-            ones; None if nobody can be named.
-        suspects: the ranks with a part that differs.
-        names: what differs: of all that a step makes at the same time, what it makes first.
-        element: the element that differs most; None if the arrays of that step are gone.
+    ``rank`` holds (vote) or computed (replay) other numbers than the others, maybe because it was sent wrong ones.
     """
 
-    way: str
-    step: int
-    verified: int
-    rank: int | None
-    suspects: tuple[int, ...]
-    names: tuple[str, ...]
-    element: Element | None
+    way: str  # "vote" or "replay"
+    step: int  # in which it happened; that before the first since the last check if a copy has changed since
+    verified: int  # the last step whose numbers are known to be right; -1 for those before the first step
+    rank: int | None  # None if nobody can be named
+    suspects: tuple[int, ...]  # the ranks with a part that differs
+    names: tuple[str, ...]  # what differs: of all that a step makes at the same time, what it makes first
+    element: Element | None  # that differs most; None if the arrays of that step are gone
 
     def __str__(self) -> str:
         who = f"rank {self.rank}" if self.rank is not None else f"one of ranks {', '.join(map(str, self.suspects))}"
@@ -85,11 +68,7 @@ class Finding:
 
 
 class CorruptedNumbers(RuntimeError):
-    """Numbers of this run are wrong, and training on would be in vain.
-
-    Attributes:
-        finding: what is known.
-    """
+    """Numbers of this run are wrong, and training on would be in vain: ``finding`` is what is known."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(str(finding))
@@ -100,8 +79,6 @@ class ReplicaChecks(StepHook):
     """Checks a run on one rank. All ranks call it together.
 
     Args:
-        world: all ranks.
-        share: what this rank trains.
         every: steps from check to check; the last step is checked too.
         way: "vote"; "replay" where a vote names nobody; "auto" to replay only if some part of the state has too few
             holders to vote on.
@@ -111,16 +88,15 @@ class ReplicaChecks(StepHook):
     """
 
     def __init__(
-        self, world: ProcessGroup, config: TrainConfig, layout: Layout, share: Share, every: int, way: str,
-        take_step: TakeStep, keepers: Sequence[Saver | Peers] = (),
-    ) -> None:  # fmt: skip
-        self.world, self.config, self.layout, self.share = world, config, layout, share
+        self, share: Share, every: int, way: str, take_step: TakeStep, keepers: Sequence[Saver | Peers] = ()
+    ) -> None:
+        self.world, self.share, world = share.world, share, share.world
         self.every, self.take_step, self.keepers = every, take_step, keepers
         self.verified = len(share.losses) - 1
-        holders = voters(Notes(share, gradients=False).keys_of_all(world)).values()
+        holders = voters(all_gather_object(Notes(share, gradients=False).keys, world)).values()
         self.replays = way == "replay" or (way == "auto" and min(map(len, holders)) < NAMING)
         self.notes = Notes(share, gradients=self.replays)
-        self.keys = self.notes.keys_of_all(world)
+        self.keys = all_gather_object(self.notes.keys, world)
         self.begin()
 
     def begin(self) -> None:
@@ -152,7 +128,7 @@ class ReplicaChecks(StepHook):
 
     def check(self) -> Finding | None:
         """What is wrong; None if nothing is, as far as this way can tell. The same on every rank."""
-        noted = self.notes.of_all(self.world)
+        noted = all_gather_object(self.notes.noted, self.world)
         time, found = vote(self.keys, noted)
         if self.replays and outvoted(found) is None:
             finding = self.compute_again(noted)
@@ -177,14 +153,11 @@ class ReplicaChecks(StepHook):
             return None
         wrong = ranks[-1] if wrong is None else wrong
         other = next(rank for rank in ranks if rank != wrong and rank not in (disagreement.odd or ()))
-        if self.world.rank == other:
-            send(self.notes.parts.on_host(key), wrong, self.world)
-        if self.world.rank == wrong:
-            mine = self.notes.parts.on_host(key)
-            theirs = np.empty_like(mine)
-            recv(theirs, other, self.world)
-            return largest_difference(key, mine, theirs)
-        return None
+        if self.world.rank not in (wrong, other):
+            return None
+        partner, mine = wrong + other - self.world.rank, self.notes.parts.on_host(key)
+        theirs = sendrecv_object(mine, partner, partner, self.world)
+        return largest_difference(key, mine, theirs) if self.world.rank == wrong else None
 
     # The replay
 
@@ -197,29 +170,27 @@ class ReplicaChecks(StepHook):
             return None
         if self.world.size > 1 and time > 0:  # a copy that has changed is the same in every replay
             computations.append(self.by_role(self.replayed(2), 2))
-        verdict = judge(self.keys, computations, time)
-        names = tuple(dict.fromkeys(str(key) for keys in verdict.keys.values() for key in keys))
-        rank, suspects = verdict.rank, tuple(verdict.keys)
+        rank, different = judge(self.keys, computations, time)
+        names = tuple(dict.fromkeys(str(key) for keys in different.values() for key in keys))
+        suspects = tuple(different)
         if time == 0:
             rank = suspects[0] if len(suspects) == 1 else None
         elements = self.differences(second) if time == len(self.steps) else []
         return Finding("replay", self.step_at(time), self.verified, rank, suspects, names, self.agreed(elements))
 
     def replayed(self, shift: int) -> Notes:
-        steps, take_step = self.steps, self.take_step
-        return replay(self.world, shift, self.config, self.layout, self.kept, steps, take_step)
+        return replay(self.share, shift, self.kept, self.steps, self.take_step)
 
     def by_role(self, notes: Notes, shift: int) -> list[Noted]:
         """What was noted of every role, in a computation with roles shifted."""
-        everyone = notes.of_all(self.world)
+        everyone = all_gather_object(notes.noted, self.world)
         return [everyone[(role + shift) % self.world.size] for role in range(self.world.size)]
 
     def differences(self, second: Notes) -> Iterable[Element | None]:
         """Compare the state of the role that this rank has replayed with what its usual rank holds now."""
         replayed, mine = second.parts, self.notes.parts
         keys = [key for key in second.keys if key.kind not in (GRADIENT, LOSS)]
-        first = [np.empty_like(replayed.on_host(key)) for key in keys]
-        exchange([mine.on_host(key) for key in mine.get], first, 1, self.world)
+        first = to_the_right([mine.on_host(key) for key in mine.get], 1, self.world)
         return [largest_difference(key, one, replayed.on_host(key)) for key, one in zip(keys, first, strict=True)]
 
     # Both
@@ -230,10 +201,5 @@ class ReplicaChecks(StepHook):
 
     def agreed(self, elements: Iterable[Element | None]) -> Element | None:
         """Return the element with the largest difference on any rank, on every rank alike."""
-        mine = max((element for element in elements if element), key=lambda element: element.size, default=None)
-        texts = texts_of_all(json.dumps(mine and asdict(mine)), self.world)
-        found = [json.loads(text) for text in texts]
-        largest = max((element for element in found if element), key=lambda element: element["size"], default=None)
-        if largest is None:
-            return None
-        return Element(largest["size"], largest["name"], tuple(largest["index"]), tuple(largest["values"]))
+        mine = max(filter(None, elements), key=lambda element: element.size, default=None)
+        return max(filter(None, all_gather_object(mine, self.world)), key=lambda element: element.size, default=None)

@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
 
 from minidist.comm.failures import Deadlock, Hang, RankFailed
@@ -44,31 +45,21 @@ Failure = RankFailed | Deadlock | Hang
 class Interruption:
     """A failure that a run survived.
 
-    Attributes:
-        step: step in which it happened, counted from 0.
-        ranks: the failed ranks; none where nobody could be named, as in a deadlock.
-        why: the reason, in one line.
-        before, after: the layouts.
-        resumed: the step with which the run went on.
-        source: where its state came from: the folder of a checkpoint, "the memory of peers", or "the beginning"; ""
-            if the next failure came before that was known.
-        lost: copies in memory that could not be used, and why; "" if none was missing.
-        detect: seconds from the last report of a rank that failed until the failure was known.
-        restart: seconds from then until all ranks were ready to take a step.
-        recompute: seconds that it took to come to ``step`` again.
+    ``source`` is where its state came from: the folder of a checkpoint, "the memory of peers", or "the beginning"; ""
+    if the next failure came before that was known.
     """
 
-    step: int
-    ranks: tuple[int, ...]
-    why: str
+    step: int  # in which it happened, counted from 0
+    ranks: tuple[int, ...]  # that failed; none where nobody could be named, as in a deadlock
+    why: str  # in one line
     before: Layout
     after: Layout
-    resumed: int = 0
+    resumed: int = 0  # the step with which the run went on
     source: str = ""
-    lost: str = ""
-    detect: float = 0.0
-    restart: float = 0.0
-    recompute: float = 0.0
+    lost: str = ""  # copies in memory that could not be used, and why; "" if none was missing
+    detect: float = 0.0  # seconds from the last report of a rank that failed until the failure was known
+    restart: float = 0.0  # seconds from then until all ranks were ready to take a step
+    recompute: float = 0.0  # seconds that it took to come to ``step`` again
 
     def as_dict(self) -> dict:
         """What ``--json`` writes."""
@@ -78,23 +69,16 @@ class Interruption:
 class Attempt:
     """What the ranks report of one attempt.
 
-    Args:
-        before: the interruption before it, to which the time of going on is charged.
-        since: time at which it became known, by ``time.monotonic``.
-        on_event: called for each event too.
-        verified: the same attribute at the end of the attempts before.
-
-    Attributes:
-        struck: faults that have struck.
-        verified: the number of steps after which the state was last known to be right: with which an attempt began,
-            or which the ranks have checked since.
+    The time of going on is charged to the interruption ``before`` it, which became known at ``since``. ``verified`` is
+    the number of steps after which the state was last known to be right: with which an attempt began, or which the
+    ranks have checked since.
     """
 
     def __init__(
         self, before: Interruption | None, since: float, on_event: Callable[[int, tuple], None], verified: int
     ) -> None:
         self.before, self.since, self.pass_on = before, since, on_event
-        self.struck: list[Fault] = []
+        self.struck: list[Fault] = []  # faults that have struck
         self.verified = verified
         self.ready: float | None = None
         self.next_steps: dict[int, int] = {}  # rank -> the step that it is in
@@ -143,29 +127,15 @@ def failed_ranks(error: Failure) -> tuple[int, ...]:
 
 
 def go_back(
-    cluster: Cluster,
-    layout: Layout,
-    options: RunOptions,
-    origin: str | None,
-    not_after: int | None,
-    interruption: Interruption,
+    cluster: Cluster, options: RunOptions, origin: str | None, not_after: int | None, interruption: Interruption,
     patience: float,
-) -> RunOptions:
-    """Find the newest state to go on from, and give the cluster the size of the layout.
+) -> RunOptions:  # fmt: skip
+    """Find the newest state to go on from, and give the cluster the size of the layout after the interruption.
 
-    Args:
-        cluster: cluster of the ranks that survived, if any have.
-        layout: the layout to go on in.
-        options: options of the run before.
-        origin: the checkpoint that the run itself began with; None if it began with nothing.
-        not_after: steps after which the numbers are not to be relied on; None for none.
-        interruption: told where the run goes on.
-        patience: as for ``Cluster.run``.
-
-    Returns:
-        The options to go on with.
+    The run itself began with the checkpoint ``origin``. Numbers of more than ``not_after`` steps are not to be relied
+    on. Return the options to go on with; ``interruption`` is told from where.
     """
-    staying, held = len(cluster.survivors), None
+    layout, staying, held = interruption.after, len(cluster.survivors), None
     if staying:
         held, interruption.lost = survey(cluster, not_after, patience)
     folder = newest_intact(options.saving.folder, held or 0, not_after) if options.saving is not None else None
@@ -185,33 +155,19 @@ def go_back(
 
 
 def newest_intact(folder: str, after: int, not_after: int | None) -> str | None:
-    """The newest checkpoint whose files are as they were written; None without any.
-
-    Args:
-        after: number of steps; only later checkpoints count.
-        not_after: number of steps; no later checkpoint counts; None for no limit.
-    """
+    """The newest checkpoint of more than ``after`` steps whose files are as they were written; None without any."""
     disk, root = Disk(), Path(folder)
-    for name in reversed(committed(disk, root)):
-        due = after < step_of(name) and (not_after is None or step_of(name) <= not_after)
-        if due and is_whole(disk, root / name):
-            return str(root / name)
-    return None
+    due = [name for name in committed(disk, root) if after < step_of(name) <= (inf if not_after is None else not_after)]
+    return next((str(root / name) for name in reversed(due) if is_whole(disk, root / name)), None)
 
 
 @dataclass(frozen=True)
 class Elasticity:
-    """How a run is to go on after a failure.
+    """How a run is to go on after a failure."""
 
-    Attributes:
-        on_failure: "shrink" to go on with the ranks that are left, "restart" to start the dead ones again.
-        max_restarts: failures after which the run ends.
-        patience: seconds without a report of any rank after which the ranks that wait for nobody count as hanging.
-    """
-
-    on_failure: str = "shrink"
-    max_restarts: int = 10
-    patience: float = 60.0
+    on_failure: str = "shrink"  # to go on with the ranks that are left, or "restart" to start the dead ones again
+    max_restarts: int = 10  # failures after which the run ends
+    patience: float = 60.0  # seconds without any report after which the ranks that wait for nobody count as hanging
 
     def __post_init__(self) -> None:
         if self.on_failure not in ON_FAILURE:
@@ -268,7 +224,7 @@ def run_elastic(
             attempt = Attempt(before, since, on_event, verified)
             try:
                 if before is not None:
-                    options = go_back(cluster, layout, options, origin, not_after, before, patience)
+                    options = go_back(cluster, options, origin, not_after, before, patience)
                     attempt.verified = before.resumed  # the steps behind it are computed anew, by whoever is left
                     on_interruption(before)
                 result = run_in_folder(
@@ -282,10 +238,16 @@ def run_elastic(
                 if kind_of(error) in NOT_RETRIED or (mark is not None and mark == last):
                     raise
                 last = mark
-                if elasticity.on_failure == "shrink":
-                    left -= len(failed.ranks)
-                check_limits(failed, left, len(interruptions), elasticity, error)
-                if elasticity.on_failure == "shrink":
+                shrinks = elasticity.on_failure == "shrink"
+                left -= len(failed.ranks) * shrinks
+                if left < 1:
+                    raise RuntimeError(f"{failed.why}, and no rank is left to go on with") from error
+                if len(interruptions) == elasticity.max_restarts:
+                    raise RuntimeError(
+                        f"{failed.why}; the run has gone on after {len(interruptions)} failures already, and "
+                        "--max-restarts allows no more"
+                    ) from error
+                if shrinks:
                     layout = failed.after = best_layout(config, layout, left)
                 verified = attempt.verified
                 # a rank may die after a number went wrong and before a check could tell
@@ -295,13 +257,3 @@ def run_elastic(
                 interruptions.append(failed)
                 staying = len(set(cluster.survivors) - set(failed.ranks))
                 cluster.regroup(staying or layout.world_size, without=failed.ranks)
-
-
-def check_limits(failed: Interruption, left: int, earlier: int, elasticity: Elasticity, error: Failure) -> None:
-    """Raises RuntimeError where there are no ranks to go on with, or no more failures are allowed."""
-    if left < 1:
-        raise RuntimeError(f"{failed.why}, and no rank is left to go on with") from error
-    if earlier == elasticity.max_restarts:
-        raise RuntimeError(
-            f"{failed.why}; the run has gone on after {earlier} failures already, and --max-restarts allows no more"
-        ) from error

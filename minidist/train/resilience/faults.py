@@ -18,6 +18,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,15 +55,14 @@ def order(folder: str | Path, rank: int, what: str) -> None:
 
 
 def take_order(folder: str | Path, rank: int) -> str | None:
-    """What has been ordered for a rank since it last asked."""
+    """What has been ordered for a rank since it last asked; None for nothing."""
     taken = Path(folder, f"taken{rank}")
-    try:
+    with suppress(FileNotFoundError):
         os.replace(Path(folder, f"rank{rank}"), taken)
-    except FileNotFoundError:
-        return None
-    what = taken.read_text()
-    taken.unlink()
-    return what
+        what = taken.read_text()
+        taken.unlink()
+        return what
+    return None
 
 
 class OrderedFault(RuntimeError):
@@ -73,22 +73,15 @@ class OrderedFault(RuntimeError):
 class Fault:
     """What goes wrong.
 
-    Attributes:
-        rank: whose.
-        step: counted from 0, in which it happens, or begins.
-        kind: one of KINDS.
-        factor: slowdown factor of ``slow``.
-        place: what ``flip`` hits, one of FLIPS.
-
     Raises:
         ValueError: for values that no fault has.
     """
 
     rank: int
-    step: int
-    kind: str
-    factor: float = 1.0
-    place: str = ""
+    step: int  # counted from 0, in which it happens, or begins
+    kind: str  # one of KINDS
+    factor: float = 1.0  # by which ``slow`` slows down
+    place: str = ""  # what ``flip`` hits, one of FLIPS
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -126,13 +119,7 @@ class Fault:
 
 
 class Faults(StepHook):
-    """Makes the faults of one rank happen.
-
-    Args:
-        faults: faults of all ranks.
-        world: all ranks.
-        orders: the folder where more of them are ordered while the run goes on (``order``); None for nowhere.
-    """
+    """Makes the faults of one rank happen, and those ordered in the folder ``orders`` while the run goes on."""
 
     def __init__(self, faults: Sequence[Fault], world: ProcessGroup, orders: str | None = None) -> None:
         self.orders, self.world = orders, world
@@ -174,8 +161,7 @@ class Faults(StepHook):
             while True:
                 time.sleep(1)
         elif fault.kind == "flip":
-            random = generator("fault", fault.rank, fault.step, fault.place)
-            self.flip(fault.place, random)
+            self.flip(fault.place, generator("fault", fault.rank, fault.step, fault.place))
 
     def flipped(self, name: str, region: Region, place: int, before: float, after: float) -> None:
         """Tell the parent which element of which full array has changed."""
@@ -201,25 +187,20 @@ class Faults(StepHook):
         if place == "gradients":
             self.flip_in_next_gradient(_drawn(model.local.parameters(), random), random)
             return
-        if not model.trained:
-            self.flip_in_copy(_drawn(model.local.parameters(), random), random)
-            return
-        parameter = _drawn(model.trained, random)
+        parameter = _drawn(model.trained or model.local.parameters(), random)
         name, array = parameter.name, parameter.data
         if place == "moments":
             name, array = f"exp_avg of {name}", self.share.optimizer.exp_avg[name]
+        elif not model.trained:  # a parameter server's worker, until it pulls others; 16 bits are stored otherwise
+            array = array.copy()
         self.flipped(name, model.regions()[parameter.name], *flip_bit(array, random))
-
-    def flip_in_copy(self, parameter: Parameter, random: np.random.Generator) -> None:
-        """Flip a bit of the weights that a parameter server's worker computes with, until it pulls others."""
-        weights = parameter.data.copy()  # those in 16 bits are stored otherwise
-        self.flipped(parameter.name, self.share.model.regions()[parameter.name], *flip_bit(weights, random))
-        parameter.data = weights
+        if not model.trained:
+            parameter.data = array
 
     def flip_in_next_gradient(self, parameter: Parameter, random: np.random.Generator) -> None:
         """Flip a bit of the gradient that backward completes next, before anybody else sees it."""
         whole = Region.full(parameter.shape)  # of stage 3 of ZeRO, which has no parameters between steps
-        region = self.share.model.model_regions().get(parameter.name, whole)
+        region = self.share.model.regions(trained=False).get(parameter.name, whole)
 
         def flip_once(_: Parameter) -> None:
             if not parameter.grad.any():

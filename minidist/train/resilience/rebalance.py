@@ -20,13 +20,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from minidist.comm.collectives import all_gather_into_tensor
-from minidist.comm.group import ProcessGroup
 from minidist.overrides import overridable
 from minidist.parallel.data import share_of
-from minidist.train.config import TrainConfig
 from minidist.train.hooks import StepHook
-from minidist.train.layout import Layout
-from minidist.train.parallelize import ParallelModel, padded
+from minidist.train.parallelize import padded
+from minidist.train.share import Share
 
 EVERY = 5  # steps between two comparisons: a rank's time is its median over them
 GAIN = 0.2  # of the slowest rank's time: for less, nothing is dealt out anew, since on a shared machine times are noisy
@@ -77,24 +75,15 @@ def checked(counts: Sequence[int], before: Sequence[int]) -> list[int]:
 class Rebalance(StepHook):
     """Deals micro-batches out anew between steps. Every rank has one.
 
-    Args:
-        world: all ranks.
-        layout, config: the run's layout and settings.
-        model: this rank's share of it.
-        paces: seconds of computing for one micro-batch, in each step so far.
-        every: steps between two comparisons.
-
-    Attributes:
-        counts: how many micro-batches each data-parallel rank has at present.
+    ``paces`` has the seconds of computing for one micro-batch, in each step so far; ``counts`` how many micro-batches
+    each data-parallel rank has at present.
     """
 
-    def __init__(
-        self, world: ProcessGroup, layout: Layout, config: TrainConfig, model: ParallelModel, paces: Sequence[float],
-        every: int = EVERY,
-    ) -> None:  # fmt: skip
-        self.world, self.layout, self.model, self.paces, self.every = world, layout, model, paces, every
+    def __init__(self, share: Share, paces: Sequence[float], every: int = EVERY) -> None:
+        self.world, self.layout, self.model = share.world, share.layout, share.model
+        self.paces, self.every, layout = paces, every, share.layout
         self.shape = layout.dp, layout.cp * layout.tp  # of the mesh; rules.py refuses pipelines
-        self.counts = [len(share_of(rank, layout.dp, config.micro_batches)) for rank in range(layout.dp)]
+        self.counts = [len(share_of(rank, layout.dp, share.config.micro_batches)) for rank in range(layout.dp)]
         self.seconds: deque[float] = deque(maxlen=every)
 
     def end_step(self, step: int, loss: float, last: bool) -> None:

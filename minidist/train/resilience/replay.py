@@ -14,32 +14,22 @@ differs, what the step makes first counts: own gradients, then the optimizer's m
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 
 from minidist import backend
 from minidist.comm.group import ProcessGroup, temporary_groups
-from minidist.comm.point_to_point import irecv, isend
+from minidist.parallel.tools.messages import sendrecv_object
 from minidist.train.checkpoint.manifest import Progress
-from minidist.train.config import TrainConfig
-from minidist.train.layout import Layout
 from minidist.train.resilience.vote import EXTRA, IN_A_STEP, MODEL, Key, Noted, Notes, odd_ones_out
 from minidist.train.share import Share
 
 TakeStep = Callable[[Share, int], float]  # takes a step, by its number, and returns its loss
 
 
-def exchange(outgoing: Sequence[np.ndarray], incoming: Sequence[np.ndarray], shift: int, world: ProcessGroup) -> None:
-    """Send arrays to the rank ``shift`` places to the right, and receive those of the rank as many to the left."""
-    right, left = (world.rank + shift) % world.size, (world.rank - shift) % world.size
-    if right == world.rank:
-        for mine, target in zip(outgoing, incoming, strict=True):
-            target[...] = mine
-        return
-    receiving = [irecv(array, left, world) for array in incoming]
-    for work in [isend(array, right, world) for array in outgoing] + receiving:
-        work.wait()
+def to_the_right(arrays: list[np.ndarray], shift: int, world: ProcessGroup) -> list[np.ndarray]:
+    """Send arrays to the rank ``shift`` places to the right, and return those of the rank as many to the left."""
+    return sendrecv_object(arrays, (world.rank + shift) % world.size, (world.rank - shift) % world.size, world)
 
 
 class Kept:
@@ -52,31 +42,27 @@ class Kept:
 
     def give(self, share: Share, notes: Notes, shift: int, world: ProcessGroup) -> None:
         """Put the state that the rank ``shift`` places to the left has kept into a share that plays its role here."""
-        parts = notes.parts
-        keys = [key for key in parts.get if key.kind != MODEL]
-        arrays = {key: np.empty(parts.on_host(key).shape, parts.on_host(key).dtype) for key in keys}
-        exchange(self.arrays, list(arrays.values()), shift, world)
+        keys = [key for key in notes.parts.get if key.kind != MODEL]
+        arrays = dict(zip(keys, to_the_right(self.arrays, shift, world), strict=True))
         for key, array in arrays.items():
             if key.kind != EXTRA:
-                target = parts.get[key]()
+                target = notes.parts.get[key]()
                 backend.copy_from_host(target, array.reshape(target.shape))
         share.model.sync_params()
         share.gpt.load_extra_state({key.name: a.reshape(key.shape) for key, a in arrays.items() if key.kind == EXTRA})
         self.progress.put_into(share.optimizer, share.scaler)
 
 
-def replay(
-    world: ProcessGroup, shift: int, config: TrainConfig, layout: Layout, kept: Kept, steps: Sequence[int],
-    take_step: TakeStep,
-) -> Notes:  # fmt: skip
+def replay(usual: Share, shift: int, kept: Kept, steps: Sequence[int], take_step: TakeStep) -> Notes:
     """Take steps again, with roles shifted: this rank plays that of the rank ``shift`` places to its left.
 
     Returns:
         What this rank notes in that role. ``Notes.parts`` has the state at the end.
     """
+    world = usual.world
     with temporary_groups(world), _nodes_of_roles(world, shift):
         players = world.new_group([(role + shift) % world.size for role in range(world.size)])
-        share = Share.of(players, config, layout)
+        share = Share.of(players, usual.config, usual.layout)
         notes = Notes(share, gradients=True)
         kept.give(share, notes, shift, world)
         notes.begin()
@@ -103,13 +89,9 @@ def first_difference(one: list[Noted], other: list[Noted]) -> int | None:
 
 
 def wrong_computation(digests: Sequence[str], ranks: Sequence[int]) -> int | None:
-    """Which of three computations of one thing was wrong; None if that cannot be told.
+    """Which of three computations of one thing, each by one of ``ranks``, was wrong; None if that cannot be told.
 
     Two computations outvote the third only if two different ranks made them: a broken rank repeats its error.
-
-    Args:
-        digests: digests of the three results.
-        ranks: the rank that made each of them.
     """
     odd = odd_ones_out(list(digests))
     if not odd or len({rank for place, rank in enumerate(ranks) if place not in odd}) < 2:
@@ -117,26 +99,17 @@ def wrong_computation(digests: Sequence[str], ranks: Sequence[int]) -> int | Non
     return odd[0]
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What follows from computations that differ.
-
-    Attributes:
-        keys: role that differs -> the keys that differ, of all that a step makes at the same time.
-        rank: the rank that was wrong; None if that cannot be told.
-    """
-
-    keys: dict[int, list[Key]]
-    rank: int | None
-
-
-def judge(keys: list[list[Key]], computations: list[list[Noted]], time: int) -> Verdict:
-    """Say which rank was wrong at the first difference.
+def judge(keys: list[list[Key]], computations: list[list[Noted]], time: int) -> tuple[int | None, dict[int, list[Key]]]:
+    """Say which rank was wrong at the first difference, and what differs.
 
     Args:
         keys: each role's keys, in the order of its notes.
         computations: each computation's digests, by role. In computation c, rank (r + c) mod N played role r.
         time: the place in the notes at which they first differ.
+
+    Returns:
+        The rank, None if that cannot be told; and for each role that differs, of all that a step makes at the same
+        time, the keys that differ.
     """
     size = len(keys)
     for kinds in IN_A_STEP:
@@ -151,5 +124,5 @@ def judge(keys: list[list[Key]], computations: list[list[Noted]], time: int) -> 
                     wrong = wrong_computation(digests, ranks) if size > 1 else 0
                     accused.add(None if wrong is None else ranks[wrong])
         if different:
-            return Verdict(different, accused.pop() if len(accused) == 1 else None)
+            return accused.pop() if len(accused) == 1 else None, different
     raise ValueError("the computations do not differ there")

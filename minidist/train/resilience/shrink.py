@@ -37,14 +37,10 @@ def step_time(config: TrainConfig, layout: Layout) -> Fraction:
 
 
 def best_layout(config: TrainConfig, layout: Layout, ranks: int) -> Layout:
-    """The layout on at most ``ranks`` ranks with the shortest step, of all in which the run can go on.
+    """The layout on at most ``ranks`` ranks with the shortest step, of all in which a run in ``layout`` can go on.
 
-    Of equal ones it is the one with the fewest settings changed, then with the fewest ranks. The settings of ``layout``
-    stay as they are wherever they can: of each size those with the fewest changed are tried.
-
-    Args:
-        layout: the layout before.
-        ranks: ranks that are left, at least 1.
+    Of equal ones it is the one with the fewest settings changed, then with the fewest ranks. Settings stay as they are
+    wherever they can: of each size those with the fewest changed are tried.
     """
     if ranks < 1:
         raise ValueError(f"a run needs at least 1 rank to go on, and {ranks} are left")

@@ -10,19 +10,16 @@ it has computed itself, before they meet another rank's.
 """
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from minidist import backend
-from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Parameter
 from minidist.overrides import overridable
-from minidist.parallel.tools.messages import texts_of_all
 from minidist.parallel.tools.regions import Region, Run, place_in_full
 from minidist.train.share import Share
 
@@ -36,26 +33,17 @@ TITLES = {GRADIENT: "gradient of ", "exp_avg.": "exp_avg of ", "exp_avg_sq.": "e
 class Key:
     """Which part. Two ranks with the same key must hold the same bits, unless it is a gradient, which no sum has met.
 
-    Attributes:
-        kind: kind of the array: a gradient, the weights that the optimizer updates, one of its states of them, the
-            weights that the model computes with where these are others (16 bits wide, or gathered), ...
-        name: parameter name.
-        runs: where the part is in the full array: see parallel/tools/regions.py.
-        shape: full shape of the array.
+    The ``kind`` is a gradient, the weights that the optimizer updates, one of its states of them, the weights that the
+    model computes with where these are others (16 bits wide, or gathered), ...
     """
 
     kind: str
-    name: str
-    runs: tuple[Run, ...] = ()
-    shape: tuple[int, ...] = ()
+    name: str  # of the parameter
+    runs: tuple[Run, ...] = ()  # where the part is in the full array: see parallel/tools/regions.py
+    shape: tuple[int, ...] = ()  # of the full array
 
     def __str__(self) -> str:
         return f"{TITLES.get(self.kind, '')}{self.name}"
-
-    @classmethod
-    def of(cls, kind: str, name: str, runs: list, shape: list) -> "Key":
-        """The key that JSON made lists of."""
-        return cls(kind, name, tuple(map(tuple, runs)), tuple(shape))
 
     def index(self, place: int) -> tuple[int, ...]:
         """Where in the full array the element at ``place`` of this part is."""
@@ -63,22 +51,18 @@ class Key:
 
 
 class Parts:
-    """All parts that one rank holds of a run's state.
-
-    Attributes:
-        get: key -> function that returns the array as it is now.
-    """
+    """All parts that one rank holds of a run's state; ``get``: key -> function that returns the array as it is now."""
 
     def __init__(self, share: Share) -> None:
-        model, optimizer = share.model, share.optimizer
         self.get: dict[Key, Callable] = {}
+        model, optimizer = share.model, share.optimizer
         for kind, arrays in optimizer.kinds.items():
             self._add(kind, model.regions(), {name: partial(arrays.get, name) for name in arrays}, model.shapes)
         trained = {parameter.name: partial(getattr, parameter, "data") for parameter in model.trained}
         self._add(WEIGHTS, model.regions(), trained, model.shapes)
         other = set(model.local.parameters()) - set(model.trained)
         computing = {parameter.name: partial(getattr, parameter, "data") for parameter in other}
-        self._add(MODEL, model.model_regions(), dict(sorted(computing.items())), model.shapes)
+        self._add(MODEL, model.regions(trained=False), dict(sorted(computing.items())), model.shapes)
         extra = share.gpt.extra_state()
         regions = {name: Region.full(array.shape) for name, array in extra.items()}
         getters = {name: lambda name=name: share.gpt.extra_state()[name] for name in extra}
@@ -101,19 +85,12 @@ def digest(array: np.ndarray) -> str:
 
 @dataclass(frozen=True)
 class Element:
-    """Where two copies of a part differ most.
+    """Where two copies of a part differ most."""
 
-    Attributes:
-        size: the difference, relative to the root mean square of the part.
-        name: array name.
-        index: position in the full array.
-        values: there, in both copies.
-    """
-
-    size: float
-    name: str
-    index: tuple[int, ...]
-    values: tuple[float, float]
+    size: float  # the difference, relative to the root mean square of the part
+    name: str  # of the array
+    index: tuple[int, ...]  # in the full array
+    values: tuple[float, float]  # there, in both copies
 
     def __str__(self) -> str:
         return f"{self.name}[{', '.join(map(str, self.index))}]"
@@ -159,15 +136,9 @@ class OwnGradients:
 
 
 class Notes:
-    """The notes of one rank on one computation of some steps.
+    """The notes of one rank on one computation of some steps, with its own gradients or without.
 
-    Args:
-        share: the share whose numbers are noted.
-        gradients: whether to note the rank's own gradients too.
-
-    Attributes:
-        keys: what is noted, in this order.
-        noted: the digests, first of the state before the first of these steps.
+    ``keys`` is what is noted, in this order; ``noted`` has the digests, first of the state before the first step.
     """
 
     def __init__(self, share: Share, gradients: bool) -> None:
@@ -185,30 +156,15 @@ class Notes:
         state = [digest(self.parts.on_host(key)) for key in self.parts.get]
         self.noted.append([*self.own.take(), *state, digest(np.float64([loss]))])
 
-    def of_all(self, world: ProcessGroup) -> list[Noted]:
-        """The digests of all ranks."""
-        lines = "\n".join(" ".join(digests) for digests in self.noted)
-        return [[line.split(" ") for line in text.split("\n")] for text in texts_of_all(lines, world)]
-
-    def keys_of_all(self, world: ProcessGroup) -> list[list[Key]]:
-        """The keys of all ranks."""
-        mine = json.dumps([astuple(key) for key in self.keys])
-        return [[Key.of(*key) for key in json.loads(text)] for text in texts_of_all(mine, world)]
-
 
 NAMING = 3  # voters, of whom one can be outvoted
 
 
 @overridable
 def odd_ones_out(digests: list[str]) -> list[int] | None:
-    """Who disagrees with the majority.
+    """Return the places of the digests that differ from that of more than half of all voters; [] if all agree.
 
-    Args:
-        digests: digest of each voter.
-
-    Returns:
-        The places in the list of those that have another digest than more than half of all voters; [] if all agree.
-        None if no digest has more than half: then nobody can be named.
+    None if no digest has more than half: then nobody can be named.
     """
     ((digest, count),) = Counter(digests).most_common(1)
     if 2 * count <= len(digests):
@@ -218,16 +174,11 @@ def odd_ones_out(digests: list[str]) -> list[int] | None:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Ranks that hold the same part, in other bits.
-
-    Attributes:
-        voters: all ranks that hold it.
-        odd: those among them that are wrong; None if that cannot be told.
-    """
+    """Ranks that hold the same part, in other bits."""
 
     key: Key
-    voters: list[int]
-    odd: list[int] | None
+    voters: list[int]  # all ranks that hold it
+    odd: list[int] | None  # those among them that are wrong; None if that cannot be told
 
 
 def voters(keys: list[list[Key]]) -> dict[Key, list[tuple[int, int]]]:
@@ -241,14 +192,9 @@ def voters(keys: list[list[Key]]) -> dict[Key, list[tuple[int, int]]]:
 
 
 def vote(keys: list[list[Key]], noted: list[Noted]) -> tuple[int, list[Disagreement]]:
-    """Compare what ranks noted.
+    """Return the first place in the ranks' notes at which they disagree, and about what; (-1, []) if they agree.
 
-    Args:
-        keys: each rank's keys, in the order of its notes.
-        noted: each rank's digests.
-
-    Returns:
-        The first place in the notes at which ranks disagree, and about what. (-1, []) if they agree throughout.
+    Each rank's ``keys`` are in the order of its notes.
     """
     holders = voters(keys)
     for time in range(len(noted[0])):

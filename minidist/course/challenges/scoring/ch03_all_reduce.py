@@ -3,10 +3,9 @@
 import numpy as np
 
 from minidist.analysis.replay import flights
-from minidist.course.authoring.observe import observe_collectives
-from minidist.course.challenges.challenge import Challenge
-from minidist.course.challenges.scoring.shared import geometric_mean, new_seed, random_words
-from minidist.course.challenges.side_channels import no_side_channels
+from minidist.course.authoring.assertions import observe_collectives
+from minidist.course.challenges.challenge import Challenge, geometric_mean, new_seed, random_words
+from minidist.course.sandbox.forbidden import no_side_channels
 from minidist.course.sandbox.student import Student
 
 RANKS = 8

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from minidist.analysis.steps import departures
-from minidist.course.challenges.challenge import Challenge
-from minidist.course.challenges.scoring.shared import geometric_mean, whole_numbers
+from minidist.course.challenges.challenge import Challenge, geometric_mean, whole_numbers
 from minidist.course.sandbox.student import Student
 
 # (layers, width, ranks, alpha, beta, floating-point operations per second, tokens on each rank)

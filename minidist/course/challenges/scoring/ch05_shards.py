@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from minidist.course.challenges.challenge import Challenge
-from minidist.course.challenges.scoring.shared import geometric_mean, whole_numbers
+from minidist.course.challenges.challenge import Challenge, geometric_mean, whole_numbers
 from minidist.course.sandbox.student import Student
 
 # (parameters of each unit in millions, ranks, micro-batches, memory of a rank in GB)

@@ -2,9 +2,8 @@
 
 import numpy as np
 
-from minidist.course.challenges.challenge import Challenge
-from minidist.course.challenges.scoring.shared import geometric_mean, new_seed, random_words
-from minidist.course.challenges.side_channels import no_side_channels
+from minidist.course.challenges.challenge import Challenge, geometric_mean, new_seed, random_words
+from minidist.course.sandbox.forbidden import no_side_channels
 from minidist.course.sandbox.student import Student
 
 # (tokens, width, hidden width, ranks)

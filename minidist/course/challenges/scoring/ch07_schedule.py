@@ -1,7 +1,6 @@
 """Chapter 7: pipeline schedules with the smallest bubble for the activations that a rank can hold."""
 
-from minidist.course.challenges.challenge import Challenge
-from minidist.course.challenges.scoring.shared import words
+from minidist.course.challenges.challenge import Challenge, words
 from minidist.course.sandbox.student import Student
 from minidist.parallel.tools.schedule_check import SLOTS, ScheduleError, bubble, check_schedule, in_flight, timeline
 from minidist.parallel.tools.schedules import Action

@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from minidist.course.challenges.challenge import Challenge
-from minidist.course.challenges.scoring.shared import words
+from minidist.course.challenges.challenge import Challenge, words
 from minidist.course.sandbox.student import Student
 
 # (the forward FLOPs of each block, in any unit; how many blocks' inputs fit)

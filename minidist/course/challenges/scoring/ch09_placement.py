@@ -5,8 +5,7 @@ from math import prod
 import numpy as np
 
 from minidist.analysis.traffic import inside_and_between
-from minidist.course.challenges.challenge import Challenge
-from minidist.course.challenges.scoring.shared import geometric_mean, whole_numbers
+from minidist.course.challenges.challenge import Challenge, geometric_mean, whole_numbers
 from minidist.course.sandbox.student import Student
 
 # (the mesh, the megabytes that a rank sends along each axis, ranks in a node)

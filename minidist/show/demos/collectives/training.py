@@ -8,12 +8,11 @@ import numpy as np
 
 from minidist import overrides
 from minidist.comm.group import ProcessGroup
-from minidist.nn.data import load_corpus
 from minidist.nn.optim.optimizers import warmup_cosine
 from minidist.show.demos.shared.runs import WarmRanks, diverges
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.share import Batch, Share
+from minidist.train.share import Share
 from minidist.train.step import train_step
 from minidist.train.trainer import train_rank
 from minidist.verify.comparison import ONE_PROCESS
@@ -70,7 +69,7 @@ def _overridden(function: Callable, rank_function: Callable, world: ProcessGroup
 
 def _losses_and_weights(world: ProcessGroup, config: TrainConfig, layout: Layout) -> tuple[list, np.ndarray]:
     """The loss of each step, and this rank's weights before the first and after each: (steps + 1, parameters)."""
-    corpus, share = load_corpus(config.text, config.context), Share.of(world, config, layout)
+    share = Share.of(world, config, layout)
 
     def weights() -> np.ndarray:
         return np.concatenate([parameter.data.ravel() for parameter in share.gpt.parameters()]).astype(np.float64)
@@ -78,7 +77,7 @@ def _losses_and_weights(world: ProcessGroup, config: TrainConfig, layout: Layout
     losses, seen = [], [weights()]
     for step in range(config.steps):
         rate = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
-        batch = Batch(corpus, config, step, share.model.micro_batches)
+        batch = share.batch(step, share.model.micro_batches)
         losses.append(train_step(share.model, share.optimizer, share.scaler, batch, rate, config.clip))
         seen.append(weights())
     return losses, np.stack(seen)

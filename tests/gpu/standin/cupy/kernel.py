@@ -6,7 +6,7 @@ from cupy.traffic import launched
 
 SMALLEST = np.finfo(np.float32).tiny  # of the numbers that are not subnormal
 SIDE_BY_SIDE, TERMS = 32, 16  # minidist/nn/kernels.py; up to so many terms are added in one order all the same
-ALIGNMENT = 256  # bytes (minidist/nn/products.py)
+ALIGNMENT = 256  # bytes (minidist/nn/kernels.py)
 
 
 def launch(compute, *inputs, out=None, **options):

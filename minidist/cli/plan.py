@@ -1,13 +1,25 @@
-"""``minidist plan``: the best layouts of a model on a cluster, one layout explained, or published runs beside plans."""
+"""``minidist plan``: the best layouts of a model on a cluster, one layout explained, or published runs beside plans.
 
-import argparse
-from dataclasses import dataclass, replace
+``minidist explore`` writes what training would cost as one page of sliders.
+"""
 
-from minidist.cli.flags import integer, real
-from minidist.cli.output import check_outputs, console_of, json_output, write_outputs
-from minidist.cli.plan.numbers import layout_numbers, validation_numbers
-from minidist.cli.plan.quantities import decimal, sequences_of
-from minidist.cli.plan.tables import best_table, explanation, no_layout, summary, validation_tables
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
+from minidist.cli.flags import integer, reader, real
+from minidist.cli.output import Output, check_outputs, console_of, json_output, terminal_console, write_outputs
+from minidist.cli.plan_tables import (
+    best_table,
+    explanation,
+    no_layout,
+    read_count,
+    sequences_of,
+    summary,
+    validation_tables,
+)
 from minidist.plan.cluster.efficiency import ATTENTION
 from minidist.plan.cluster.hardware import PRECISIONS, ClusterSpec, load
 from minidist.plan.cluster.roofline import peak_flops
@@ -16,10 +28,15 @@ from minidist.plan.layout import PlannedLayout
 from minidist.plan.memory import NUMERICS
 from minidist.plan.models import model_of, published
 from minidist.plan.planned_run import Campaign, PlannedRun, campaign, plan_run
+from minidist.plan.published_runs import FAMILIES, Comparison, compare_all, figures_of, summarize
 from minidist.plan.search import search, what_would_help
 from minidist.plan.time import StepCosts
 
+EXPLORE = """\
+Plan every combination of model, GPUs, axes, ZeRO, recomputation, precision, sequence length and micro-batch that
+the page's sliders can be set to, and write them into one page that needs no network."""
 TOKENS = 15e12  # Llama 3's
+NUMBERS = ("fits", "step_seconds", "mfu", "hfu", "mfu_all_pairs", "mfu_causal", "tokens_per_second")
 MOST_SEQUENCES = 10**9  # in a step: how they may be dealt out takes long to search for more
 
 
@@ -39,7 +56,7 @@ class Asked:
 
 
 def add_commands(commands) -> None:
-    """Add the command to the subparsers of the command line."""
+    """Add the commands to the subparsers of the command line."""
     command = commands.add_parser(
         "plan",
         help="what a model costs on a cluster: memory, step time, MFU, days; the best layout",
@@ -77,7 +94,9 @@ def add_commands(commands) -> None:
     )
     numerics.add_argument("--attention", choices=ATTENTION, help="attention kernel (default: that of the chip's time)")
     run = command.add_argument_group("the whole run")
-    run.add_argument("--tokens", type=_tokens, default=TOKENS, metavar="N", help="to train on (default: 15T)")
+    run.add_argument(
+        "--tokens", type=reader(read_count), default=TOKENS, metavar="N", help="to train on (default: 15T)"
+    )
     run.add_argument("--price", type=real, metavar="X", help="of one GPU for an hour, in any currency")
     run.add_argument(
         "--gpu-mtbf-hours",
@@ -92,13 +111,7 @@ def add_commands(commands) -> None:
         "--validate", action="store_true", help="hold plans against published runs: ours, published, error"
     )
     command.add_argument("--json", metavar="PATH", help="write the numbers to this file; - for standard output")
-
-
-def _tokens(text: str) -> float:
-    try:
-        return decimal(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+    _add_explore(commands)
 
 
 def _plan(options) -> int:
@@ -188,10 +201,88 @@ def _head(asked: Asked) -> dict:
 
 
 def _validate(options, console) -> int:
-    from minidist.plan.published_runs import compare_all
-
     compared = compare_all()
     for table in validation_tables(compared):
         console.print(table)
     write_outputs(console, json_output(options.json, validation_numbers(compared)))
+    return 0
+
+
+def layout_numbers(costs: StepCosts, run: PlannedRun, whole: Campaign) -> dict:
+    """One layout: times in seconds, memory in bytes of one GPU."""
+    return {
+        "layout": str(run.layout),
+        **{name: getattr(run, name) for name in NUMBERS},
+        "memory_bytes": run.memory.total,
+        "tflops_per_gpu": run.mfu * run.peak_flops / run.cluster.world_size / 1e12,
+        "micro_batches": run.layout.micro_batches(run.batch),
+        "step_seconds_parts": asdict(run.time),
+        "compute_seconds_by_phase": costs.phases(run.layout, run.batch),
+        "memory_bytes_parts": asdict(run.memory),
+        "sent": [
+            {
+                "axis": sent.axis,
+                "collective": sent.collective,
+                "ranks": sent.group.size,
+                "leaves_node": sent.group.leaves_node,
+                "bytes": sent.nbytes,
+                "seconds": sent.seconds,
+                "exposed_seconds": sent.exposed,
+            }
+            for sent in run.sent
+        ],
+        "whole_run": asdict(whole),
+    }
+
+
+def validation_numbers(compared: list[Comparison]) -> dict:
+    """Every published figure beside the planned one, and the errors by kind of system and figure."""
+    runs = [
+        {name: getattr(one.run, name) for name in ("name", "source", "note", "layout", "cluster")}
+        | {
+            "family": one.family,
+            "problem": one.problem,
+            "figures": {
+                figure.name: {"published": figure.published, "planned": figure.planned, "error": figure.error}
+                for figure in one.figures
+            },
+        }
+        for one in compared
+    ]
+    return {
+        "runs": runs,
+        "errors": {
+            family: {name: asdict(summarize(figures)) for name, figures in figures_of(compared, family).items()}
+            for family in FAMILIES
+        },
+    }
+
+
+def _add_explore(commands) -> None:
+    command = commands.add_parser(
+        "explore", help="what training a model would cost: a page of sliders", description=EXPLORE
+    )
+    command.set_defaults(command=_explore)
+    command.add_argument("--html", metavar="FILE", required=True, help="the page, for any browser")
+    command.add_argument(
+        "--models", metavar="NAMES", help="plan these alone, separated by commas, such as 7b,llama3-405b"
+    )
+    command.add_argument("--gpu", metavar="NAME", default="h100", help="h100, h200 or a100 (default: h100)")
+
+
+def _explore(options) -> int:
+    from minidist.show.explorer.choices import CHOICES
+    from minidist.show.explorer.page import explore
+
+    check_outputs({"html": options.html}, None)
+    models = tuple(CHOICES) if options.models is None else tuple(options.models.split(","))
+    columns = TextColumn("planning {task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("", total=sum(len(CHOICES[key].positions["gpus"]) for key in {*models} & {*CHOICES}))
+        made = explore(models, options.gpu, lambda model: progress.update(task, advance=1, description=model))
+        progress.update(task, description="the page")
+        page = made.html()
+    told = f"page: {options.html} ({made.layouts:,} layouts, {len(page) / 1e6:.1f} MB; open it in a browser)"
+    output = Output("html", options.html, lambda path: Path(path).write_text(page, encoding="utf-8"), told)
+    write_outputs(terminal_console(), output)
     return 0

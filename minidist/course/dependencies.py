@@ -9,7 +9,7 @@ import ast
 import hashlib
 from collections.abc import Iterable, Sequence
 
-from minidist.course.source.task_list import number_of_class, task_classes
+from minidist.course.tasks import number_of_class, task_classes
 
 # Whoever uses one of these can reach a definition without its name.
 DYNAMIC = {"globals", "locals", "vars", "eval", "exec", "compile", "__import__", "importlib", "sys", "inspect"}
@@ -132,3 +132,26 @@ def _lines(node: ast.stmt) -> str:
 
 def _hash(texts: Iterable[str]) -> str:
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:32]
+
+
+def tasks_used(text: str, definitions: dict[str, list[str]], task: str) -> list[str]:
+    """The other tasks whose functions the answer to a task names, directly or through functions of its own."""
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError):
+        return []
+    names_in = {
+        node.name: {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+        for node in body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
+    task_of = {name: number for number, names in definitions.items() for name in names}
+    used, unread, read = set(), list(definitions[task]), set()
+    while unread:
+        read.add(name := unread.pop())
+        for other in names_in.get(name, ()):
+            if task_of.get(other, task) != task:
+                used.add(task_of[other])
+            elif other not in read:
+                unread.append(other)
+    return [number for number in definitions if number in used]

@@ -1,15 +1,18 @@
-"""``minidist demo``: a demonstration on real ranks, in the terminal or as files for slides."""
+"""``minidist demo``: a demonstration on real ranks, in the terminal or as files for slides.
+
+The menu shows all demonstrations, in groups where there is room, on one screen of 80 x 24.
+"""
 
 import argparse
 import sys
+from itertools import groupby
 
 from rich.console import Console
+from rich.prompt import Prompt
 from rich.text import Text
 
-from minidist.cli.demo import menu
-from minidist.cli.demo.files import FILES, write
 from minidist.cli.flags import integer
-from minidist.cli.output import check_outputs, terminal_console
+from minidist.cli.output import Output, check_outputs, terminal_console, write_outputs
 from minidist.show.demos import DEMONSTRATIONS, Demonstration
 from minidist.show.player.animation import Animation
 from minidist.show.player.scene import Scene
@@ -21,6 +24,11 @@ b breaks it and fixes it, ? lists all keys, q quits. If the output is not a term
 
 A picture (--png, --svg) shows all scenes; with --scene or --break every step of one scene; with --step
 that step alone, as a slide. --scene X --break is the broken run that belongs to scene X."""
+FILES = ("html", "gif", "png", "svg", "trace")
+DPI = 150
+MANY = 40  # steps: a picture of more is too large to be read
+WIDE = 118  # characters: from here on there is room for the sizes
+ABOUT = 62  # characters of what a demonstration shows: with its number and name they fill 80
 
 
 def add_commands(commands) -> None:
@@ -29,7 +37,7 @@ def add_commands(commands) -> None:
         "demo",
         help="show one mechanism, from a real run",
         description=DESCRIPTION,
-        epilog=menu.sizes(),
+        epilog=sizes(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.set_defaults(command=_demo)
@@ -60,15 +68,15 @@ def _demo(options) -> int:
     console = terminal_console()
     if options.all:
         _check_all(options)
-        from minidist.cli.demo.every import show_all
+        from minidist.cli.demo_gallery import show_all
 
         return show_all(options, console)
     _check(options)
     if options.name is not None:
         _show(DEMONSTRATIONS[options.name], options, console)
         return 0
-    console.print(menu.menu(*console.size))
-    while _is_interactive(console) and (name := menu.ask(console)):
+    console.print(menu(*console.size))
+    while _is_interactive(console) and (name := ask(console)):
         _show(DEMONSTRATIONS[name], options, console)
     return 0
 
@@ -133,3 +141,90 @@ def _scene(animation: Animation, name: str | None, broken: bool) -> Scene:
 def _is_interactive(console: Console) -> bool:
     """Whether there is a terminal that can show the player and read keys."""
     return console.is_terminal and not console.is_dumb_terminal and sys.stdin is not None and sys.stdin.isatty()
+
+
+def write(animation: Animation, scene: Scene, options, console: Console) -> None:
+    """Write the files that the options ask for; ``scene`` is the one that they choose."""
+    from minidist.show import perfetto
+    from minidist.show.player import gif
+
+    outputs = [
+        Output(
+            "html",
+            options.html,
+            lambda path: path.write_text(animation.html(scene), encoding="utf-8"),
+            f"page: {options.html} (open it in a browser)",
+        ),
+        Output("gif", options.gif, lambda path: gif.save(animation, scene, path), f"animation: {options.gif}"),
+        Output(
+            "trace",
+            options.trace,
+            lambda path: perfetto.write(path, animation.logs),
+            f"trace: {options.trace} (open it at https://ui.perfetto.dev)",
+        ),
+    ]
+    if options.png is not None or options.svg is not None:
+        figure, what = _picture(animation, scene, options)
+        outputs += [
+            Output("png", options.png, lambda path: figure.savefig(path, dpi=DPI), f"{what}: {options.png}"),
+            Output("svg", options.svg, lambda path: figure.savefig(path), f"{what}: {options.svg}"),
+        ]
+    write_outputs(console, *outputs)
+
+
+def _picture(animation: Animation, scene: Scene, options) -> tuple:
+    """A matplotlib Figure, and what it is: one step, every step of one scene, or an overview of all scenes."""
+    if options.step is not None:
+        return animation.slide(scene, options.step), "slide"
+    if options.scene is None and not options.broken:
+        return animation.figure(), "picture"
+    steps = len(scene.frames)
+    many = "; --step N makes a slide of one" if steps > MANY else ""
+    return animation.contact_sheet(scene), f"picture of {steps} steps{many}"
+
+
+def menu(width: int, height: int) -> Text:
+    """The menu for a terminal of this size: a wide one shows the sizes too, a high one the groups."""
+    heading = [_line(" ", "", "", "--ranks", "--size", width)] if width >= WIDE else []
+    plain, grouped = list(heading), list(heading)
+    for group, those in groupby(enumerate(DEMONSTRATIONS.values(), 1), lambda entry: entry[1].group):
+        grouped.append(Text(f"   {group}", "dim"))
+        for number, one in those:
+            line = _line(str(number), one.name, one.about, ranks_of(one), f"{one.size} ({one.size_is})", width)
+            plain.append(line)
+            grouped.append(line)
+    return Text("\n").join(grouped if len(grouped) < height else plain)  # a line is for the prompt
+
+
+def _line(number: str, name: str, about: str, ranks: str, size: str, width: int) -> Text:
+    sizes = f"  {ranks:<10}  {size}" if width >= WIDE else ""
+    return Text.assemble(f"{number:>2} ", (f"{name:<15}", "bold"), f"{about:<{ABOUT}}{sizes}".rstrip())
+
+
+def ranks_of(one: Demonstration) -> str:
+    """Its default, and how many are possible."""
+    return f"{one.ranks} ({one.least_ranks} to {one.most_ranks})" if one.most_ranks > 1 else "1"
+
+
+def sizes() -> str:
+    """The sizes of every demonstration, one per line, for the command's help."""
+    lines = [
+        f"  {one.name:<15}--ranks {ranks_of(one)}, --size {one.size} ({one.size_is})" for one in DEMONSTRATIONS.values()
+    ]
+    return "\n".join(["sizes:", *lines])
+
+
+def ask(console: Console) -> str | None:
+    """The name that the user chooses; None to leave."""
+    names = {str(number): name for number, name in enumerate(DEMONSTRATIONS, 1)}
+    while True:
+        try:
+            answer = Prompt.ask("which one? number or name, q to quit", console=console).strip()
+        except EOFError:  # Ctrl-D
+            return None
+        if answer in ("q", "quit", ""):
+            return None
+        name = names.get(answer, answer)
+        if name in DEMONSTRATIONS:
+            return name
+        console.print(f"{answer!r} is not in the menu")

@@ -1,15 +1,17 @@
-"""What ``minidist plan`` prints: tables for people."""
+"""What ``minidist plan`` prints: tables for people, and large numbers as they write them: 16M tokens, 15T tokens."""
 
 from dataclasses import asdict
+from math import isfinite
 
 from rich.console import Group
 from rich.table import Table
 
-from minidist.cli.plan.quantities import duration, written
+from minidist.cli.output import titled
 from minidist.plan.planned_run import Campaign, PlannedRun
 from minidist.plan.published_runs import FAMILIES, Comparison, Figure, figures_of, summarize
 from minidist.plan.search import Found, why_slower
 from minidist.plan.time import StepCosts
+from minidist.train.notation import number
 
 GB = 1e9
 PARTS = {  # of a step, in words
@@ -36,6 +38,8 @@ KINDS = {  # of memory, in words
     "reserved": "CUDA, NCCL (assumed)",
 }
 BAR = 24  # characters
+NAMES = {"step_seconds": "step, s", "mfu": "MFU, %", "memory_bytes": "memory, GB"}
+POWERS = {"K": 1, "M": 2, "B": 3, "G": 3, "T": 4}
 
 
 def summary(costs: StepCosts, batch: int) -> str:
@@ -51,15 +55,10 @@ def summary(costs: StepCosts, batch: int) -> str:
 
 def best_table(found: Found, wholes: list[Campaign]) -> Group:
     """The quickest layouts, and why each is slower than the first."""
-    table = Table(
-        title=f"the quickest of {found.legal:,} legal layouts: {found.planned:,} planned, the others cannot fit or "
-        f"cannot win; {found.seconds:.1f} s",
-        title_justify="left",
-    )
-    table.add_column("")
-    table.add_column("layout", overflow="fold")
-    for column in ("step, s", "MFU", "memory, GB", "days", "slower by"):
-        table.add_column(column, justify="right")
+    title = f"the quickest of {found.legal:,} legal layouts: {found.planned:,} planned, the others cannot fit or "
+    title += f"cannot win; {found.seconds:.1f} s"
+    table = titled(title, ("", "layout"), ("step, s", "MFU", "memory, GB", "days", "slower by"))
+    table.columns[1].overflow = "fold"
     best = found.best[0]
     for place, (run, whole) in enumerate(zip(found.best, wholes, strict=True), 1):
         slower = f"{100 * (run.step_seconds / best.step_seconds - 1):.1f} %" if place > 1 else ""
@@ -87,7 +86,11 @@ def _numbers(run: PlannedRun, whole: Campaign) -> Table:
         ("HFU", _percent(run.hfu), "with what is recomputed"),
         ("speed", f"{written(run.tokens_per_second)} tokens/s", ""),
         ("memory", f"{_gb(run.memory.total)} GB", f"of {_gb(run.cluster.accelerator.memory)} on the fullest GPU"),
-        ("goodput", _percent(whole.goodput), f"{whole.failures:,.0f} failures, a save every {_minutes(whole)} minutes"),
+        (
+            "goodput",
+            _percent(whole.goodput),
+            f"{whole.failures:,.0f} failures, a save every {whole.save_interval / 60:,.0f} minutes",
+        ),
         (
             "whole run",
             f"{whole.days:,.1f} days",
@@ -101,15 +104,9 @@ def _numbers(run: PlannedRun, whole: Campaign) -> Table:
     return table
 
 
-def _minutes(whole: Campaign) -> str:
-    return f"{whole.save_interval / 60:,.0f}"
-
-
 def _memory(run: PlannedRun) -> Table:
     limit = run.cluster.accelerator.memory
-    table = Table(title="memory of the fullest GPU", title_justify="left")
-    table.add_column("")
-    table.add_column("GB", justify="right")
+    table = titled("memory of the fullest GPU", [""], ["GB"])
     table.add_column(f"of {_gb(limit)} GB")
     for name, nbytes in asdict(run.memory).items():
         if nbytes:
@@ -134,9 +131,7 @@ def _verdict(run: PlannedRun, ways: list[tuple[str, PlannedRun]]) -> list:
 
 
 def _time(run: PlannedRun) -> Table:
-    table = Table(title="time of a step on the slowest rank", title_justify="left")
-    table.add_column("")
-    table.add_column("s", justify="right")
+    table = titled("time of a step on the slowest rank", [""], ["s"])
     table.add_column("share")
     for name, seconds in asdict(run.time).items():
         if seconds:
@@ -148,11 +143,7 @@ def _time(run: PlannedRun) -> Table:
 def _sent(run: PlannedRun) -> list:
     if not run.sent:
         return []
-    table = Table(title="what a rank sends in a step", title_justify="left")
-    for column in ("axis", "collective"):
-        table.add_column(column)
-    for column in ("ranks", "GB", "takes", "exposed"):
-        table.add_column(column, justify="right")
+    table = titled("what a rank sends in a step", ("axis", "collective"), ("ranks", "GB", "takes", "exposed"))
     table.add_column("over")
     for sent in run.sent:
         where = "between nodes" if sent.group.leaves_node else "inside a node"
@@ -209,9 +200,6 @@ def validation_tables(compared: list[Comparison]) -> list:
     return [*tables, errors_table(compared)]
 
 
-NAMES = {"step_seconds": "step, s", "mfu": "MFU, %", "memory_bytes": "memory, GB"}
-
-
 def _beside(figure: Figure | None) -> str:
     if figure is None:
         return ""
@@ -221,11 +209,7 @@ def _beside(figure: Figure | None) -> str:
 
 def errors_table(compared: list[Comparison]) -> Table:
     """The mean error, the mean of its size, and the worst, by family and figure."""
-    table = Table(title="errors", title_justify="left")
-    table.add_column("")
-    table.add_column("figure")
-    for column in ("runs", "mean", "mean size", "worst"):
-        table.add_column(column, justify="right")
+    table = titled("errors", ("", "figure"), ("runs", "mean", "mean size", "worst"))
     for family in FAMILIES:
         for place, (name, figures) in enumerate(figures_of(compared, family).items()):
             found = summarize(figures)
@@ -250,3 +234,49 @@ def _percent(share: float) -> str:
 
 def _gb(nbytes: float) -> str:
     return f"{nbytes / GB:,.1f}"
+
+
+def read_count(text: str, base: int = 1000) -> float:
+    """15T is 15e12; plain numbers are themselves.
+
+    Raises:
+        ValueError: for what is no number, or not above 0.
+    """
+    power = POWERS.get(text[-1:].upper(), 0)
+    value = number(text[:-1] if power else text) * base**power
+    if not (isfinite(value) and value > 0):
+        raise ValueError(f"{text} must be above 0 and finite")
+    return value
+
+
+def sequences_of(text: str, context: int) -> int:
+    """Number of sequences in a count of tokens: 16M is 16 x 2^20 where sequences divide that, as in Llama 3, else 16e6.
+
+    Raises:
+        ValueError: if no whole number of sequences has, with the nearest numbers that do.
+    """
+    for base in (1024, 1000):
+        count = read_count(text, base) / context
+        if count == round(count):
+            return round(count)
+    below = max(1, int(count))
+    raise ValueError(
+        f"--batch-tokens {text}: sequences of {context:,} tokens do not divide it: choose --batch {below} "
+        f"({below * context:,} tokens) or --batch {below + 1} ({(below + 1) * context:,})"
+    )
+
+
+def written(value: float) -> str:
+    """A number with its suffix: 16.8M."""
+    for suffix, power in (("T", 4), ("B", 3), ("M", 2), ("K", 1)):
+        if value >= 1000**power:
+            return f"{value / 1000**power:,.4g}{suffix}"
+    return f"{value:,.4g}"
+
+
+def duration(seconds: float) -> str:
+    """A duration as text, in the unit that fits."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:,.3g} {unit}" if seconds < 1000 else f"{seconds:,.0f} s"
+    return "0"

@@ -1,0 +1,196 @@
+"""Which calls NCCL carries, and the stream on which it works, beside the stream that computes.
+
+All other calls run the algorithms of this library. Which GPU each rank uses is known to all, so that all ranks of a
+group choose the same way for a call.
+
+A stream is a queue of work on the GPU. The host only puts work into it and goes on, so two queues must be told where
+one waits for the other, and events do that:
+
+    computing       ... writes x | event A |          ... computes on ... | waits for B | reads x ...
+    communicating                | waits for A | all-reduce of x | event B |
+
+That is the whole of ``async_op=True``: nothing runs in the background of the host. ``wait`` puts the wait for B into
+the queue of the stream that computes. It does not stop the host (nor does torch's ``Work.wait`` with NCCL).
+
+Memory. CuPy's pool hands a freed block out again to the stream that it was allocated on, at once, because whatever that
+stream does later comes later (``_arenas`` of cupy/cuda/memory.pyx). It knows nothing of a second stream that still
+reads the block. So a work holds its arrays until the stream that computes has been told to wait for it: a block that is
+freed after that is reused behind the wait. What is allocated while NCCL's stream is the current one goes back to that
+stream's own blocks, and needs no such care.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from minidist import backend
+from minidist.backend import xp
+from minidist.comm.algorithms import all_gather_direct
+from minidist.comm.group import ProcessGroup, check_group
+from minidist.comm.nccl.communicator import DTYPES, Communicator, drops_nan
+from minidist.comm.work import Work
+
+TEXT_BYTES = 512  # a host name has 64 bytes at most on Linux (man gethostname), an id 36 and a PCI address 13
+
+
+class Gpus:
+    """The GPUs of a run, and the stream on which NCCL works here.
+
+    The stream is one for all groups of a rank, so the operations of two communicators never run at the same time. NCCL
+    asks for that: operations of several communicators on one GPU may wait for each other in a circle, unless all ranks
+    launch them in one order ("Using multiple NCCL communicators concurrently" in its user guide).
+
+    Attributes:
+        names: name of each rank's GPU; "" where a rank has no NCCL.
+        unwaited: the works that the stream that computes has not been told to wait for, in order.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = tuple(names)
+        # CuPy computes on the null stream. The null stream and any other wait for each other, unless the other was
+        # created as non-blocking.
+        self.stream = xp.cuda.Stream(non_blocking=True)
+        self.unwaited: list[NcclWork] = []
+
+    def enqueue(self, label: str, arrays: list, body: Callable[[], None], check: Callable[[], None]) -> "NcclWork":
+        """Let NCCL work on ``arrays`` behind what is computing now.
+
+        ``body`` makes the calls of NCCL; what it computes with CuPy runs on the same stream. ``check`` raises what NCCL
+        has noticed.
+        """
+        self.stream.wait_event(_event(xp.cuda.get_current_stream()))
+        with self.stream:
+            body()
+        while self.unwaited and self.unwaited[0].is_completed():
+            del self.unwaited[0]  # nobody waits for it
+        work = NcclWork(self, label, arrays, check)
+        self.unwaited.append(work)
+        return work
+
+    def synchronize(self) -> None:
+        """Stop the host until everything is done."""
+        self.stream.synchronize()
+        self.unwaited.clear()
+
+
+class NcclWork(Work):
+    """A collective in flight on the GPU."""
+
+    def __init__(self, gpus: Gpus, label: str, arrays: list, check: Callable[[], None]) -> None:
+        self._gpus, self.label, self._arrays, self._check = gpus, label, arrays, check
+        self._done = _event(gpus.stream)
+
+    def is_completed(self) -> bool:
+        return self._done.done
+
+    def wait(self) -> bool:
+        """Let what is computed from here on find the result. The host goes on at once."""
+        self._check()
+        xp.cuda.get_current_stream().wait_event(self._done)
+        unwaited = self._gpus.unwaited
+        if self in unwaited:
+            del unwaited[: unwaited.index(self) + 1]  # the works before it are waited for with it
+        self._arrays = None
+        return True
+
+
+def _event(stream):
+    """Return an event at the present end of a stream's queue."""
+    return stream.record(xp.cuda.Event(disable_timing=True))
+
+
+def find_gpus(world: ProcessGroup) -> None:
+    """Let NCCL carry collectives on arrays of GPUs, from now on, in all groups whose ranks have a GPU each.
+
+    All ranks call it, once, after ``backend.use("cupy", ...)``. Two ranks on one GPU, which NCCL refuses, go on through
+    host memory, and so does everything where a rank has no NCCL. With NumPy it does nothing.
+
+    Raises:
+        ValueError: for a group that is not the world.
+    """
+    check_group(world, "find_gpus")
+    if world.size != world.transport.size:
+        raise ValueError(
+            f"find_gpus is about all {world.transport.size} ranks, but got a group of {world.size}: pass the world"
+        )
+    mine = backend.gpu_name()
+    if mine is None or world.size == 1:
+        return
+    texts = np.zeros((world.size, TEXT_BYTES), np.uint8)
+    texts[world.rank] = np.frombuffer(mine.encode().ljust(TEXT_BYTES), np.uint8)
+    world.run_collective("the GPUs of all ranks", 0, False, lambda inside: all_gather_direct(list(texts), inside))
+    names = [bytes(text).decode().rstrip() for text in texts]
+    if len(set(names)) == 1:
+        return  # so nobody looks for NCCL, which may not be installed
+    have = np.zeros((world.size, 1), bool)
+    have[world.rank] = backend.nccl() is not None
+    world.run_collective("which ranks have NCCL", 0, False, lambda inside: all_gather_direct(list(have), inside))
+    world.transport.gpus = Gpus([name if has else "" for name, has in zip(names, have.ravel(), strict=True)])
+
+
+def own_gpus(group: ProcessGroup) -> bool:
+    """Whether each rank of a group has a GPU that no other of them uses, and NCCL."""
+    if group.transport.gpus is None:
+        return False
+    names = {group.transport.gpus.names[rank] for rank in group.ranks}
+    return len(names) == group.size and "" not in names
+
+
+def carries(name: str, group: ProcessGroup, algorithm: str, arrays: list, op=None) -> bool:
+    """Whether NCCL carries a call: the same on all ranks, because all know all GPUs.
+
+    An algorithm that is named runs. So does one of this library for arrays in host memory, on one rank, on ranks that
+    share a GPU, and for numbers that NCCL, and what is made of it, does not combine as NumPy does. And so do calls of a
+    background thread, a program of ``ProcessGroup.start``: NCCL wants the calls on several communicators in one order
+    on all ranks, and nothing orders those of two threads.
+    """
+    return (
+        own_gpus(group)
+        and algorithm == "auto"
+        and group.size > 1
+        and threading.get_ident() == group.transport.main_thread
+        and all(isinstance(array, xp.ndarray) and not backend.on_host(array) for array in arrays)
+        and (op is None or _combines(name, arrays[0].dtype, op))
+    )
+
+
+def _combines(name: str, dtype: np.dtype, op) -> bool:
+    return dtype.name in DTYPES and (name == "all_reduce" or not drops_nan(dtype, op.ufunc))
+
+
+def communicator_of(group: ProcessGroup) -> Communicator:
+    """Return the group's communicator. All its ranks call it: the first call makes one."""
+    if group.communicator is None:
+        group.finish_background()
+        group.communicator = Communicator(group)
+    return group.communicator
+
+
+def run(
+    group: ProcessGroup,
+    description: str,
+    nbytes: int,
+    kind: tuple[str, str, int],
+    arrays: list,
+    async_op: bool,
+    body: Callable[[ProcessGroup], None],
+) -> NcclWork | None:
+    """Let NCCL carry a call: ``body(inside)`` makes it. For the others see ``ProcessGroup.run_collective``.
+
+    The host never waits for the GPU here. It waits for the other ranks at the first call of a group, and at the first
+    of each description. The trace has the time that the host takes, not the GPU's.
+    """
+    group.finish_background()
+    communicator, gpus = communicator_of(group), group.transport.gpus
+    communicator.compare(description, group)
+    works: list[NcclWork] = []
+
+    def enqueue(inside: ProcessGroup) -> None:
+        works.append(gpus.enqueue(inside.collective, arrays, lambda: body(inside), communicator.check))
+
+    group.run_collective(description, nbytes, False, enqueue, kind)
+    if async_op:
+        return works[0]
+    works[0].wait()
+    return None
