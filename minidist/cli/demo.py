@@ -14,19 +14,18 @@ from rich.text import Text
 from minidist.cli.flags import integer
 from minidist.cli.output import Output, check_outputs, terminal_console, write_outputs
 from minidist.show.demos import DEMONSTRATIONS, Demonstration
-from minidist.show.player.animation import Animation
-from minidist.show.player.scene import Scene
+from minidist.show.stage.animation import Animation
+from minidist.show.stage.story import Story
 
 DESCRIPTION = """\
-Run a mechanism on real ranks and show what happened, step by step, without and with an injected bug.
-Without a name, print the menu. In a terminal, space and the arrow keys step, p plays, s shows the next scene,
-b breaks it and fixes it, ? lists all keys, q quits. If the output is not a terminal, print the frames.
+Run a mechanism on real ranks and show what happened, on a running clock, without and with an injected bug.
+Without a name, print the menu. In a terminal, space goes on to the next beat, s shows the next scene,
+b breaks it and fixes it, q quits. If the output is not a terminal, print the beats.
 
-A picture (--png, --svg) shows all scenes; with --scene or --break every step of one scene; with --step
-that step alone, as a slide. --scene X --break is the broken run that belongs to scene X."""
+A picture (--png, --svg) shows all scenes; with --scene or --break every beat of one scene; with --step
+that beat alone, as a slide. --scene X --break is the broken run that belongs to scene X."""
 FILES = ("html", "gif", "png", "svg", "trace")
 DPI = 150
-MANY = 40  # steps: a picture of more is too large to be read
 WIDE = 118  # characters: from here on there is room for the sizes
 ABOUT = 62  # characters of what a demonstration shows: with its number and name they fill 80
 
@@ -110,32 +109,25 @@ def _check(options) -> None:
 def _show(demonstration: Demonstration, options, console: Console) -> None:
     with Console(stderr=True).status(f"{demonstration.name}: running real ranks"):
         animation = demonstration(options.ranks, options.size, options.seed)
-    scene = _scene(animation, options.scene, options.broken)
+    story = animation.find(options.scene, options.broken)
     if options.notes:
-        from minidist.show.player.speaker import notes
+        from minidist.show.stage.lecture import notes
 
         console.print(notes(animation), soft_wrap=True)
     if any(getattr(options, flag) for flag in FILES):
-        write(animation, scene, options, console)
+        write(animation, story, options, console)
     elif not options.notes:
-        _play(animation, scene, console)
+        _play(animation, story, console)
 
 
-def _play(animation: Animation, scene: Scene, console: Console) -> None:
-    from minidist.show.player import terminal  # Textual takes a while to import
+def _play(animation: Animation, story: Story, console: Console) -> None:
+    from minidist.show.stage import terminal  # Textual takes a while to import
 
     if _is_interactive(console):
-        last = terminal.play(animation, scene)
+        last = terminal.play(animation, story)
         console.print(Text(last.verdict), soft_wrap=True)
     else:
-        terminal.print_animation(animation, scene, console)
-
-
-def _scene(animation: Animation, name: str | None, broken: bool) -> Scene:
-    if name is None:
-        return animation.broken if broken else animation.scenes[0]
-    scene = animation.only(name).scenes[0]
-    return animation.broken_twin(scene) if broken else scene
+        terminal.print_animation(animation, story, console)
 
 
 def _is_interactive(console: Console) -> bool:
@@ -143,19 +135,19 @@ def _is_interactive(console: Console) -> bool:
     return console.is_terminal and not console.is_dumb_terminal and sys.stdin is not None and sys.stdin.isatty()
 
 
-def write(animation: Animation, scene: Scene, options, console: Console) -> None:
-    """Write the files that the options ask for; ``scene`` is the one that they choose."""
+def write(animation: Animation, story: Story, options, console: Console) -> None:
+    """Write the files that the options ask for; ``story`` is the one that they choose."""
     from minidist.show import perfetto
-    from minidist.show.player import gif
+    from minidist.show.stage import still
 
     outputs = [
         Output(
             "html",
             options.html,
-            lambda path: path.write_text(animation.html(scene), encoding="utf-8"),
+            lambda path: path.write_text(animation.html(story), encoding="utf-8"),
             f"page: {options.html} (open it in a browser)",
         ),
-        Output("gif", options.gif, lambda path: gif.save(animation, scene, path), f"animation: {options.gif}"),
+        Output("gif", options.gif, lambda path: still.gif(story.at_start, path), f"animation: {options.gif}"),
         Output(
             "trace",
             options.trace,
@@ -164,7 +156,7 @@ def write(animation: Animation, scene: Scene, options, console: Console) -> None
         ),
     ]
     if options.png is not None or options.svg is not None:
-        figure, what = _picture(animation, scene, options)
+        figure, what = _picture(animation, story, options)
         outputs += [
             Output("png", options.png, lambda path: figure.savefig(path, dpi=DPI), f"{what}: {options.png}"),
             Output("svg", options.svg, lambda path: figure.savefig(path), f"{what}: {options.svg}"),
@@ -172,15 +164,15 @@ def write(animation: Animation, scene: Scene, options, console: Console) -> None
     write_outputs(console, *outputs)
 
 
-def _picture(animation: Animation, scene: Scene, options) -> tuple:
-    """A matplotlib Figure, and what it is: one step, every step of one scene, or an overview of all scenes."""
+def _picture(animation: Animation, story: Story, options) -> tuple:
+    """A matplotlib Figure, and what it is: one beat, every beat of one scene, or an overview of all scenes."""
+    from minidist.show.stage import still
+
     if options.step is not None:
-        return animation.slide(scene, options.step), "slide"
+        return still.slide(story.at_start, options.step), "slide"
     if options.scene is None and not options.broken:
         return animation.figure(), "picture"
-    steps = len(scene.frames)
-    many = "; --step N makes a slide of one" if steps > MANY else ""
-    return animation.contact_sheet(scene), f"picture of {steps} steps{many}"
+    return still.sheet([story.at_start]), f"picture of {len(story.at_start.beats)} beats"
 
 
 def menu(width: int, height: int) -> Text:

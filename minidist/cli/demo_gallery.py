@@ -13,8 +13,8 @@ from minidist.files import replacing
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.gallery import files, key_pictures
 from minidist.show.gallery.chapters import Picture
-from minidist.show.player.animation import Animation
-from minidist.show.player.speaker import notes
+from minidist.show.stage.animation import Animation
+from minidist.show.stage.lecture import notes
 
 
 def show_all(options, console: Console) -> int:

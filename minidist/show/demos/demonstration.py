@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from minidist.show.player.animation import Animation
+from minidist.show.stage.animation import Animation
 
 
 @dataclass(frozen=True)

@@ -18,15 +18,15 @@ from minidist.show.explorer.packing import packed_column
 from minidist.show.explorer.presets import PRESETS
 from minidist.show.explorer.table import AXES, COUNTED, DIGITS, GIGA, MEMORY, TIME, TOKENS, Table, table_of
 from minidist.show.explorer.zoom import NODES_IN_RACK, PODS, RACKS_IN_POD, levels_of
+from minidist.show.notebook import png
 from minidist.show.palette import AXES as AXIS_COLOURS
 from minidist.show.palette import MEANINGS
-from minidist.show.player.page import in_notebook, packed
+from minidist.show.stage.page import in_notebook, packed
 
 WEB = Path(__file__).parent / "web"
 SCRIPTS = ("lookup", "words", "controls", "bars", "links", "places", "zoom", "explorer")  # in this order, one script
 GPUS = ("h100", "h200", "a100")  # with nodes of eight, whose parts hardware.toml knows down to the tensor core
 TITLE = "What would training cost?"
-LINES = 24  # of the player's lines, for the height in a notebook: as high as that allows
 COLOURS = {  # parts of memory and of time -> their meaning in the palette
     "memory": {
         "parameters": "parameters", "gradients": "gradients", "optimizer": "optimizer state",
@@ -75,7 +75,7 @@ class Explorer:
         from minidist.show.explorer.still import draw
 
         picture = draw(self.gpu, tuple(self.tables), COLOURS["memory"])
-        return in_notebook(self.html(), TITLE, picture, LINES)
+        return in_notebook(self.html(), TITLE, png(picture, 56), "height:620px")
 
     def as_dict(self) -> dict:
         """What the page holds."""

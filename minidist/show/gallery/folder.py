@@ -7,9 +7,9 @@ from pathlib import Path
 from string import Template
 
 from minidist.show.demos import DEMONSTRATIONS
-from minidist.show.gallery.cards import Card, small_picture
+from minidist.show.gallery.cards import Card
 from minidist.show.gallery.chapters import Picture
-from minidist.show.player.animation import Animation
+from minidist.show.stage.animation import Animation
 
 INDEX = "index.html"
 TEMPLATE = Path(__file__).parent / INDEX
@@ -27,7 +27,7 @@ def files(made: Mapping[str, Animation | str], pictures: Sequence[Picture]) -> I
         around = {"previous": shown[number - 1] if number else "", "next": "".join(shown[number + 1 : number + 2])}
         links = {where: f"{other}.html" for where, other in around.items() if other} | {"gallery": INDEX}
         yield f"{name}.html", made[name].html(links=links).encode()
-        yield f"{name}.png", small_picture(made[name])
+        yield f"{name}.png", made[name].small_picture()
     for picture in pictures:
         yield picture.file, picture.content
     yield INDEX, _index([_card(name, animation) for name, animation in made.items()], pictures).encode()

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from minidist.show.notebook import png
 from minidist.show.stage import page, still
+from minidist.show.stage.marks import HEIGHT, WIDTH
 from minidist.show.stage.story import Story
 
 
@@ -56,11 +58,26 @@ class Animation:
         """A page that needs no network and begins with a story; arguments as in ``page.whole``."""
         return page.whole(self.title, self.scenes, self.scenes.index(first) if first else 0, links)
 
+    @property
+    def bug(self) -> str:
+        """The first injected bug."""
+        return next(story.broken for story in self.scenes if story.broken)
+
     def figure(self):
-        """A matplotlib Figure of the first and the last beat of every scene."""
-        return still.sheet(self.scenes, [0, 1, -1])
+        """A matplotlib Figure of some beats of every scene."""
+        return still.sheet([story.at_start for story in self.scenes], 3)
+
+    def small_picture(self) -> bytes:
+        """A beat in the middle of the first scene, as a PNG file without words around it."""
+        from matplotlib.figure import Figure
+
+        story = self.right[0].at_start
+        figure = Figure(figsize=(4.2, 4.2 * HEIGHT / WIDTH))
+        moments = [(one.at + other.at) / 2 for one, other in pairwise(story.beats)] or [0.0]
+        still.draw(figure.add_axes((0, 0, 1, 1)), story, moments[len(moments) // 2], 72 * 4.2 / WIDTH)
+        return png(figure, 160)
 
     def _repr_html_(self) -> str:
         first = self.scenes[0]
-        stills = [story for story in (first, self.twin(first)) if story]
-        return page.in_notebook(self.html(), self.title, png(still.sheet(stills, [0, 1, -1]), 56))
+        stills = [story.at_start for story in (first, self.twin(first)) if story]
+        return page.in_notebook(self.html(), self.title, png(still.sheet(stills, 3), 56))

@@ -41,13 +41,19 @@ def whole(title: str, stories: Sequence[Story], first: int = 0, links: Mapping[s
     )
 
 
-def in_notebook(page: str, title: str, picture: bytes) -> str:
-    """What a notebook shows: the page in a frame of its own; without scripts, as on GitHub, a picture (a PNG file)."""
+def in_notebook(page: str, title: str, picture: bytes, size: str = "aspect-ratio:16/9;min-height:420px") -> str:
+    """What a notebook shows: the page in a frame of its own; without scripts, as on GitHub, a picture.
+
+    Args:
+        picture: a PNG file.
+        size: of the frame, in CSS.
+    """
     return Template(_file("notebook.html")).substitute(
         NAME=hashlib.sha256(page.encode()).hexdigest()[:12],
         TITLE=html.escape(title, quote=True),
         PICTURE=base64.b64encode(picture).decode(),
         PAGE=packed(page),
+        SIZE=size,
     )
 
 

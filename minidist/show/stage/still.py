@@ -54,7 +54,13 @@ def draw(axes, story: Story, moment: float, points: float = POINTS) -> None:
 
 
 def slide(story: Story, beat: int):
-    """A matplotlib Figure of 16:9 with the question above and the sentence of the beat below."""
+    """A matplotlib Figure of 16:9 with the question above and the sentence of the beat below.
+
+    Raises:
+        ValueError: if the story has no such beat.
+    """
+    if not 0 <= beat < len(story.beats):
+        raise ValueError(f"scene {story.name!r} has the beats 0 to {len(story.beats) - 1}, and no beat {beat}")
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(INCHES, 7.5))
@@ -64,11 +70,14 @@ def slide(story: Story, beat: int):
     return figure
 
 
-def sheet(stories: Sequence[Story], beats: Sequence[int] | None = None):
-    """A matplotlib Figure of the beats of stories, each story under its question; all beats, or those of the numbers."""
+def sheet(stories: Sequence[Story], most: int | None = None):
+    """A matplotlib Figure of the beats of stories, each under its question: all of them, or ``most``, evenly chosen."""
     from matplotlib.figure import Figure
 
-    chosen = [[i for i in beats or range(len(story.beats)) if i < len(story.beats)] for story in stories]
+    chosen = []
+    for story in stories:
+        last, count = len(story.beats) - 1, min(most or len(story.beats), len(story.beats))
+        chosen.append(sorted({round(last * i / max(1, count - 1)) for i in range(count)}))
     rows = [-(-len(numbers) // PER_ROW) for numbers in chosen]
     width = INCHES / PER_ROW
     figure = Figure(

@@ -107,6 +107,11 @@ class Story:
         return self.variants[sum(at * prod(sizes[i + 1 :]) for i, at in enumerate(positions))] if sizes else self
 
     @property
+    def at_start(self) -> "Story":
+        """The variant with the dials where they begin."""
+        return self.turned([dial.start for dial in self.dials])
+
+    @property
     def ends(self) -> float:
         """The moment of the last beat."""
         return self.beats[-1].at
