@@ -14,7 +14,8 @@ from minidist.show.stage.marks import box, line, text
 from minidist.show.stage.network import Network
 from minidist.show.stage.story import Beat, Dial, Question, Story
 
-TOLD = ("broadcast", "ring", "reduce-scatter", "all-gather", "all-to-all")
+TOLD = ("broadcast", "ring", "reduce-scatter", "all-gather", "all-to-all", "zero", "recompute", "bf16")
+OF_A_FORMULA = {"16 bytes"}  # no run, which a bug could break
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +90,12 @@ def test_a_terminal_shows_boxes_words_and_lines():
 @pytest.mark.parametrize("name", TOLD)
 def test_every_story_can_be_read_and_its_bug_is_seen(animations, name):
     for story in animations[name].scenes:
-        check(story)
+        for one in story.variants or [story]:
+            check(one)
         twin = animations[name].twin(story)
-        assert twin and [beat.at for beat in twin.beats][:2] == [beat.at for beat in story.beats][:2]
+        assert story.name in OF_A_FORMULA or (
+            twin and [beat.at for beat in twin.beats][:2] == [beat.at for beat in story.beats][:2]
+        )
     assert "<- the answer" in notes(animations[name])
 
 

@@ -10,7 +10,7 @@ GROUPS = {  # group -> demonstration -> its scenes, as it makes them by default
     },
     "parallelism": {
         "dp": ("overlapped", "bucketed", "naive", "measured", "weights"),
-        "zero": ("16 bytes", "replicated", "stage 1", "stage 2", "stage 3"),
+        "zero": ("16 bytes", "two steps"),
         "tp": ("matrices", "heads", "as measured here", "as GPUs would"),
         "sp": ("tp + sp", "tp", "as measured here", "tp here", "as GPUs would"),
         "cp": ("ring", "zigzag", "backward", "Ulysses", "as GPUs would"),
@@ -18,7 +18,7 @@ GROUPS = {  # group -> demonstration -> its scenes, as it makes them by default
         "pp": ("naive", "GPipe", "1F1B", "interleaved", "ZB-H1", "all", "GPUs", "measured"),
     },
     "memory and precision": {
-        "recompute": ("none", "selective", "full"),
+        "recompute": ("step",),
         "bf16": ("bf16", "fp16"),
         "flash": ("causal", "no mask", "standard"),
     },

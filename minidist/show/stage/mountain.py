@@ -1,4 +1,4 @@
-"""What is held over time, by kind, as a mountain that grows to the right while the clock runs, below one limit."""
+"""What is held over time, by kind, as a mountain that grows to the right while the clock runs, and its outline."""
 
 from collections.abc import Callable, Mapping
 
@@ -26,6 +26,16 @@ def mountain(
             high = height * amounts.get(kind, 0) / most
             if high >= 0.5:
                 foot -= high
-                bar = box(x + number * wide, foot, wide + 0.5, high, colour, kind)
+                bar = box(
+                    x + number * wide, foot, wide + 0.5, high, colour, kind, sign="!" if kind == "wrong" else kind[0]
+                )
                 marks.append(bar.enter(clock[0] + clock[1] * (number + 0.5) / columns, 0.05))
     return marks
+
+
+def outline(held: Callable[[float, float], float], place, most: float, columns: int = 60) -> Mark:
+    """A faint line along the top of a mountain, there from the beginning: what others are compared with."""
+    x, y, width, height = place
+    levels = [y + height - height * held(number / columns, (number + 1) / columns) / most for number in range(columns)]
+    edges = [(x + width * (number + side) / columns, level) for number, level in enumerate(levels) for side in (0, 1)]
+    return line([(x, y + height), *edges, (x + width, y + height)], "faint", 4)

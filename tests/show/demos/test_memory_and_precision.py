@@ -1,101 +1,25 @@
-"""The demonstrations of memory and precision: bytes, FLOPs and bits of real runs, and bugs that do harm."""
-
-import re
+"""The demonstration of attention tile by tile: what is read and written, and a bug that does harm."""
 
 import numpy as np
 import pytest
 from every_scene import EveryScene
-from frames import boxes, last, numbers, told
+from frames import numbers, told
+from minidist.show.demos.flash.scene import steps_of
 from recorded import recorded
 
 from minidist.nn.attention import slow_memory
 from minidist.nn.attention.tiled import tiles
-from minidist.nn.gpt import GPT
-from minidist.nn.precision.formats import BFLOAT16, FLOAT16
-from minidist.nn.recompute import MODES
-from minidist.show.demos.bf16.run import Synced
 from minidist.show.demos.flash.bug import merge_without_rescaling
 from minidist.show.demos.flash.run import KINDS, WIDTH, run_of
-from minidist.show.demos.flash.scene import steps_of
-from minidist.show.demos.recompute.run import bytes_of_block
-from minidist.train.config import TrainConfig
-from minidist.train.layout import Layout
-from minidist.train.trainer import run
 
 
-@pytest.fixture(params=[pytest.param(name, marks=pytest.mark.long) for name in ("recompute", "bf16")] + ["flash"])
+@pytest.fixture(params=["flash"])
 def shown(request):
     return recorded(request.param)
 
 
 class TestScenes(EveryScene):
     pass
-
-
-# ── recomputation ────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.long
-def test_recomputation_holds_and_adds_what_the_formulas_say():
-    """By hand, per token: a product counts 2 FLOPs for each weight, and backward is two forwards."""
-    found = recorded("recompute")
-    right = found.trained("train_logging_memory")
-    width, context = right[0].config.width, right[0].config.context
-    core = 2 * (2 * context * width)  # queries with keys, and attention weights with values
-    block = 2 * (12 * width**2) + core
-    step = 3 * (4 * block + 2 * width * 256)
-    most = []
-    for mode, one, again in zip(MODES, right, (0, core, block), strict=True):
-        scene = found.scene(mode)
-        share = round(100 * 4 * again / step, 1)
-        assert last(scene, "recomputed share") == last(scene, "by formula") == [share]
-        assert last(scene, "recomputed so far") == ([4, 4] if again else [])
-        most.append(one.ranks[0].memory["activations"])
-        assert last(scene, "most so far")[0] == pytest.approx(most[-1] / (1e6 if most[-1] > 1e6 else 1e3), abs=0.05)
-        kept = 4 * bytes_of_block(one.config, mode)
-        assert last(scene, "4 blocks")[0] == pytest.approx(kept / (1e6 if kept > 1e6 else 1e3), abs=0.05)
-    assert most == sorted(most, reverse=True)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("mode", MODES)
-def test_a_model_with_one_more_block_holds_as_much_more_as_the_formula_says(ranks, mode):
-    def config(layers: int) -> TrainConfig:
-        return TrainConfig(layers=layers, heads=4, width=16, context=16, global_batch=4, micro_batch=2, steps=1,
-                           dropout=0.1, precision="bf16")  # fmt: skip
-
-    held = [run(ranks(2), config(layers), Layout(dp=2, recompute=mode)).ranks[0].memory for layers in (2, 3)]
-    assert held[1]["activations"] - held[0]["activations"] == bytes_of_block(config(2), mode)
-
-
-# ── a weight's bits ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("place", range(4), ids=["bf16", "fp16", "broken bf16", "broken fp16"])
-def test_the_bits_and_numbers_are_those_of_the_run(place):
-    found = recorded("bf16")
-    one, format = found.trained("train_recording")[place], (BFLOAT16, FLOAT16)[place % 2]
-    scene = found.scene(("bf16", "fp16", "broken bf16", "broken fp16")[place])
-    index = int(re.search(r"gain (\d+)", scene.title)[1])
-    synced = [entry for entry in one.ranks[0].log if isinstance(entry, Synced)]
-    first = GPT(one.config.model, seed=one.config.seed).blocks[0].norm1.gain.data[index]
-    masters = np.array([first, *(entry.masters[index] for entry in synced)], np.float32)
-    codes = np.array([format.encode(masters[:1])[0], *(entry.stored[index] for entry in synced)], format.dtype)
-    stored = format.decode(codes).astype(float)
-    assert (format.encode(masters) == codes).all()  # the nearest number of 16 bits, and no other
-    before = (stored if scene.twin else masters.astype(float))[:-1]  # without a master, it is the 16-bit number
-    updates = [0.0, *(masters[1:].astype(float) - before)]
-    moved = [0, *np.cumsum(codes[1:] != codes[:-1])]
-    for step, frame in enumerate(scene.frames):
-        bits = [box for box in boxes(frame) if box.text in ("0", "1")]
-        text = "".join(box.text for box in sorted(bits, key=lambda box: (box.y, box.x)))
-        assert text == f"{masters.view(np.uint32)[step]:032b}{int(codes[step]):016b}"
-        assert numbers(frame.facts["update"])[0] == pytest.approx(updates[step], abs=1e-6)  # six decimals
-        assert numbers(frame.facts["changes of the stored number"]) == [moved[step]]
-    if scene.twin:
-        assert scene.verdict.startswith(f"This weight ends at {stored[-1]:g} instead of ")
-        assert moved[-1] <= last(found.scene(scene.twin), "changes")[0]
 
 
 # ── attention tile by tile ───────────────────────────────────────────────────────────────────────────────────────────

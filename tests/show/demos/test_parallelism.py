@@ -6,7 +6,9 @@ from unittest import mock
 import numpy as np
 import pytest
 from every_scene import EveryScene
-from frames import last, numbers
+from frames import last
+from minidist.show.demos.shared.gpus import DIALS, last_step_of, on_gpus
+from minidist.show.demos.tensor_parallel.attention.run import HEAD, TOKENS, WIDTH, numbers_of, weights_of
 from recorded import recorded
 
 from minidist.analysis.steps import hidden_share, kind_of, slots_of, step_length, traced_step
@@ -21,8 +23,6 @@ from minidist.show.demos.expert_parallel import balance
 from minidist.show.demos.expert_parallel.run import step_of
 from minidist.show.demos.pipeline.bug import activations_swapped, corrupted_by
 from minidist.show.demos.pipeline.kinds import KINDS
-from minidist.show.demos.shared.gpus import DIALS, last_step_of, on_gpus
-from minidist.show.demos.tensor_parallel.attention.run import HEAD, TOKENS, WIDTH, numbers_of, weights_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
@@ -32,7 +32,7 @@ from minidist.verify.comparison import ONE_PROCESS
 pytestmark = pytest.mark.long  # they record many training runs
 
 
-@pytest.fixture(params=["dp", "zero", "tp", "sp", "cp", "ep", "pp"])
+@pytest.fixture(params=["dp", "tp", "sp", "cp", "ep", "pp"])
 def shown(request):
     return recorded(request.param)
 
@@ -45,7 +45,7 @@ def elements_of(config: TrainConfig) -> int:
     return sum(one.size for one in GPT(config.model).parameters())
 
 
-# ── data parallelism and ZeRO ────────────────────────────────────────────────────────────────────────────────────────
+# ── data parallelism ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_dp_sends_the_bytes_of_the_formula_and_hides_what_the_replay_hides():
@@ -74,23 +74,6 @@ def test_dp_without_a_bucket_drifts_apart_as_far_as_shown():
         assert (far == 0).all() if run is right else (np.diff(far) > 0).all()
         assert last(found.scene(name), "farthest rank")[0] == pytest.approx(100 * far[-1] / size, rel=0.02, abs=0.005)
         assert last(found.scene(name), "loss")[0] == round(run.losses[-1], 3)
-
-
-def test_zero_shows_the_bytes_of_the_paper_and_of_the_ledger():
-    """Rajbhandari et al., 2020, figure 1: with K = 12. 4 ranks hold shards of 4, 8 and 4 bytes."""
-    found = recorded("zero")
-    scene = found.scene("16 bytes")
-    for one, n in zip(scene.variants, map(int, scene.dials[0].values), strict=True):
-        kept = [16, 4 + 12 / n, 2 + 14 / n, 16 / n]
-        assert [numbers(frame.facts["a rank keeps"])[0] for frame in one.frames[:4]] == pytest.approx(kept, rel=5e-3)
-    kept = [(4, 8, 12), (4, 2, 3), (4, 2, 3), (1, 2, 3)]
-    for stage, (run, sizes) in enumerate(zip(found.trained("train_logging_memory"), kept, strict=True)):
-        scene, memory = found.scene(f"stage {stage}" if stage else "replicated"), run.ranks[0].memory
-        for kind, size in zip(("parameters", "optimizer", "gradients"), sizes, strict=True):
-            now, peak, *_, formula = last(scene, kind)
-            assert formula == size and now == pytest.approx(size, abs=0.02)  # shards are padded
-            assert peak == round(memory[kind] / elements_of(run.config), 2)
-        assert last(scene, "total")[1] == round(memory["peak"] / elements_of(run.config), 2)
 
 
 # ── tensor and sequence parallelism ──────────────────────────────────────────────────────────────────────────────────

@@ -25,7 +25,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
             index = most_changed(run) if index is None else index
             right, lost = weight_of(run, index), weight_of(bad, index)
             harm = diverges(warm.first_difference(one, bad, train_without_masters))
-            stories += [ladder(name, right, right, "", warm.prove(one, run)), ladder(name, lost, right, BUG, harm)]
+            stories += [ladder(name, right, lost, "", warm.prove(one, run)), ladder(name, right, lost, BUG, harm)]
             logs = logs or [rank.log for rank in run.ranks]
     title = "Mixed precision: a master weight, and the 16 bits that are stored and sent"
     return Animation("bf16", title, tuple(stories), logs)

@@ -11,13 +11,14 @@ from minidist.show.stage.story import Beat, Question, Story
 PACE = 0.4  # seconds of a training step
 LEFT, RIGHT, TOP, FOOT = 190, 980, 30, 560
 MASTER, STORED = MEANINGS["master weights"], MEANINGS["parameters"]
-MOST_RUNGS = 24
+MOST_RUNGS = 48
 
 
-def ladder(name: str, weight: Weight, right: Weight, bug: str = "", details: str = "") -> Story:
-    """One weight over a run; ``right`` is the one with a master, which may be ``weight``."""
+def ladder(name: str, right: Weight, lost: Weight, bug: str = "", details: str = "") -> Story:
+    """One weight over a run, ``right`` with a master; with the bug it is ``lost``. Both have the same ladder."""
+    weight = lost if bug else right
     numbers = [weight.number(step) for step in range(STEPS + 1)]
-    seen = [*map(float, weight.masters), *map(float, right.masters), *numbers, *(right.number(step) for step in range(STEPS + 1))]  # fmt: skip
+    seen = [*map(float, right.masters), *(one.number(step) for one in (right, lost) for step in range(STEPS + 1))]
     low, high = min(seen), max(seen)
     low, high = low - 0.15 * (high - low), high + 0.15 * (high - low)
 
@@ -28,7 +29,7 @@ def ladder(name: str, weight: Weight, right: Weight, bug: str = "", details: str
     marks: list[Mark] = []
     for place, value in enumerate(rungs):
         _, y = at(0, value)
-        marks.append(line([(LEFT - 20, y), (RIGHT + 20, y)], "faint", 4))
+        marks.append(line([(LEFT - 20, y), (RIGHT + 20, y)], "faint", 4 if len(rungs) < 20 else 2))
         if place % max(1, len(rungs) // 6) == 0:
             marks.append(text(LEFT - 30, y, f"{value:.4f}", 28, anchor="end"))
     if bug:
@@ -41,13 +42,25 @@ def ladder(name: str, weight: Weight, right: Weight, bug: str = "", details: str
             x, y = at(step, float(weight.masters[step]))
             dot.to(0.2 + (step - 1) * PACE, PACE, x=x - 9, y=y - 9)
         marks.append(dot)
-    ball = box(*(place - 22 for place in at(0, numbers[0])), 44, 44, "wrong" if bug else STORED, f"the weight in {name}", round=22, stroke="ink")  # fmt: skip
+    ball = box(
+        *(place - 22 for place in at(0, numbers[0])),
+        44,
+        44,
+        "wrong" if bug else STORED,
+        f"the weight in {name}",
+        round=22,
+        stroke="ink",
+    )
     for step in range(1, STEPS + 1):
         x, y = at(step, numbers[step])
         start = 0.2 + (step - 1) * PACE
         ball.to(start, PACE * 0.7, x=x - 22).to(start + PACE * 0.7, PACE * 0.3, y=y - 22)
     marks.append(ball)
-    jumps = [(0.0, "0")] + [(0.2 + step * PACE, str(weight.moves(step))) for step in range(1, STEPS + 1) if weight.moves(step) > weight.moves(step - 1)]  # fmt: skip
+    jumps = [(0.0, "0")] + [
+        (0.2 + step * PACE, str(weight.moves(step)))
+        for step in range(1, STEPS + 1)
+        if weight.moves(step) > weight.moves(step - 1)
+    ]
     marks += counter(1140, 230, f"jumps in\n{STEPS} updates", jumps)
     first = next((step for step in range(1, STEPS + 1) if weight.moves(step)), None)
     answers = {1: "in the first step", None: "in none of them"}
@@ -70,16 +83,28 @@ def ladder(name: str, weight: Weight, right: Weight, bug: str = "", details: str
         "to the next rung": f"{far:.6f}",
         "bytes in a message": f"{weight.format.bits // 8}, in float32 4",
     }
-    end = (
-        f"It ends at {numbers[-1]:g}; with a master it would be {right.number(STEPS):g}."
-        if bug
-        else f"The master went all the way, and the ball with it: {numbers[-1]:g}."
-    )
+    off = sum(weight.number(step) != right.number(step) for step in range(STEPS + 1))
+    end = f"The ball is on the rung nearest to the master: {numbers[-1]:g}."
+    if bug:
+        end = (
+            f"In {off} of {STEPS} steps it is not where it would be with a master."
+            if off
+            else "This weight ends where it should, and others do not."
+        )
+    gap = "smaller" if step < far else "larger"
     beats = [
-        Beat(0, f"In {name} there are only these rungs. An update is smaller than the gap between two.", facts, asks=asked),
-        Beat(0.2 + PACE * STEPS / 2, "Every update is added to the ball itself, and rounded." if bug else "A float32 master glides; the ball stands on the nearest rung.", facts),
+        Beat(
+            0, f"In {name} there are only these rungs. An update is {gap} than the gap between two.", facts, asks=asked
+        ),
+        Beat(
+            0.2 + PACE * STEPS / 2,
+            "Every update is added to the ball itself, and rounded."
+            if bug
+            else "A float32 master glides; the ball stands on the nearest rung.",
+            facts,
+        ),
         Beat(0.4 + PACE * STEPS, end, facts, answers=asked),
-    ]  # fmt: skip
+    ]
     key = {"float32 master": MASTER, f"{name}, stored and sent": STORED}
     verdict = "What was rounded away never comes back." if bug else "Every bit is that of one process."
     return Story(name, "How does a small update survive 16 bits?", marks, beats, verdict, bug, details, key=key)

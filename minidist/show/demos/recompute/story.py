@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from minidist.show.demos.recompute.run import recomputed_share
 from minidist.show.demos.shared.memory_log import last_steps
 from minidist.show.figures.memory import COLOURS
-from minidist.show.stage.marks import Mark, box, line, text
-from minidist.show.stage.mountain import mountain
+from minidist.show.stage.marks import Mark, box, text
+from minidist.show.stage.mountain import mountain, outline
 from minidist.show.stage.story import Beat, Question, Story
 from minidist.train.result import Run
 
@@ -29,8 +29,10 @@ def mountains(runs: Mapping[str, Run], details: str, bug: str = "") -> Story:
             amount = log.between(since, until)["activations"]
             return {"wrong" if wrong and start <= since < end else "activations": amount}
 
+        place = (170, y, 800, HIGH)
+        marks.append(outline(lambda *part: logs["none"].between(*part)["activations"], place, most))
         colours = {"activations": COLOURS["activations"], "wrong": "wrong"}
-        marks += mountain(held, colours, (170, y, 800, HIGH), most, (0.2, RUNS))
+        marks += mountain(held, colours, place, most, (0.2, RUNS))
         marks.append(text(158, y + HIGH - 24, mode, 30, anchor="end", weight=700))
         peak, extra = log.highest("activations"), recomputed_share(runs[mode].config, mode)
         marks.append(text(990, y + 50, f"{peak / 1e3:,.0f} kB", 34, anchor="start").enter(RUNS + 0.2, 0.1))
@@ -38,7 +40,6 @@ def mountains(runs: Mapping[str, Run], details: str, bug: str = "") -> Story:
         marks.append(
             box(990, y + 124, max(2.0, 280 * extra), 18, "#E69F00", f"{extra:.1%} more FLOPs").enter(RUNS + 0.4, 0.1)
         )
-    marks.append(line([(170, 26), (970, 26)], "faint", 3))
     shares = {mode: recomputed_share(run.config, mode) for mode, run in runs.items()}
     full = shares["full"]
     choices = tuple(f"{share:.0%}" for share in sorted({full / 3, full, min(1.0, 3 * full)}))
@@ -51,9 +52,20 @@ def mountains(runs: Mapping[str, Run], details: str, bug: str = "") -> Story:
     peaks = {mode: log.highest("activations") for mode, log in logs.items()}
     facts = {mode: f"{peak:,} bytes, {shares[mode]:.1%} more" for mode, peak in peaks.items()}
     beats = [
-        Beat(0, "Forward keeps its activations until backward has used them.", facts, asks=None if bug else asked),
-        Beat(0.2 + RUNS / 2, "The mountain is high where forward ends.", facts),
-        Beat(RUNS + 0.7, "Red: computed again with other dropout. No error, wrong gradients." if bug else f"{peaks['none'] / peaks['full']:.1f} times less memory, for {full:.0%} more compute.", facts, answers=None if bug else asked),
-    ]  # fmt: skip
+        Beat(
+            0,
+            "The grey line: forward keeps all its activations until backward has used them.",
+            asks=None if bug else asked,
+        ),
+        Beat(0.2 + RUNS / 2, "It is highest where forward ends; what is dropped there is computed again."),
+        Beat(
+            RUNS + 0.7,
+            "Red: computed again, with other dropout. Nothing complains."
+            if bug
+            else f"{peaks['none'] / peaks['full']:.1f} times less memory, for {full:.0%} more compute.",
+            facts,
+            answers=None if bug else asked,
+        ),
+    ]
     verdict = "Wrong gradients." if bug else "Every bit is that of one process."
     return Story("step", "Is it cheaper to remember or to compute again?", marks, beats, verdict, bug, details)

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from minidist.show.demos.shared.memory_log import MemoryLog
 from minidist.show.demos.zero.bug import STALE
 from minidist.show.figures.memory import COLOURS
+from minidist.show.palette import ink_on
 from minidist.show.stage.marks import Mark, box, line, text
-from minidist.show.stage.mountain import mountain
+from minidist.show.stage.mountain import mountain, outline
 from minidist.show.stage.piles import Pile
 from minidist.show.stage.story import Beat, Dial, Question, Story
 
@@ -18,6 +19,7 @@ BILLIONS, ROOM = 7, 80  # parameters of a model, and GB of an H100
 KINDS = ("parameters", "optimizer", "gradients", "activations", "temporary")
 RUNS = 8.0  # seconds, of the recorded steps
 KEY = {"weights": COLOURS["parameters"], "gradients": COLOURS["gradients"], "optimizer state": COLOURS["optimizer"]}
+KEPT = KEY | {"activations": COLOURS["activations"]}
 
 
 def kept(kind: str, stage: int, ranks: int) -> float:
@@ -56,7 +58,13 @@ def _tanks(ranks: int) -> Story:
         totals.append(total)
         value = text(x + 100, 26, f"{total:.3g} GB", 40, "right" if total <= ROOM else "wrong", weight=700)
         marks += [*pile.marks(), value.enter(2.0 + 2.0 * stage, 0.1) if stage else value]
-    marks += [line([(40, level), (1260, level)], "wrong", 5), text(36, level - 20, f"{ROOM} GB", 28, "wrong", "start")]
+    below = 0.0
+    for kind, words in zip(colours, ("optimizer", "gradients", "weights"), strict=True):  # in the tank that stays full
+        amount = BILLIONS * kept(kind, 0, ranks)
+        ink = "#000000" if ink_on(colours[kind]) == "black" else "#FFFFFF"
+        marks.append(text(220, foot - high * (below + amount / 2) / most, words, 28, ink))
+        below += amount
+    marks += [line([(20, level), (1260, level)], "wrong", 5), text(20, level - 22, f"{ROOM} GB", 28, "wrong", "start")]
     choices = sorted({f"{total:.3g} GB" for total in totals[1:]}, key=lambda words: float(words.split()[0]))
     asked = Question(
         f"How much is left on each of {ranks} GPUs if all of it is sharded?",
@@ -71,10 +79,15 @@ def _tanks(ranks: int) -> Story:
         "Stage 3: and the weights; a block's are gathered to compute, and freed.",
     )
     beats = [
-        Beat(2.2 * (stage > 0) + 2.0 * stage, words, {"each GPU keeps": f"{totals[stage]:.3g} GB"},
-             asks=asked if not stage else None, answers=asked if stage == 3 else None)
+        Beat(
+            2.2 * (stage > 0) + 2.0 * stage,
+            words,
+            {"each GPU keeps": f"{totals[stage]:.3g} GB"},
+            asks=asked if not stage else None,
+            answers=asked if stage == 3 else None,
+        )
         for stage, words in enumerate(says)
-    ]  # fmt: skip
+    ]
     return Story("16 bytes", "Why keep on every GPU what all have?", marks, beats, key=KEY)
 
 
@@ -84,15 +97,22 @@ def steps(held: Sequence[MemoryLog], most: int, details: str, stale: Sequence[in
     colours = {kind: COLOURS[kind] for kind in KINDS if kind in COLOURS}
     for stage, log in enumerate(held):
         x, y = 30 + 640 * (stage % 2), 40 + 290 * (stage // 2)
-        hill = mountain(log.between, colours, (x, y, 580, 230), most, (0.2, RUNS))
+        place = (x, y, 580, 230)
+        hill = [outline(lambda *part: sum(held[0].between(*part)[kind] for kind in colours), place, most)]
+        hill += mountain(log.between, colours, place, most, (0.2, RUNS))
         if stage in stale:
             for start, end in [*log.places(STALE), *_ungathered(log, stage)]:
-                band = box(x + 580 * start, y, 580 * (end - start), 230, "wrong", "stale parameters")
+                band = box(x + 580 * start, y, 580 * (end - start), 230, "wrong", "stale parameters", sign="!")
                 band.keys[0][1]["opacity"] = 0.0
-                hill.append(band.to(0.2 + RUNS * start, 0.2, opacity=0.45))
+                hill.append(band.to(0.2 + RUNS * start, 0.2, opacity=0.5))
         marks += [*hill, text(x, y - 16, STAGES[stage], 30, anchor="start", weight=700)]
         peak = f"peak {log.highest() / 1e3:,.0f} kB"
         marks.append(text(x + 580, y - 16, peak, 30, anchor="end").enter(RUNS + 0.2, 0.1))
+    for x, (words, colour) in zip((60, 300, 560, 890), KEPT.items(), strict=True):
+        marks += [
+            box(x, 574, 22, 22, colour, sign="p" if words == "weights" else words[0]),
+            text(x + 34, 584, words, 28, anchor="start"),
+        ]
     least = min(range(len(held)), key=lambda stage: held[stage].highest())
     asked = Question(
         "Two real steps of rank 0. In which stage is the highest point lowest?",
@@ -101,13 +121,22 @@ def steps(held: Sequence[MemoryLog], most: int, details: str, stale: Sequence[in
         "What is sharded is not held between steps; what is gathered is freed at once.",
     )
     beats = [
-        Beat(0, "Real steps: what rank 0 holds, change by change.", asks=None if bug else asked),
+        Beat(
+            0,
+            "The grey line: rank 0 in plain data parallelism, in two real steps. What do stages save?",
+            asks=None if bug else asked,
+        ),
         Beat(0.2 + RUNS / 2, "One step is over: activations are gone, what is kept stays."),
-        Beat(RUNS + 0.5, "Red: it computes with weights of the step before." if bug else "The same bits in all four, at other heights.", answers=None if bug else asked),
-    ]  # fmt: skip
+        Beat(
+            RUNS + 0.5,
+            "Red: it computes with weights of the step before."
+            if bug
+            else "The same bits in all four, at other heights.",
+            answers=None if bug else asked,
+        ),
+    ]
     verdict = "Training goes on, and is wrong." if bug else "Every bit is that of one process."
-    key = KEY | {"activations": COLOURS["activations"]}
-    return Story("two steps", "What does a GPU hold during a step?", marks, beats, verdict, bug, details, key=key)
+    return Story("two steps", "What does a GPU hold during a step?", marks, beats, verdict, bug, details, key=KEPT)
 
 
 def _ungathered(log: MemoryLog, stage: int) -> list[tuple[float, float]]:

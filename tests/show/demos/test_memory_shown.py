@@ -1,0 +1,133 @@
+"""ZeRO, recomputation and 16 bits on the stage: what is shown is what runs held, and what formulas say, by hand."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from stories import words
+
+from minidist.nn.gpt import GPT
+from minidist.nn.precision.formats import BFLOAT16, FLOAT16
+from minidist.nn.recompute import MODES
+from minidist.show.demos import DEMONSTRATIONS
+from minidist.show.demos.bf16 import story as bf16_story
+from minidist.show.demos.bf16.run import STEPS, Synced
+from minidist.show.demos.recompute.run import bytes_of_block
+from minidist.show.demos.shared.memory_log import last_steps
+from minidist.show.demos.shared.runs import WarmRanks
+from minidist.show.demos.zero.story import RANKS
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import run
+
+
+@cache
+def recorded(name: str):
+    """An animation, and its training runs, in order."""
+    runs, train = [], WarmRanks.train
+
+    def keeping(*arguments, **options):
+        runs.append(train(*arguments, **options))
+        return runs[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WarmRanks, "train", keeping)
+        return DEMONSTRATIONS[name](), runs
+
+
+def test_a_tank_has_16_bytes_of_a_parameter_and_stages_shard_12_2_and_2_of_them():
+    for ranks, story in zip(RANKS, recorded("zero")[0].scenes[0].variants, strict=True):
+        amounts = (16, 4 + 12 / ranks, 2 + 14 / ranks, 16 / ranks)
+        assert {f"{7 * amount:.3g} GB" for amount in amounts} <= {*words(story, story.ends)}
+        foot, heights = 540, {}
+        for mark in story.marks:
+            stage, _, kind = mark.thing.partition(": ")
+            if kind:
+                heights[stage] = heights.get(stage, 0) + mark.at(story.ends)["h"]
+        assert [height * 120 / 480 for height in heights.values()] == pytest.approx([7 * amount for amount in amounts])
+        line = next(mark for mark in story.marks if mark.kind == "line")
+        assert (foot - line.still["points"][0][1]) * 120 / 480 == pytest.approx(80, abs=0.05)
+
+
+def test_peaks_of_each_stage_are_in_order_and_the_bug_is_red_where_parameters_are_gathered():
+    """4 ranks hold shards of 4, 8 and 4 bytes per parameter when a step is over."""
+    animation, runs = recorded("zero")
+    right, bad = animation.scenes[1:]
+    elements = sum(one.size for one in GPT(runs[0].config.model).parameters())
+    for one, sizes in zip(runs, [(4, 8, 12), (4, 2, 3), (4, 2, 3), (1, 2, 3)], strict=False):
+        held, memory = last_steps(one.ranks[0].log).at(1), one.ranks[0].memory
+        assert [held[kind] / elements for kind in ("parameters", "optimizer", "gradients")] == pytest.approx(
+            sizes, abs=0.02
+        )
+        assert f"peak {memory['peak'] / 1e3:,.0f} kB" in words(right, right.ends)
+    peaks = [int(word[5:-3].replace(",", "")) for word in words(right, right.ends) if word.startswith("peak")]
+    assert len(peaks) == 4 and peaks == sorted(peaks, reverse=True)
+    red = [mark for mark in bad.marks if mark.thing == "stale parameters"]
+    assert len(red) >= 3 and all(mark.at(bad.ends)["opacity"] >= 0.5 for mark in red)  # so that a terminal shows it
+    assert not any(mark.at(0)["opacity"] for mark in red) and "wrong" in bad.verdict
+
+
+def test_recomputation_holds_and_adds_what_the_formulas_say():
+    """By hand, per token: a product counts 2 FLOPs for each weight, and backward is two forwards."""
+    animation, runs = recorded("recompute")
+    config = runs[0].config
+    core = 2 * (2 * config.context * config.width)  # queries with keys, and attention weights with values
+    block = 2 * (12 * config.width**2) + core
+    step = 3 * (4 * block + 2 * config.width * 256)
+    most, shown = [], words(animation.scenes[0], animation.scenes[0].ends)
+    for one, again in zip(runs[: len(MODES)], (0, core, block), strict=True):
+        most.append(one.ranks[0].memory["activations"])
+        assert f"{most[-1] / 1e3:,.0f} kB" in shown and f"+{4 * again / step:.0%} compute" in shown
+    assert most == sorted(most, reverse=True)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", MODES)
+def test_a_model_with_one_more_block_holds_as_much_more_as_the_formula_says(ranks, mode):
+    def config(layers: int) -> TrainConfig:
+        return TrainConfig(layers=layers, heads=4, width=16, context=16, global_batch=4, micro_batch=2, steps=1,
+                           dropout=0.1, precision="bf16")  # fmt: skip
+
+    held = [run(ranks(2), config(layers), Layout(dp=2, recompute=mode)).ranks[0].memory for layers in (2, 3)]
+    assert held[1]["activations"] - held[0]["activations"] == bytes_of_block(config(2), mode)
+
+
+@pytest.mark.parametrize("place", range(4), ids=["bf16", "broken bf16", "fp16", "broken fp16"])
+def test_the_ball_is_where_the_run_stored_the_weight(place):
+    animation, runs = recorded("bf16")
+    story, format = animation.scenes[place], (BFLOAT16, FLOAT16)[place // 2]
+    runs = [one for one in runs if any(isinstance(entry, Synced) for entry in one.ranks[0].log)]
+    entries = [entry for entry in runs[place].ranks[0].log if isinstance(entry, Synced)]
+    first = [entry.stored for entry in runs[0].ranks[0].log if isinstance(entry, Synced)]
+    index = int((np.diff(np.array(first), axis=0) != 0).sum(axis=0).argmax())
+    gain = GPT(runs[place].config.model, seed=runs[place].config.seed).blocks[0].norm1.gain.data[index]
+    masters = np.array([gain, *(entry.masters[index] for entry in entries)], np.float32)
+    codes = np.array([format.encode(masters[:1])[0], *(entry.stored[index] for entry in entries)], format.dtype)
+    assert (format.encode(masters) == codes).all()  # the nearest number of 16 bits, and no other
+    stored = format.decode(codes).astype(float)
+    ball = next(mark for mark in story.marks if mark.thing.startswith("the weight in"))
+    heights = [ball.at(0.2 + bf16_story.PACE * step)["y"] + 22 for step in range(STEPS + 1)]
+    rungs = [
+        mark.still["points"][0][1] for mark in story.marks if mark.kind == "line" and len(mark.still["points"]) == 2
+    ]
+    assert all(min(abs(height - rung) for rung in rungs) < 0.1 for height in heights)
+    assert [a > b for a, b in zip(heights[1:], heights, strict=False)] == [
+        a < b for a, b in zip(stored[1:], stored, strict=False)
+    ]
+    assert str((codes[1:] != codes[:-1]).sum()) in words(story, story.ends)
+    if not story.broken:  # the master's dot, on the same scale
+        twin = animation.twin(story)
+        lines = [
+            [mark.still["points"] for mark in one.marks if mark.kind == "line"][: len(rungs)] for one in (story, twin)
+        ]
+        assert lines[0] == lines[1]  # both panes of a comparison have one ladder
+    elif place == 1:
+        assert (codes == codes[0]).all()  # bf16 without a master: it never leaves its rung
+
+
+def test_every_picture_begins_with_the_problem():
+    for name in ("zero", "recompute"):
+        for story in recorded(name)[0].scenes:
+            outlines = [mark for mark in story.marks if mark.kind == "line" and len(mark.still["points"]) > 60]
+            assert outlines or story.dials
+            assert all(mark.at(0)["opacity"] for mark in outlines)
