@@ -37,7 +37,7 @@ class Shards:
     def of(cls, run: Run) -> "Shards":
         """Those of a run with servers; the bytes are those that its first worker sent."""
         parameters = GPT(run.config.model).parameters()
-        servers = names_of_servers({one.name: one.shape for one in parameters}, run.layout.servers)
+        servers = names_of_servers(parameters, run.layout.servers)
         sent = run.ranks[0].traffic.sent[run.layout.dp :, 0]
         nbytes = [int(count) // run.config.steps for count in sent]
         return cls({one.name: one.size for one in parameters}, servers, run.layout.dp, nbytes)
