@@ -172,7 +172,7 @@ def test_what_crosses_in_a_step(device_ranks, rows):
         loss = "parallel.pipeline.run" if layout.pp > 1 else "train.parallelize.forward_backward"
         tokens_and_targets = {("to device", "nn.data._samples"): 2 * BATCHES // layout.dp}
         expected = {("scalar", loss): 1} | NORM | tokens_and_targets | more
-        ways = ("to host", "comm.collectives.stage"), ("to device", "comm.collectives.body")
+        ways = ("to host", "comm.collectives.stage"), ("to device", "comm.collectives._finish")
         staged = dict.fromkeys(ways, collectives)
         for gpus in {1, layout.world_size} if collectives is not None else {layout.world_size}:
             want = expected | (staged if collectives and gpus == 1 else {})

@@ -208,7 +208,7 @@ class Lanes:
         for time in ticks(self.longest / MS):
             x = self.x(time * MS)
             shapes.append(tick(x, y - 0.5))
-            if not -13 - len(f"{time:g}") < x - end < 4:  # the end is written there
+            if x <= RIGHT and not -13 - len(f"{time:g}") < x - end < 4:  # the end is written there
                 shapes.append(Label(x, y, f"{time:g}", "faint", "middle"))
         shapes.append(tick(min(end, RIGHT), y - 0.5))
         shapes.append(Label(min(end, RIGHT), y, f"ends {self.end / MS:.1f}", "ink", "end"))
