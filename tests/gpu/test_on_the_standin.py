@@ -136,7 +136,7 @@ def counts_of_a_step(world, config, layout, name: str) -> Counter:
 
 BATCHES = PLAIN.global_batch // PLAIN.micro_batch
 NORM = {("scalar", "nn.optim.clip.grad_norm"): 2}  # the largest gradient, and the sum on the grid that it leads to
-SENT, ARRIVED = ("to host", "comm.point_to_point._isend"), ("to device", "comm.work.wait")
+SENT, ARRIVED = ("to host", "comm.point_to_point._isend"), ("to device", "comm.transports.messages.wait")
 ROWS, COUNTS = ("to host", "nn.moe.permutation.__init__"), {("to host", "nn.moe.balance.report"): 1}
 CROSSINGS = [  # layout, changes, what crosses besides batches, loss and norm, and collectives, which cross on one GPU
     ("dp=1", {"precision": "bf16"}, {}, 0),
