@@ -136,7 +136,7 @@ def counts_of_a_step(world, config, layout, name: str) -> Counter:
 
 BATCHES = PLAIN.global_batch // PLAIN.micro_batch
 NORM = {("scalar", "nn.optim.clip.grad_norm"): 2}  # the largest gradient, and the sum on the grid that it leads to
-SENT, ARRIVED = ("to host", "comm.point_to_point._isend"), ("to device", "comm.work.wait")
+SENT, ARRIVED = ("to host", "comm.point_to_point._isend"), ("to device", "comm.transports.messages.wait")
 ROWS, COUNTS = ("to host", "nn.moe.permutation.__init__"), {("to host", "nn.moe.balance.report"): 1}
 CROSSINGS = [  # layout, changes, what crosses besides batches, loss and norm, and collectives, which cross on one GPU
     ("dp=1", {"precision": "bf16"}, {}, 0),
@@ -172,7 +172,7 @@ def test_what_crosses_in_a_step(device_ranks, rows):
         loss = "parallel.pipeline.run" if layout.pp > 1 else "train.parallelize.forward_backward"
         tokens_and_targets = {("to device", "nn.data._samples"): 2 * BATCHES // layout.dp}
         expected = {("scalar", loss): 1} | NORM | tokens_and_targets | more
-        ways = ("to host", "comm.collectives.stage"), ("to device", "comm.collectives.body")
+        ways = ("to host", "comm.collectives.stage"), ("to device", "comm.collectives._finish")
         staged = dict.fromkeys(ways, collectives)
         for gpus in {1, layout.world_size} if collectives is not None else {layout.world_size}:
             want = expected | (staged if collectives and gpus == 1 else {})

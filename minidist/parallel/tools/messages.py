@@ -40,11 +40,11 @@ def all_gather_object(value, group: ProcessGroup) -> list:
     """The values of all ranks, in their order; anything that can be pickled. (``torch.distributed`` has it too.)"""
     content = np.frombuffer(pickle.dumps(value), np.uint8)
     lengths = np.empty(group.size, np.int64)
-    all_gather_into_tensor(lengths, np.array([len(content)]), group)
+    all_gather_into_tensor(lengths, np.array([len(content)]), group, algorithm="direct")
     mine = np.zeros(lengths.max(), np.uint8)
     mine[: len(content)] = content
     everyone = np.empty((group.size, len(mine)), np.uint8)
-    all_gather_into_tensor(everyone, mine, group)
+    all_gather_into_tensor(everyone, mine, group, algorithm="direct")
     return [pickle.loads(row[:length]) for row, length in zip(everyone, lengths, strict=True)]
 
 
