@@ -13,17 +13,18 @@ class Demonstration:
     Args:
         name: its name on the command line.
         about: what it shows, for the menu.
+        scenes: the names of its scenes with the default sizes, known before a rank starts.
         make: (ranks, size, seed) -> the animation. It may raise ValueError for a size that it does not accept.
         ranks, size: the defaults.
         size_is: what ``size`` counts.
         least_ranks, most_ranks: the smallest and the largest number of ranks.
         most: the largest size.
         group: its group in the menu.
-        scenes: the names of its scenes with the default sizes.
     """
 
     name: str
     about: str
+    scenes: tuple[str, ...]
     make: Callable[[int, int, int], Animation]
     ranks: int
     size: int
@@ -32,7 +33,6 @@ class Demonstration:
     most_ranks: int = 8
     most: int = 10**6
     group: str = ""
-    scenes: tuple[str, ...] = ()
 
     @property
     def possible_ranks(self) -> str:

@@ -1,6 +1,5 @@
-"""All demonstrations, in the order of the menu."""
+"""All demonstrations in their groups, in the order of the menu."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -15,7 +14,6 @@ from minidist.show.demos import (
     expert_parallel,
     failure,
     flash,
-    menu,
     parameter_server,
     pipeline,
     recompute,
@@ -27,71 +25,92 @@ from minidist.show.demos.demonstration import Demonstration
 from minidist.show.demos.shared.runs import RANKS
 
 
-def _collective(kind: kinds.Kind, about: str) -> Demonstration:
-    return Demonstration(
-        kind.name, about, partial(collectives.animation, kind), 4, 4, "numbers in each chunk", most=10**4
-    )
+def _collective(kind: kinds.Kind, about: str, *scenes: str) -> Demonstration:
+    animation = partial(collectives.animation, kind)
+    return Demonstration(kind.name, about, scenes, animation, 4, 4, "numbers in each chunk", most=10**4)
 
 
-def _lanes(name: str, about: str, animation: Callable) -> Demonstration:
-    return Demonstration(name, about, animation, RANKS, 96, "the model's width")
-
-
-def _memory(name: str, about: str, animation: Callable, ranks: int) -> Demonstration:
-    return Demonstration(name, about, animation, ranks, 32, "the model's width")
-
-
-DEMONSTRATIONS = {
-    demonstration.name: replace(
-        demonstration, group=menu.GROUP_OF[demonstration.name], scenes=menu.SCENES[demonstration.name]
-    )
-    for demonstration in (
-        _collective(kinds.BROADCAST, "rank 0's array on every rank: tree, naive, ring"),
-        _collective(kinds.ALL_REDUCE, "the ring all-reduce, chunk by chunk"),
-        _collective(kinds.REDUCE_SCATTER, "one chunk of the sum on each rank"),
-        _collective(kinds.ALL_GATHER, "every rank's chunk on every rank"),
-        _collective(kinds.ALL_TO_ALL, "a different chunk from every rank to every other"),
-        _lanes("dp", "all-reduces hidden under backward: overlapped, bucketed, naive", data_parallel.animation),
-        _memory("zero", "what each rank holds during a step, in every stage", zero.animation, 4),
-        _lanes("tp", "heads split over ranks: two all-reduces per block in each pass", tensor_parallel.tp),
-        _lanes("sp", "tokens split over ranks as well: less activation memory", tensor_parallel.sp),
+GROUPS = {
+    "collectives": (
+        _collective(kinds.BROADCAST, "rank 0's array on every rank: tree, naive, ring", "tree", "naive", "ring"),
+        _collective(
+            kinds.ALL_REDUCE, "the ring all-reduce, chunk by chunk", "ring", "naive", "halving-doubling", "training"
+        ),
+        _collective(kinds.REDUCE_SCATTER, "one chunk of the sum on each rank", "ring", "training"),
+        _collective(kinds.ALL_GATHER, "every rank's chunk on every rank", "ring", "training"),
+        _collective(kinds.ALL_TO_ALL, "a different chunk from every rank to every other", "pairwise"),
+    ),
+    "parallelism": (
         Demonstration(
-            "cp", "tokens split in every layer: ring attention, and zigzag", context_parallel.animation, 4, 8,
-            "tokens in each chunk of zigzag", most=context_parallel.MOST,
+            "dp", "all-reduces hidden under backward: overlapped, bucketed, naive", ("race", "measured", "weights"),
+            data_parallel.animation, RANKS, 96, "the model's width",
         ),
         Demonstration(
-            "ep", "tokens travel to their experts and back; balance on and off", expert_parallel.animation, 4, 2,
-            "tokens on each rank", most=expert_parallel.MOST,
+            "zero", "what each rank holds during a step, in every stage", ("16 bytes", "two steps"),
+            zero.animation, 4, 32, "the model's width",
         ),
         Demonstration(
-            "pp", "pipelines: five schedules and their bubbles", pipeline.animation, pipeline.RANKS, 8, "micro-batches"
-        ),
-        _memory("recompute", "activations during a step: all kept, or recomputed", recompute.animation, 2),
-        _memory("bf16", "the bits of a master weight, and those stored and sent", bf16.animation, 2),
-        Demonstration(
-            "flash", "attention tile by tile: what is read and written", flash.animation, 1, 48, "tokens",
-            least_ranks=1, most_ranks=1, most=flash.MOST,
+            "tp", "heads split over ranks: two all-reduces per block in each pass", ("MLP", "heads", "step", "measured"),
+            tensor_parallel.tp, RANKS, 96, "the model's width",
         ),
         Demonstration(
-            "async", "a parameter server: who waits, and how stale gradients are", parameter_server.animation, 4, 4,
-            "how many times slower the last worker is", least_ranks=3, most_ranks=6,
-            most=parameter_server.MOST,
+            "sp", "tokens split over ranks as well: less activation memory", ("MLP", "step", "measured"),
+            tensor_parallel.sp, RANKS, 96, "the model's width",
         ),
         Demonstration(
-            "compress", "gradients in few bytes: what is sent, what waits, what is lost", compress.animation, 4, 16,
-            "the numbers that are drawn", most=compress.MOST,
+            "cp", "tokens split in every layer: ring attention, and zigzag", ("ring", "zigzag", "backward", "Ulysses"),
+            context_parallel.animation, 4, 8, "tokens in each chunk of zigzag", most=context_parallel.MOST,
         ),
         Demonstration(
-            "deadlock", "which rank waits for which", deadlock.animation, 4, 2000, "numbers in a message",
-            most=deadlock.MOST,
+            "ep", "tokens travel to their experts and back; balance on and off", ("routes", "balance", "capacity"),
+            expert_parallel.animation, 4, 2, "tokens on each rank", most=expert_parallel.MOST,
         ),
         Demonstration(
-            "cluster", "one step on three clusters, wire by wire; tp across nodes", cluster.animation, 8, 384,
-            "the model's width", least_ranks=4, most=cluster.MOST,
+            "pp", "pipelines: five schedules and their bubbles",
+            ("race", "naive", "GPipe", "1F1B", "interleaved", "ZB-H1", "measured"),
+            pipeline.animation, pipeline.RANKS, 8, "micro-batches",
+        ),
+    ),
+    "memory and precision": (
+        Demonstration(
+            "recompute", "activations during a step: all kept, or recomputed", ("step",),
+            recompute.animation, 2, 32, "the model's width",
         ),
         Demonstration(
-            "failure", "a rank dies, and the run goes on; a save survives a power cut", failure.animation, 4, 4,
-            "steps between two checkpoints", most=failure.MOST,
+            "bf16", "a master weight, and the number that is stored and sent", ("bf16", "fp16"),
+            bf16.animation, 2, 32, "the model's width",
         ),
-    )
+        Demonstration(
+            "flash", "attention tile by tile: what is read and written", ("causal", "no mask", "standard"),
+            flash.animation, 1, 48, "tokens", least_ranks=1, most_ranks=1, most=flash.MOST,
+        ),
+    ),
+    "loosened steps": (
+        Demonstration(
+            "async", "a parameter server: who waits, and how stale gradients are",
+            ("synchronous", "asynchronous", "bounded", "evidence"), parameter_server.animation, 4, 4,
+            "how many times slower the last worker is", least_ranks=3, most_ranks=6, most=parameter_server.MOST,
+        ),
+        Demonstration(
+            "compress", "gradients in few bytes: what is sent, what waits, what is lost",
+            ("top-k", "1 bit", "low rank", "loss"), compress.animation, 4, 16, "the numbers that are drawn",
+            most=compress.MOST,
+        ),
+    ),
+    "clusters and failures": (
+        Demonstration(
+            "deadlock", "which rank waits for which", ("send first", "odd recv first", "posted together"),
+            deadlock.animation, 4, 2000, "numbers in a message", most=deadlock.MOST,
+        ),
+        Demonstration(
+            "cluster", "one step on three clusters, wire by wire; tp across nodes",
+            ("one node", "two nodes", "congested uplink"), cluster.animation, 8, 384, "the model's width",
+            least_ranks=4, most=cluster.MOST,
+        ),
+        Demonstration(
+            "failure", "a rank dies, and the run goes on; a save survives a power cut", ("die, go on", "save"),
+            failure.animation, 4, 4, "steps between two checkpoints", most=failure.MOST,
+        ),
+    ),
 }  # fmt: skip
+DEMONSTRATIONS = {one.name: replace(one, group=group) for group, those in GROUPS.items() for one in those}

@@ -1,7 +1,7 @@
 """What a demonstration returns: its stories, right and broken, and the forms to show them in."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from minidist.show.notebook import png
@@ -53,6 +53,11 @@ class Animation:
         return next(
             (one for one in self.scenes if one.name == story.name and bool(one.broken) != bool(story.broken)), None
         )
+
+    def only(self, *names: str) -> "Animation":
+        """These stories alone, with their broken runs."""
+        kept = [self.find(name).name for name in names]
+        return replace(self, scenes=tuple(story for story in self.scenes if story.name in kept))
 
     def html(self, first: Story | None = None, links: Mapping[str, str] = page.NO_LINKS) -> str:
         """A page that needs no network and begins with a story; arguments as in ``page.whole``."""
