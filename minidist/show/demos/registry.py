@@ -50,8 +50,8 @@ GROUPS = {
             zero.animation, 4, 32, "the model's width",
         ),
         Demonstration(
-            "tp", "heads split over ranks: two all-reduces per block in each pass", ("MLP", "heads", "step", "measured"),
-            tensor_parallel.tp, RANKS, 96, "the model's width",
+            "tp", "heads split over ranks: two all-reduces per block in each pass",
+            ("MLP", "heads", "step", "measured"), tensor_parallel.tp, RANKS, 96, "the model's width",
         ),
         Demonstration(
             "sp", "tokens split over ranks as well: less activation memory", ("MLP", "step", "measured"),

@@ -29,15 +29,25 @@ GPUS = ("h100", "h200", "a100")  # with nodes of eight, whose parts hardware.tom
 TITLE = "What would training cost?"
 COLOURS = {  # parts of memory and of time -> their meaning in the palette
     "memory": {
-        "parameters": "parameters", "gradients": "gradients", "optimizer": "optimizer state",
-        "activations": "activations", "gathered": "all-gather", "recomputed": "recomputed", "fragmentation": "lost",
+        "parameters": "parameters",
+        "gradients": "gradients",
+        "optimizer": "optimizer state",
+        "activations": "activations",
+        "gathered": "all-gather",
+        "recomputed": "recomputed",
+        "fragmentation": "lost",
         "reserved": "idle",
     },
     "time": {
-        "products": "computing", "attention": "attention", "elementwise": "elementwise", "recompute": "recomputed",
-        "bubble": "idle", "optimizer": "optimizer",
-    } | dict.fromkeys(AXES, "communication"),
-}  # fmt: skip
+        "products": "computing",
+        "attention": "attention",
+        "elementwise": "elementwise",
+        "recompute": "recomputed",
+        "bubble": "idle",
+        "optimizer": "optimizer",
+    }
+    | dict.fromkeys(AXES, "communication"),
+}
 IN_BARS = {"products": "products", "bubble": "bubble", "optimizer": "optimizer"} | {
     axis: axis for axis in AXES
 }  # short

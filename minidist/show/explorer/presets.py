@@ -5,9 +5,16 @@ from dataclasses import dataclass
 from minidist.show.explorer.choices import Choice
 
 START = {
-    "gpus": 8, "tp": 1, "cp": 1, "pp": 1, "ep": 1,
-    "micro_batch": 1, "recompute": "none", "precision": "bf16", "zero": 0,
-}  # fmt: skip
+    "gpus": 8,
+    "tp": 1,
+    "cp": 1,
+    "pp": 1,
+    "ep": 1,
+    "micro_batch": 1,
+    "recompute": "none",
+    "precision": "bf16",
+    "zero": 0,
+}
 
 
 @dataclass(frozen=True)
@@ -32,23 +39,33 @@ PRESETS = (
     Preset("7B on 8", "7b", {}, "Plain data parallelism: each GPU holds all parameters, gradients and optimizer state"),
     Preset("405B on 8", "llama3-405b", {"tp": 8}, "One node, split eight ways by tensor parallelism"),
     Preset(
-        "405B on 128", "llama3-405b", {"gpus": 128, "tp": 8, "pp": 16, "recompute": "full"},
+        "405B on 128",
+        "llama3-405b",
+        {"gpus": 128, "tp": 8, "pp": 16, "recompute": "full"},
         "One copy of the model: 8 tensor-parallel ranks in each of 16 stages, and nothing left for data parallelism",
     ),
     Preset(
-        "175B on 512", "gpt3-175b", {"gpus": 512, "tp": 8, "pp": 8, "zero": 1},
+        "175B on 512",
+        "gpt3-175b",
+        {"gpus": 512, "tp": 8, "pp": 8, "zero": 1},
         "GPT-3 as Megatron-LM splits it: tensor parallelism in the node, 8 stages, 8 replicas",
     ),
     Preset(
-        "Llama 3 on 8,192", "llama3-405b", {"gpus": 8192, "tp": 8, "pp": 16, "zero": 1},
+        "Llama 3 on 8,192",
+        "llama3-405b",
+        {"gpus": 8192, "tp": 8, "pp": 16, "zero": 1},
         "Llama 3's recipe. It trained without recomputation, by freeing arrays early, which is not planned here",
     ),
     Preset(
-        "Llama 3 on 16,384", "llama3-405b", {"gpus": 16384, "tp": 8, "pp": 16, "zero": 1},
+        "Llama 3 on 16,384",
+        "llama3-405b",
+        {"gpus": 16384, "tp": 8, "pp": 16, "zero": 1},
         "The same with 128 replicas: half as many micro-batches for each, so the bubble grows",
     ),
     Preset(
-        "Llama 3, long", "llama3-405b", {"gpus": 16384, "tp": 8, "cp": 16, "pp": 16, "sequence": 131072, "zero": 1},
+        "Llama 3, long",
+        "llama3-405b",
+        {"gpus": 16384, "tp": 8, "cp": 16, "pp": 16, "sequence": 131072, "zero": 1},
         "Llama 3's last phase: sequences of 131,072 tokens, each on 16 context-parallel ranks",
     ),
-)  # fmt: skip
+)

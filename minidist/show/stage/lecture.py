@@ -1,4 +1,4 @@
-"""A walk through an animation: the clock, the beats, the questions. Without a screen; stage.js does the same in a page."""
+"""A walk through an animation without a screen: clock, beats, questions. In a page stage.js does the same."""
 
 from minidist.show.stage.animation import Animation
 from minidist.show.stage.story import Question, Story
@@ -37,7 +37,7 @@ class Lecture:
         return max(i for i, beat in enumerate(self.story.beats) if beat.at <= self.time + 1e-6)
 
     def onward(self) -> float | None:
-        """Open what is asked or answered here, or close it; return the moment to which the clock is to run, if it is."""
+        """Open or close what is asked or answered here; return the moment to which the clock is to run, or None."""
         if self.question is not None:
             self.go(self.time)
         else:

@@ -6,9 +6,13 @@ from minidist.show.stage.marks import Mark, box, line
 
 
 def mountain(
-    held: Callable[[float, float], Mapping[str, float]], colours: Mapping[str, str], place, most: float, clock,
+    held: Callable[[float, float], Mapping[str, float]],
+    colours: Mapping[str, str],
+    place,
+    most: float,
+    clock,
     columns: int = 60,
-) -> list[Mark]:  # fmt: skip
+) -> list[Mark]:
     """The marks of a mountain.
 
     Args:

@@ -30,8 +30,17 @@ def draw(axes, story: Story, moment: float, points: float = POINTS) -> None:
         if mark.kind == "text":
             weight = "bold" if still.get("weight", 500) > 600 else "normal"
             at = {"start": "left", "middle": "center", "end": "right"}[still["anchor"]]
-            axes.text(now["x"], now["y"], still["text"], ha=at, va="center", fontsize=still["size"] * points * 0.92,
-                      color=colour, weight=weight, **look)  # fmt: skip
+            axes.text(
+                now["x"],
+                now["y"],
+                still["text"],
+                ha=at,
+                va="center",
+                fontsize=still["size"] * points * 0.92,
+                color=colour,
+                weight=weight,
+                **look,
+            )
         elif mark.kind == "line":
             way = drawn(mark, now)
             axes.add_patch(PathPatch(Way(way), fill=False, edgecolor=colour, linewidth=still["width"] * points, **look))
@@ -44,8 +53,15 @@ def draw(axes, story: Story, moment: float, points: float = POINTS) -> None:
             corner, size = (now["x"], now["y"]), (now["w"], now["h"])
             if (words := still.get("text")) and now["w"] > still["size"] * len(words) / 2:
                 middle = corner[0] + size[0] / 2, corner[1] + size[1] / 2
-                axes.text(*middle, words, ha="center", va="center", fontsize=still["size"] * points * 0.92,
-                          color=ink_on(colour) if colour.startswith("#") else PAPER["ink"], **look | {"zorder": order + 0.5})  # fmt: skip
+                axes.text(
+                    *middle,
+                    words,
+                    ha="center",
+                    va="center",
+                    fontsize=still["size"] * points * 0.92,
+                    color=ink_on(colour) if colour.startswith("#") else PAPER["ink"],
+                    **look | {"zorder": order + 0.5},
+                )
             if still.get("round"):
                 shape = f"round,pad=0,rounding_size={still['round']}"
                 axes.add_patch(FancyBboxPatch(corner, *size, boxstyle=shape, facecolor=colour, **edge, **look))

@@ -70,9 +70,13 @@ class Player(App):
             "title": title(story),
             "says": says(story, lecture.beat),
             "asked": asked(lecture),
-            "more": Text("\n").join(filter(None, (evidence(story, lecture.beat, self.size.width) if "evidence" in self.opened else None, notes))),
+            "more": Text("\n").join(
+                filter(
+                    None, (evidence(story, lecture.beat, self.size.width) if "evidence" in self.opened else None, notes)
+                )
+            ),
             "keys": Text(KEYS),
-        }  # fmt: skip
+        }
         lines = 0
         for name, text in parts.items():
             part = self.query_one(f"#{name}", Static)

@@ -23,9 +23,18 @@ STEPS = 24
 def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
     check_width(size, 4, 256)
     return TrainConfig(
-        layers=1, heads=heads_of(size), width=size, context=16, global_batch=ranks, micro_batch=1, steps=STEPS,
-        lr=1e-3, warmup=0, precision="bf16", seed=seed,
-    )  # fmt: skip
+        layers=1,
+        heads=heads_of(size),
+        width=size,
+        context=16,
+        global_batch=ranks,
+        micro_batch=1,
+        steps=STEPS,
+        lr=1e-3,
+        warmup=0,
+        precision="bf16",
+        seed=seed,
+    )
 
 
 @dataclass(slots=True)

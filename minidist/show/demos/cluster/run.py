@@ -73,9 +73,10 @@ class Step:
         """Bytes that went to another node between ranks of one tp group, or of one dp group, until a time."""
         end = self.start + (self.seconds if until is None else until)
         return sum(
-            flow.nbytes for flow in self.replayed.flows
+            flow.nbytes
+            for flow in self.replayed.flows
             if self.crosses(flow) and flow.sent <= end and is_tensor_parallel(flow, self.layout) == tensor_parallel
-        )  # fmt: skip
+        )
 
 
 def tp_group(rank: int, layout: Layout) -> int:
@@ -99,8 +100,15 @@ def layout_of(ranks: int) -> Layout:
 def config_of(width: int, seed: int) -> TrainConfig:
     """One layer and one step, with enough tokens that tensor parallelism sends more than data parallelism."""
     return TrainConfig(
-        layers=1, heads=4, width=width, context=256, global_batch=4 * DP, micro_batch=4, steps=1, seed=seed,
-    )  # fmt: skip
+        layers=1,
+        heads=4,
+        width=width,
+        context=256,
+        global_batch=4 * DP,
+        micro_batch=4,
+        steps=1,
+        seed=seed,
+    )
 
 
 def clusters_of(ranks: int) -> dict[str, ClusterSpec]:

@@ -1,4 +1,4 @@
-"""What a cluster looks like: GPUs in nodes, messages that flow on a running clock, and the narrow link in which they jam."""
+"""A cluster: GPUs in nodes, messages that flow on a running clock, and the narrow link in which they jam."""
 
 from collections.abc import Sequence
 
@@ -68,9 +68,20 @@ def tell(steps: Sequence[Step], step: Step, longest: float, bug: str = "", detai
         opening = "The ranks were dealt to the nodes in turn. Every result has the same bits."
     beats = [
         Beat(0, opening, facts, asks=asked, cue="Where do the GPUs wait?"),
-        Beat(max(0.5, 0.2 + ends * 0.6), f"{crossing / 1e6:.1f} MB go from node to node." if crossing else "No message leaves the node.", facts),
-        Beat(RUNS + 0.6, f"The GPUs wait {waiting:.0%} of the time. The step takes {ratio:.1f} times as long as in one node." if ratio > 1 else f"The GPUs wait {waiting:.0%} of the time.", facts, answers=asked),
-    ]  # fmt: skip
+        Beat(
+            max(0.5, 0.2 + ends * 0.6),
+            f"{crossing / 1e6:.1f} MB go from node to node." if crossing else "No message leaves the node.",
+            facts,
+        ),
+        Beat(
+            RUNS + 0.6,
+            f"The GPUs wait {waiting:.0%} of the time. The step takes {ratio:.1f} times as long as in one node."
+            if ratio > 1
+            else f"The GPUs wait {waiting:.0%} of the time.",
+            facts,
+            answers=asked,
+        ),
+    ]
     verdict = "The same bits: only the bill is wrong." if bug else ""
     key = {
         "tensor parallelism": GROUPS[0],

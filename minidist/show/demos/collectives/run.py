@@ -51,12 +51,20 @@ def recorded(begins: Callable, program: Callable, cluster) -> tuple[list[Step], 
     for number in range(int(max((flight.end for flight in flown), default=0)) + 1):
         seen = [sum(flight.end <= number for flight in arrivals) for arrivals in received]
         messages = tuple(
-            Sent(flight.source, rank, _changed(steps[-1].terms[flight.source], steps[0].terms[flight.source],
-                                               copies[rank][place - 1], copies[rank][place]))
+            Sent(
+                flight.source,
+                rank,
+                _changed(
+                    steps[-1].terms[flight.source],
+                    steps[0].terms[flight.source],
+                    copies[rank][place - 1],
+                    copies[rank][place],
+                ),
+            )
             for rank, arrivals in enumerate(received)
             for place, flight in enumerate(arrivals, 1)
             if flight.end == number
-        )  # fmt: skip
+        )
         sent = (sum(f.nbytes for f in flown if f.source == rank and f.end <= number) / whole for rank in range(ranks))
         now = np.stack([arrays[place] for arrays, place in zip(copies, seen, strict=True)])
         steps.append(Step(now, messages, tuple(sent)))

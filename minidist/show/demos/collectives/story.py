@@ -1,4 +1,4 @@
-"""What a collective looks like: columns of terms travel from GPU to GPU and pile up, and one number counts the bytes."""
+"""A collective: columns of terms travel from GPU to GPU and pile up, and one number counts the bytes."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ STEP, LEAVES, TRAVELS = 1.6, 0.1, 1.2  # seconds: a step, when what travels leav
 FOOT, SIDE = 38, 14  # pixels of a GPU's box: below its columns, and beside them
 AREA = (10, 0, 920, 600)  # of the GPUs: x, y, width, height
 SHAPES = {"ring": "on_ring", "fan": "in_fan", "tree": "in_tree"}
-FACTORS = {"1": lambda n: 1, "2 (N−1)/N": lambda n: 2 * (n - 1) / n, "N−1": lambda n: n - 1, "N": lambda n: n}  # fmt: skip
+FACTORS = {"1": lambda n: 1, "2 (N−1)/N": lambda n: 2 * (n - 1) / n, "N−1": lambda n: n - 1, "N": lambda n: n}
 
 
 def tell(kind: Kind, name: str, steps: Sequence[Step], right: Sequence[Step], broken: bool = False) -> Story:
@@ -45,14 +45,18 @@ def tell(kind: Kind, name: str, steps: Sequence[Step], right: Sequence[Step], br
         Beat(
             number * STEP,
             how.says(number, ranks) if number else kind.opening,
-            {"step": f"{number} of {last}", "arrays sent": f"{sent[number]:.3g}", "in all": f"{how.formula} = {sent[-1]:.3g}"},
+            {
+                "step": f"{number} of {last}",
+                "arrays sent": f"{sent[number]:.3g}",
+                "in all": f"{how.formula} = {sent[-1]:.3g}",
+            },
             asks=None if number or broken else asked,
             answers=asked if number == last and not broken else None,
             cue=_cue(number, last, broken),
             lines=how.lit(number, ranks) if number else (),
         )
         for number in range(last + 1)
-    ]  # fmt: skip
+    ]
     wrong = int((result & (steps[-1].terms != right[-1].terms).any((2, 3))).sum())
     return Story(
         name,
@@ -70,7 +74,13 @@ def training(kind: Kind, harm: Harm, broken: bool) -> Story:
     steps, most = len(harm.right), float(max(harm.right.max(), harm.wrong.max()))
     least = float(min(harm.right.min(), harm.wrong.min()))
     losses = Chart((110, 60, 510, 440), (0, steps - 1), (least, most), ("step", "loss"), ((0, steps - 1), ()))
-    weights = Chart((750, 60, 470, 440), (0, steps), (0, max(1.0, harm.drift.max())), ("step", "weights away from the right ones"), ((0, steps), ()))  # fmt: skip
+    weights = Chart(
+        (750, 60, 470, 440),
+        (0, steps),
+        (0, max(1.0, harm.drift.max())),
+        ("step", "weights away from the right ones"),
+        ((0, steps), ()),
+    )
     losses.curve(list(enumerate(harm.right)), "right", 0, 0 if broken else 3)
     beats = [Beat(0, "The loss of a training run."), Beat(3, "It falls.")]
     if broken:

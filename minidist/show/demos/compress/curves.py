@@ -33,9 +33,20 @@ class Curves:
 
 def config_of(seed: int) -> TrainConfig:
     return TrainConfig(
-        layers=1, heads=4, width=32, context=32, global_batch=8, micro_batch=4, steps=STEPS, optimizer="sgd", lr=0.2,
-        warmup=0, clip=float("inf"), weight_decay=0.0, seed=seed,
-    )  # fmt: skip
+        layers=1,
+        heads=4,
+        width=32,
+        context=32,
+        global_batch=8,
+        micro_batch=4,
+        steps=STEPS,
+        optimizer="sgd",
+        lr=0.2,
+        warmup=0,
+        clip=float("inf"),
+        weight_decay=0.0,
+        seed=seed,
+    )
 
 
 def curves_of(warm: WarmRanks, seed: int) -> Curves:

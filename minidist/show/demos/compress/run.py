@@ -34,9 +34,20 @@ def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
     if not LEAST <= size <= MOST:
         raise ValueError(f"size, the numbers that are drawn, must be from {LEAST} to {MOST}, got {size}")
     return TrainConfig(
-        layers=1, heads=heads_of(size), width=size, context=16, global_batch=4 * ranks, micro_batch=1, steps=STEPS,
-        optimizer="sgd", lr=0.1, warmup=0, clip=float("inf"), weight_decay=0.0, seed=seed,
-    )  # fmt: skip
+        layers=1,
+        heads=heads_of(size),
+        width=size,
+        context=16,
+        global_batch=4 * ranks,
+        micro_batch=1,
+        steps=STEPS,
+        optimizer="sgd",
+        lr=0.1,
+        warmup=0,
+        clip=float("inf"),
+        weight_decay=0.0,
+        seed=seed,
+    )
 
 
 @dataclass(frozen=True)

@@ -74,10 +74,16 @@ def columns(name: str, run: Recorded, right: Recorded, nbytes: int, bug: str = "
     )
     beats = [
         Beat(0, "A gradient is to cross a slow network. Must all of it be sent?", facts, asks=asked),
-        Beat(PACE, "The largest drop through; the rest waits." if name == "top-k" else "All send a sign and one common size; what that misses waits.", facts),
+        Beat(
+            PACE,
+            "The largest drop through; the rest waits."
+            if name == "top-k"
+            else "All send a sign and one common size; what that misses waits.",
+            facts,
+        ),
         Beat(2 * PACE, "What was left out is gone." if bug else "The next gradient comes on top of what waits.", facts),
         Beat(STEPS * PACE, end, facts, answers=asked),
-    ]  # fmt: skip
+    ]
     return Story(name, "What becomes of a gradient that is not sent?", marks, beats, "", bug, details, key=KEY)
 
 
@@ -118,8 +124,13 @@ def low_rank(shown: Approximation, right: Approximation, bug: str = "") -> Story
     beats = [
         Beat(0, f"M is the sum of {shown.ranks} GPUs' gradients. No GPU has it.", asks=None if bug else asked),
         Beat(2.6, "Two thin factors stand for it: two small all-reduces.", answers=None if bug else asked),
-        Beat(6.4, f"Each round begins at random again: {shown.errors[-1]:.0%} off, {right.errors[-1]:.0%} with a warm start." if bug else f"Each round begins with the last Q, and comes closer: {shown.errors[0]:.0%} to {shown.errors[-1]:.0%} off."),
-    ]  # fmt: skip
+        Beat(
+            6.4,
+            f"Each round begins at random again: {shown.errors[-1]:.0%} off, {right.errors[-1]:.0%} with a warm start."
+            if bug
+            else f"Each round begins with the last Q: from {shown.errors[0]:.0%} to {shown.errors[-1]:.0%} off.",
+        ),
+    ]
     return Story("low rank", "Can two thin matrices stand for a thick one?", [*marks, *chart.marks()], beats, "", bug)
 
 
@@ -131,7 +142,13 @@ def losses(shown: Curves, bug: str = "") -> Story:
         [full, *(windows(runs).mean(0) for runs in (*shown.compressed.values(), *shown.forgetful.values()))]
     )
     count = len(full)
-    chart = Chart((110, 50, 720, 440), (1, count), (float(values.min()), float(values.max())), (f"{WINDOW} steps each", "loss"), ((1, count), ()))  # fmt: skip
+    chart = Chart(
+        (110, 50, 720, 440),
+        (1, count),
+        (float(values.min()), float(values.max())),
+        (f"{WINDOW} steps each", "loss"),
+        ((1, count), ()),
+    )
     chart.curve(list(enumerate(full, 1)), "ink", 0.2, 5)
     ends = {"full": (float(full[-1]), "ink")}
     for (name, curve), colour in zip(methods.items(), METHOD_COLOURS, strict=True):

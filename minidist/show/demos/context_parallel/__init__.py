@@ -2,8 +2,8 @@
 
 A real training step of one layer records which tile pairs each rank computes in each hop. Contiguous chunks leave early
 ranks idle; zigzag gives each rank an early and a late chunk. Time is counted in pairs of zigzag's chunks, so that
-this machine's timing does not matter. A third run exchanges heads for tokens instead (Ulysses). In the broken runs, a rank computes with its own keys and values; in backward's,
-forward is right.
+this machine's timing does not matter. A third run exchanges heads for tokens instead (Ulysses). In the broken runs, a
+rank computes with its own keys and values; in backward's, forward is right.
 """
 
 from collections.abc import Callable

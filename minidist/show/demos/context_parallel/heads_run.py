@@ -38,9 +38,16 @@ class Exchanged:
 def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
     """One layer and one sample, with one head for each rank; a rank has ``2 * size`` tokens, as in the ring."""
     return TrainConfig(
-        layers=1, heads=ranks, width=WIDTH_OF_HEAD * ranks, context=2 * ranks * size, global_batch=1, micro_batch=1,
-        steps=1, sequence_chunks=ranks, seed=seed,
-    )  # fmt: skip
+        layers=1,
+        heads=ranks,
+        width=WIDTH_OF_HEAD * ranks,
+        context=2 * ranks * size,
+        global_batch=1,
+        micro_batch=1,
+        steps=1,
+        sequence_chunks=ranks,
+        seed=seed,
+    )
 
 
 def train_heads(

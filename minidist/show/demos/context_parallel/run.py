@@ -129,9 +129,16 @@ def config_of(kind: str, ranks: int, size: int, seed: int) -> TrainConfig:
         size: tokens in each of zigzag's chunks; a contiguous one is twice as long.
     """
     return TrainConfig(
-        layers=1, heads=HEADS, width=WIDTH, context=2 * ranks * size, global_batch=1, micro_batch=1, steps=1,
-        sequence_chunks=CHUNKS[kind] * ranks, seed=seed,
-    )  # fmt: skip
+        layers=1,
+        heads=HEADS,
+        width=WIDTH,
+        context=2 * ranks * size,
+        global_batch=1,
+        micro_batch=1,
+        steps=1,
+        sequence_chunks=CHUNKS[kind] * ranks,
+        seed=seed,
+    )
 
 
 def nbytes_of(config: TrainConfig, ranks: int, way: str) -> int:

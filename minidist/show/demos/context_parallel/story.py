@@ -1,4 +1,4 @@
-"""What context parallelism looks like: keys travel round a ring while a triangle of scores fills, or heads change hands."""
+"""Context parallelism: keys travel round a ring while a triangle of scores fills, or heads change hands."""
 
 from collections.abc import Sequence
 
@@ -42,13 +42,26 @@ def ring(kind: str, run: Pass, longest: int, bug: str = "", details: str = "") -
     )
     facts = {"each GPU sends": f"{run.nbytes:,} bytes", "slots": f"{run.end(-1)} of {longest}", "busy": f"{busy:.1%}"}
     wrong = sum(len(run.visits[hop][rank].pairs) for hop, rank in run.stale())
-    last = f"{wrong} of {run.pairs()} tiles were made with the wrong keys, and nobody complained." if bug else "All tiles are done: every query has met the keys before it."  # fmt: skip
+    last = (
+        f"{wrong} of {run.pairs()} tiles were made with the wrong keys, and nobody complained."
+        if bug
+        else "All tiles are done: every query has met the keys before it."
+    )
     beats = [
-        Beat(0, "Each GPU has some tokens. A query needs all keys before it, on every GPU.", facts, asks=None if bug else asked),
+        Beat(
+            0,
+            "Each GPU has some tokens. A query needs all keys before it, on every GPU.",
+            facts,
+            asks=None if bug else asked,
+        ),
         Beat(_at(run.end(0), longest), "First each uses its own keys. Meanwhile they travel on.", facts),
-        *([Beat(_at(run.end(1), longest), "The next keys come. Who sees only later ones stands idle.", facts)] if run.ranks > 2 and not even else []),
+        *(
+            [Beat(_at(run.end(1), longest), "The next keys come. Who sees only later ones stands idle.", facts)]
+            if run.ranks > 2 and not even
+            else []
+        ),
         Beat(max(ends, _at(longest, longest) if bug else ends) + 0.3, last, facts, answers=None if bug else asked),
-    ]  # fmt: skip
+    ]
     verdict = "The loss is wrong." if bug else SAME
     return Story(kind, "Where do the other tokens' keys come from?", marks, beats, verdict, bug, details)
 
@@ -67,15 +80,35 @@ def backward(run: Pass, right: Pass, wrong: set[tuple[int, int]], bug: str = "",
     )
     facts = {"each GPU sends": f"{run.nbytes:,} bytes"}
     beats = [
-        Beat(0, "A key's gradient is a sum over all queries that used it, on other GPUs.", facts, asks=None if bug else asked),
-        Beat(_at(run.end(0), longest), "Keys go round again. Each GPU adds a term to their gradient, which grows.", facts),
-        Beat(FIRST + RUNS + 0.3, "The loss is right, the gradients are not: forward was right." if bug else "Every gradient is home, with a term from each GPU that used the keys.", facts, answers=None if bug else asked),
-    ]  # fmt: skip
+        Beat(
+            0,
+            "A key's gradient is a sum over all queries that used it, on other GPUs.",
+            facts,
+            asks=None if bug else asked,
+        ),
+        Beat(
+            _at(run.end(0), longest), "Keys go round again. Each GPU adds a term to their gradient, which grows.", facts
+        ),
+        Beat(
+            FIRST + RUNS + 0.3,
+            "The loss is right, the gradients are not: forward was right."
+            if bug
+            else "Every gradient is home, with a term from each GPU that used the keys.",
+            facts,
+            answers=None if bug else asked,
+        ),
+    ]
     verdict = "Wrong gradients." if bug else SAME
     return Story("backward", "How does a key's gradient come home?", marks, beats, verdict, bug, details)
 
 
-def ulysses(run: Sequence[Sequence[Exchanged]], right: Sequence[Sequence[Exchanged]], ring_bytes: int, bug: str = "", details: str = "") -> Story:  # fmt: skip
+def ulysses(
+    run: Sequence[Sequence[Exchanged]],
+    right: Sequence[Sequence[Exchanged]],
+    ring_bytes: int,
+    bug: str = "",
+    details: str = "",
+) -> Story:
     """Two all-to-alls: some tokens of all heads become all tokens of one head, and come back."""
     there, back = run
     ranks = len(there)
@@ -117,10 +150,17 @@ def ulysses(run: Sequence[Sequence[Exchanged]], right: Sequence[Sequence[Exchang
     facts = {"each GPU has sent": f"{sent[2]:,} bytes", "a ring would send": f"{ring_bytes:,} bytes"}
     beats = [
         Beat(0, "Each GPU has some tokens, of all heads.", facts, asks=None if bug else asked),
-        Beat(3.4, f"{len(stale)} of {ranks**2} parts are a GPU's own keys again." if bug else "An all-to-all: now each has all tokens, of one head.", facts, answers=None if bug else asked),
+        Beat(
+            3.4,
+            f"{len(stale)} of {ranks**2} parts are a GPU's own keys again."
+            if bug
+            else "An all-to-all: now each has all tokens, of one head.",
+            facts,
+            answers=None if bug else asked,
+        ),
         Beat(5.6, "Attention as on one GPU, without a message.", facts),
         Beat(7.8, "A second all-to-all brings the outputs home.", facts),
-    ]  # fmt: skip
+    ]
     verdict = f"{len(wrong)} of {ranks**2} outputs are wrong." if bug else SAME
     return Story("Ulysses", "Need keys travel at all?", marks, beats, verdict, bug, details)
 
@@ -220,7 +260,13 @@ def _tiles(run: Pass, longest: float, chunks: list[list[int]], wrong) -> list[Ma
             for number, (i, j) in enumerate(sorted(visit.pairs)):
                 done = start + (stop - start) * (number + 1) / len(visit.pairs)
                 bad = (hop, rank) in wrong
-                tile = box(LEFT + j * size + 1, TOP + i * size + 1, size - 2, size - 2,
-                           "wrong" if bad else of_rank(rank), f"hop {hop} on GPU {rank}")  # fmt: skip
+                tile = box(
+                    LEFT + j * size + 1,
+                    TOP + i * size + 1,
+                    size - 2,
+                    size - 2,
+                    "wrong" if bad else of_rank(rank),
+                    f"hop {hop} on GPU {rank}",
+                )
                 found.append(tile.enter(_at(done, longest) - 0.15, 0.15))
     return found

@@ -56,10 +56,13 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         variants = [
             story.race(
                 {sync: Step.of(on_gpus(log, speed).logs) for sync, log in logs.items()},
-                f"As {ranks} GPUs on links of {speed:g} GB/s would take it.", bug=what, details=details, models=models,
+                f"As {ranks} GPUs on links of {speed:g} GB/s would take it.",
+                bug=what,
+                details=details,
+                models=models,
             )
             for speed in GIGABYTES
-        ]  # fmt: skip
+        ]
         stories.append(replace(variants[LINK.start], marks=(), dials=(LINK,), variants=variants))
         here = {sync: Step.of(log) for sync, log in logs.items()}
         told = f"As {ranks} ranks took it on the {cores()} cores of this machine."

@@ -39,7 +39,7 @@ def train_broken_keeping_weights(*arguments) -> RankResult:
 
 
 def distances(run: Run, reference: Run) -> np.ndarray:
-    """Distance of each rank's weights from the reference's, as a share of their size: (ranks, steps + 1), 0 at first."""
+    """Return each rank's relative distance from the reference's weights: (ranks, steps + 1), 0 at first."""
     right = reference.ranks[0].arrays["weights"].astype(np.float64)
     apart = [np.sqrt(np.mean((rank.arrays["weights"] - right) ** 2, axis=1)) for rank in run.ranks]
     return np.hstack([np.zeros((len(apart), 1)), np.stack(apart) / np.sqrt(np.mean(right**2))])

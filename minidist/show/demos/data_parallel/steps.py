@@ -13,7 +13,7 @@ PHASES = ("forward", "backward", "optimizer")
 
 @dataclass(frozen=True)
 class Step:
-    """A step, measured here or on another clock: rank 0's phases and collectives, and the end of the last rank, in ns."""
+    """A step on any clock: rank 0's phases and collectives, and the end of the last rank, in ns."""
 
     log: Sequence[Event]
     end: int

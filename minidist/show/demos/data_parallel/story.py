@@ -51,14 +51,18 @@ def race(
         tuple(f"{share:.0%}" for share in shares) if len(shares) > 1 else ("0%", f"{hidden:.0%}"),
         shares.index(round(hidden, 2)) if len(shares) > 1 else int(hidden > 0),
         "A bucket leaves as soon as its gradients are complete; only the last ones find no backward to hide under.",
-    )  # fmt: skip
+    )
     facts = {sync: f"{step.end / 1e6:.3g} ms, {step.hidden:.0%} of sending hidden" for sync, step in steps.items()}
     beats = [
         Beat(0, f"One step, three ways to sum the gradients. {told}", facts, asks=None if bug else asked),
         Beat(ends[first], f"{first} is done first.", facts),
-        Beat(RUNS + 0.3, f"{last} takes {longest / steps[first].end:.2f} times as long.", facts,
-             answers=None if bug else asked),
-    ]  # fmt: skip
+        Beat(
+            RUNS + 0.3,
+            f"{last} takes {longest / steps[first].end:.2f} times as long.",
+            facts,
+            answers=None if bug else asked,
+        ),
+    ]
     verdict = f"Now there are {models} different models." if bug else "Every bit is that of one process."
     return Story(name, "Must computing wait for sending?", marks, beats, verdict, bug, details, key=KEY)
 

@@ -17,7 +17,17 @@ WAITS, DONE = MEANINGS["communication"], "right"
 CHOICES = ("all ranks finish", "all wait forever", "only the last rank waits")
 
 
-def tell(name: str, question: str, why: str, program: Sequence[str], events: list[Event], size: int, error: Deadlock | None = None, bug: str = "", verdict: str = "") -> Story:  # fmt: skip
+def tell(
+    name: str,
+    question: str,
+    why: str,
+    program: Sequence[str],
+    events: list[Event],
+    size: int,
+    error: Deadlock | None = None,
+    bug: str = "",
+    verdict: str = "",
+) -> Story:
     """Each event of a run: a call begins, an arrow grows; what is awaited comes, and the arrow goes."""
     events = sorted(events, key=lambda event: event.time)
     ranks = 1 + max(event.rank for event in events)
@@ -27,7 +37,13 @@ def tell(name: str, question: str, why: str, program: Sequence[str], events: lis
     marks: list[Mark] = [*net.ways, *net.boxes, *net.names]
     calls: dict[int, Mark] = {}
     arrows: dict[tuple[int, int], Mark] = {}
-    beats = [Beat(0, "Each rank gives an array to the next one. Nobody has made a call yet.", asks=Question(question, CHOICES, int(error is not None), why))]  # fmt: skip
+    beats = [
+        Beat(
+            0,
+            "Each rank gives an array to the next one. Nobody has made a call yet.",
+            asks=Question(question, CHOICES, int(error is not None), why),
+        )
+    ]
     for number, (event, state) in enumerate(zip(events, moments(events, size <= FITS), strict=True), 1):
         at = (number - 1) * PACE + 0.3
         x, y = net.places[event.rank]
@@ -43,7 +59,14 @@ def tell(name: str, question: str, why: str, program: Sequence[str], events: lis
             marks.append(arrows[pair])
         says = f"Rank {event.rank} has its numbers and ends." if not event.call else f"Rank {event.rank}: {event.call}."
         waiting = f"{len(state.waiting)} of {ranks} ranks"
-        beats.append(Beat(number * PACE, says, {"waiting": waiting, "a message": f"{8 * size:,} bytes", "a queue holds": f"{8 * FITS:,} bytes"}, lines=lines_of(program, state.calls)))  # fmt: skip
+        beats.append(
+            Beat(
+                number * PACE,
+                says,
+                {"waiting": waiting, "a message": f"{8 * size:,} bytes", "a queue holds": f"{8 * FITS:,} bytes"},
+                lines=lines_of(program, state.calls),
+            )
+        )
     end = len(events) * PACE
     if error is not None:
         for arrow in arrows.values():

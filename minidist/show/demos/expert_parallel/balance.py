@@ -48,9 +48,21 @@ Loads = Mapping[str, Load]  # by the names of AUX_LOSS
 def config_of(ranks: int, seed: int, aux_loss: float) -> TrainConfig:
     """One layer whose experts a router without a balance loss soon uses unevenly."""
     return TrainConfig(
-        layers=1, heads=2, width=32, context=32, global_batch=2 * ranks, micro_batch=2, steps=STEPS, lr=1e-3,
-        experts=EXPERTS_OF_RANK * ranks, top_k=TOP_K, expert_hidden=32, aux_loss=aux_loss, bias_rate=0.0, seed=seed,
-    )  # fmt: skip
+        layers=1,
+        heads=2,
+        width=32,
+        context=32,
+        global_batch=2 * ranks,
+        micro_batch=2,
+        steps=STEPS,
+        lr=1e-3,
+        experts=EXPERTS_OF_RANK * ranks,
+        top_k=TOP_K,
+        expert_hidden=32,
+        aux_loss=aux_loss,
+        bias_rate=0.0,
+        seed=seed,
+    )
 
 
 def loads_of(warm: WarmRanks, ranks: int, seed: int) -> tuple[dict[str, Load], dict[str, Load]]:

@@ -117,9 +117,19 @@ class Step:
 def config_of(ranks: int, size: int, seed: int, capacity: float | None = None) -> TrainConfig:
     """One layer and one step, with one sample of ``size`` tokens on each rank, so that each rank routes once."""
     return TrainConfig(
-        layers=1, heads=2, width=WIDTH, context=size, global_batch=ranks, micro_batch=1, steps=1,
-        experts=EXPERTS_OF_RANK * ranks, top_k=TOP_K, expert_hidden=WIDTH // 2, capacity=capacity, seed=seed,
-    )  # fmt: skip
+        layers=1,
+        heads=2,
+        width=WIDTH,
+        context=size,
+        global_batch=ranks,
+        micro_batch=1,
+        steps=1,
+        experts=EXPERTS_OF_RANK * ranks,
+        top_k=TOP_K,
+        expert_hidden=WIDTH // 2,
+        capacity=capacity,
+        seed=seed,
+    )
 
 
 def layout_of(ranks: int) -> Layout:

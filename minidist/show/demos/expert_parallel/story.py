@@ -91,12 +91,34 @@ def routes(name: str, step: Step, right: Step, bug: str = "", details: str = "")
     lost = step.choices - sum(loads)
     facts = {"rows": " ".join(map(str, loads)), "mean": f"{mean:g}", "bytes of a row": str(step.row_bytes)}
     beats = [
-        Beat(0, f"Every token has chosen {TOP_K} experts, and they are on other GPUs.", facts, asks=None if bug else asked),
-        Beat(WORK - 0.4, f"An all-to-all. {lost} rows find their expert full, and are dropped." if lost else "An all-to-all: each token goes to its experts.", facts),
-        Beat(ends + 0.1, f"{busiest} rows of time, where even columns would take {mean:g}.", facts, answers=None if bug else asked),
+        Beat(
+            0,
+            f"Every token has chosen {TOP_K} experts, and they are on other GPUs.",
+            facts,
+            asks=None if bug else asked,
+        ),
+        Beat(
+            WORK - 0.4,
+            f"An all-to-all. {lost} rows find their expert full, and are dropped."
+            if lost
+            else "An all-to-all: each token goes to its experts.",
+            facts,
+        ),
+        Beat(
+            ends + 0.1,
+            f"{busiest} rows of time, where even columns would take {mean:g}.",
+            facts,
+            answers=None if bug else asked,
+        ),
         Beat(ends + 1.8, "A second all-to-all brings the results home.", facts),
-        Beat(ends + 3.4, f"The experts' gradients are {times:.3g} times as large as those of one process." if bug else "Backward: each expert's gradient is that of one process (green line).", facts),
-    ]  # fmt: skip
+        Beat(
+            ends + 3.4,
+            f"The experts' gradients are {times:.3g} times as large as those of one process."
+            if bug
+            else "Backward: each expert's gradient is that of one process (green line).",
+            facts,
+        ),
+    ]
     verdict = "Every expert learns too fast." if bug else "Every bit is that of one process."
     title = "What if an expert is full?" if step.capacity is not None else "Who waits for the favourite expert?"
     return Story(name, title, marks, beats, verdict, bug, details)
@@ -107,7 +129,13 @@ def balance(loads: Mapping[str, Load], right: Mapping[str, Load], bug: str = "",
     paces = {name: load.pace() for name, load in loads.items()}
     others = {name: load.pace() for name, load in right.items()}
     most = float(np.ceil(max(pace.max() for pace in (*paces.values(), *others.values()))))
-    chart = Chart((120, 60, 860, 430), (0, STEPS - 1), (1, most), ("step", "the busiest GPU, times the mean"), ((0, STEPS - 1), range(1, int(most) + 1)))  # fmt: skip
+    chart = Chart(
+        (120, 60, 860, 430),
+        (0, STEPS - 1),
+        (1, most),
+        ("step", "the busiest GPU, times the mean"),
+        ((0, STEPS - 1), range(1, int(most) + 1)),
+    )
     marks: list[Mark] = []
     for name, colour in zip(loads, (OFF, ON), strict=True):
         if bug:
@@ -125,8 +153,13 @@ def balance(loads: Mapping[str, Load], right: Mapping[str, Load], bug: str = "",
     facts = {name: f"{pace[-1]:.2f} times the mean" for name, pace in paces.items()}
     beats = [
         Beat(0, "The step takes as long as the busiest GPU needs.", asks=None if bug else asked),
-        Beat(4.6, f"Without a balance loss {first:.1f} times the mean, with it {last:.1f}.", facts, answers=None if bug else asked),
-    ]  # fmt: skip
+        Beat(
+            4.6,
+            f"Without a balance loss {first:.1f} times the mean, with it {last:.1f}.",
+            facts,
+            answers=None if bug else asked,
+        ),
+    ]
     differ = any((loads[name].counts != right[name].counts).any() for name in loads)
     verdict = "Other loads than in the right run (grey)." if bug and differ else ""
     return Story("balance", "Do experts stay equally loved?", [*chart.marks(), *marks], beats, verdict, bug, details)

@@ -108,9 +108,17 @@ def config_of(ranks: int, every: int, seed: int) -> TrainConfig:
     """A model that ``ranks`` ranks can share as data-parallel ranks, and one rank less as tensor-parallel ranks."""
     heads = max(2, ranks - 1)
     return TrainConfig(
-        layers=1, heads=heads, width=HEAD * heads, context=16, global_batch=2 * ranks, micro_batch=1, steps=3 * every,
-        lr=1e-2, warmup=2, seed=seed,
-    )  # fmt: skip
+        layers=1,
+        heads=heads,
+        width=HEAD * heads,
+        context=16,
+        global_batch=2 * ranks,
+        micro_batch=1,
+        steps=3 * every,
+        lr=1e-2,
+        warmup=2,
+        seed=seed,
+    )
 
 
 def layouts_of(ranks: int) -> tuple[Layout, Layout]:

@@ -1,4 +1,4 @@
-"""What failures look like: a loss that jumps back and is taken again, and files that are safe, or not, at each moment."""
+"""Failures: a loss that jumps back and is taken again, and files that are safe, or not, at each moment."""
 
 from collections.abc import Sequence
 
@@ -40,8 +40,13 @@ def dies(run: Interrupted, details: str, right: Interrupted | None = None, bug: 
     again = [(after.first + i, loss) for i, loss in enumerate(after.losses[0])]
     reference = [(right.after.first + i, loss) for i, loss in enumerate(right.after.losses[0])] if right else []
     values = [loss for _, loss in losses + again + reference]
-    chart = Chart((130, 40, 1090, 380), (0, run.steps - 1), (min(values), max(values)), ("step", "loss"),
-                  (sorted({0, after.first, before.ended, run.steps - 1}), ()))  # fmt: skip
+    chart = Chart(
+        (130, 40, 1090, 380),
+        (0, run.steps - 1),
+        (min(values), max(values)),
+        ("step", "loss"),
+        (sorted({0, after.first, before.ended, run.steps - 1}), ()),
+    )
     chart.curve(losses, "#0072B2", 0.2, 2.8)
     marks = chart.marks()
     x, y = chart.at(*losses[-1])
@@ -74,12 +79,18 @@ def dies(run: Interrupted, details: str, right: Interrupted | None = None, bug: 
     if right:
         end = f"It trains on, as another run: the loss is {again[-1][1]:.4f}, and {reference[-1][1]:.4f} is right."
     beats = [
-        Beat(0, f"{ranks} ranks train. One of them will be killed.", cue="One rank of a thousand fails every few hours."),
+        Beat(
+            0, f"{ranks} ranks train. One of them will be killed.", cue="One rank of a thousand fails every few hours."
+        ),
         Beat(3.3, f"Rank {run.fault.rank} is dead, and its memory with it.", asks=where),
-        Beat(6.2, f"{len(run.lost)} step{'s are' if len(run.lost) > 1 else ' is'} lost. {after.layout} goes on from the checkpoint.",
-             {"checkpoint": f"{run.files} files, {run.nbytes:,} bytes", "error": str(run.error)}, answers=where),
+        Beat(
+            6.2,
+            f"Steps lost: {len(run.lost)}. {after.layout} goes on from the checkpoint.",
+            {"checkpoint": f"{run.files} files, {run.nbytes:,} bytes", "error": str(run.error)},
+            answers=where,
+        ),
         Beat(9.4, end),
-    ]  # fmt: skip
+    ]
     verdict = f"SHA-256 {run.fingerprint[:8]}; never interrupted: {run.reference[:8]}."
     return Story("die, go on", "A GPU dies. What is lost?", marks, beats, verdict, bug, details)
 

@@ -34,7 +34,10 @@ def tell(
         for j in range(len(parts)):
             marks.append(box(LEFT + j * size + 2, TOP + i * size + 2, size - 4, size - 4, "faint", f"tile {i}, {j}"))
     grid = {divmod(n, len(parts)): mark for n, mark in enumerate(mark for mark in marks if mark.kind == "box")}
-    outputs = [box(LEFT + SIDE + 24, TOP + i * size + 2, 56, size - 4, "faint", f"output {i}", text=f"O{i}") for i in range(len(parts))]  # fmt: skip
+    outputs = [
+        box(LEFT + SIDE + 24, TOP + i * size + 2, 56, size - 4, "faint", f"output {i}", text=f"O{i}")
+        for i in range(len(parts))
+    ]
     place = {part.start: number for number, part in enumerate(parts)}
     others = right.moments if right else run.moments
     wrong_rows: set[int] = set()
@@ -55,7 +58,7 @@ def tell(
             row = place[moment.queries.start]
             outputs[row].to(at, 0.2, fill="wrong" if row in wrong_rows else OUTPUT)
     marks += outputs
-    piles, most = [], max(sum(run.traffic), sum(standard.traffic))
+    most = max(sum(run.traffic), sum(standard.traffic))
     names = ("standard", "tiled") if run.kind == "standard" else ("tiled", "standard")
     for x, name, one in ((800, names[0], run), (1040, names[1], standard)):
         pile = Pile(name, (x, 540, 150, 410), most, {"read": READ, "written": WRITTEN})
@@ -82,11 +85,15 @@ def tell(
     }
     done = "Every score is written once and read once, and so is its softmax: 4N² elements."
     if run.kind != "standard":
-        done = f"Only Q, K, V and O cross: {sum(run.traffic):,} elements, and {sum(standard.traffic):,} in the standard form."
+        done = f"Only Q, K, V and O cross: {sum(run.traffic):,} elements. Standard: {sum(standard.traffic):,}."
     if bug:
         done = "Where the maximum grew, old and new terms have different scales."
     half = ends[len(run.moments) // 2]
-    during = "All scores are written to the slow memory, row by row." if run.kind == "standard" else "A tile of scores is made, merged into a row's sums, and forgotten."  # fmt: skip
+    during = (
+        "All scores are written to the slow memory, row by row."
+        if run.kind == "standard"
+        else "A tile of scores is made, merged into a row's sums, and forgotten."
+    )
     opening = f"{run.length} tokens: {run.length} × {run.length} scores. The fast memory holds {run.fast:,} numbers."
     beats = [
         Beat(

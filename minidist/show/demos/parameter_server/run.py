@@ -24,9 +24,17 @@ KINDS = "synchronous", "asynchronous", "bounded"  # names of scenes
 def config_of(workers: int, seed: int, steps: int) -> TrainConfig:
     """A small model. Each worker has one micro-batch of 4 samples in a step."""
     return TrainConfig(
-        layers=1, heads=2, width=32, context=32, global_batch=4 * workers, micro_batch=4, steps=steps, lr=4.5e-3,
-        warmup=4, seed=seed,
-    )  # fmt: skip
+        layers=1,
+        heads=2,
+        width=32,
+        context=32,
+        global_batch=4 * workers,
+        micro_batch=4,
+        steps=steps,
+        lr=4.5e-3,
+        warmup=4,
+        seed=seed,
+    )
 
 
 def layout_of(kind: str, workers: int, slower: int) -> Layout:

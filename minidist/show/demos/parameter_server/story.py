@@ -38,7 +38,14 @@ def lanes(kind: str, run: Recorded, bug: str = "", details: str = "") -> Story:
     for version in range(last):
         end = run.made[version + 1] if version + 1 < len(run.made) else until
         if run.made[version] < until:
-            rows.bar(workers, run.made[version], min(end, until), of_version(version, last), f"v{version}", f"version {version}")  # fmt: skip
+            rows.bar(
+                workers,
+                run.made[version],
+                min(end, until),
+                of_version(version, last),
+                f"v{version}",
+                f"version {version}",
+            )
     marks = rows.marks()
     marks += [dot for one in landed for dot in _landing(one, rows, workers, last)]
     ages: list[tuple[float, str]] = [(0.0, "0")]
@@ -68,10 +75,20 @@ def lanes(kind: str, run: Recorded, bug: str = "", details: str = "") -> Story:
         copies = sum(one.again for one in landed)
         end = f"{copies} gradients were applied twice. The loss does not tell."
     beats = [
-        Beat(0, "A colour is a version of the weights. A worker computes with the one that it pulled.", facts, asks=None if bug else asked),
-        Beat(rows.at(first.end) + 0.6, f"Its gradient lands, {first.staleness} updates old.", facts, answers=None if bug else asked),
+        Beat(
+            0,
+            "A colour is a version of the weights. A worker computes with the one that it pulled.",
+            facts,
+            asks=None if bug else asked,
+        ),
+        Beat(
+            rows.at(first.end) + 0.6,
+            f"Its gradient lands, {first.staleness} updates old.",
+            facts,
+            answers=None if bug else asked,
+        ),
         Beat(RUNS + 0.8, end, facts),
-    ]  # fmt: skip
+    ]
     title = {
         "synchronous": "What does one slow GPU cost?",
         "asynchronous": "What if nobody waits?",
@@ -84,7 +101,13 @@ def lanes(kind: str, run: Recorded, bug: str = "", details: str = "") -> Story:
 def evidence(runs: Runs, seconds: float) -> Story:
     """The loss of all runs over simulated time."""
     values = [loss for each in runs.values() for run in each for loss in run.losses]
-    chart = Chart((110, 50, 960, 440), (0, seconds), (min(values), max(values)), ("simulated seconds", "loss"), ((0, round(seconds)), (TARGET,)))  # fmt: skip
+    chart = Chart(
+        (110, 50, 960, 440),
+        (0, seconds),
+        (min(values), max(values)),
+        ("simulated seconds", "loss"),
+        ((0, round(seconds)), (TARGET,)),
+    )
     (x, y), (end, _) = chart.at(0, TARGET), chart.at(seconds, TARGET)
     marks: list[Mark] = [box(x, y - 1, end - x, 3, "ink")]
     reached = {kind: float(np.mean([run.reaches(TARGET) for run in each])) for kind, each in runs.items()}
@@ -110,8 +133,12 @@ def evidence(runs: Runs, seconds: float) -> Story:
     count = len(next(iter(runs.values())))
     beats = [
         Beat(0, f"{count} runs of each kind, with other weights, samples and noise.", asks=asked),
-        Beat(RUNS + 0.4, f"{order[0]} after {reached[order[0]]:.0f} s, {order[-1]} after {reached[order[-1]]:.0f} s.", answers=asked),
-    ]  # fmt: skip
+        Beat(
+            RUNS + 0.4,
+            f"{order[0]} after {reached[order[0]]:.0f} s, {order[-1]} after {reached[order[-1]]:.0f} s.",
+            answers=asked,
+        ),
+    ]
     return Story("evidence", "Is a stale gradient worth less than waiting?", [*chart.marks(), *marks], beats)
 
 

@@ -76,7 +76,14 @@ def plan(
         for slot in row:
             action = slot.action
             colour = "wrong" if action in corrupted else colour_of(action, ranks)
-            lanes.bar(rank, slot.start, slot.end - 0.003 * longest, colour, str(mistaken.get(action, action.micro_batch)), f"micro-batch {action.micro_batch}")  # fmt: skip
+            lanes.bar(
+                rank,
+                slot.start,
+                slot.end - 0.003 * longest,
+                colour,
+                str(mistaken.get(action, action.micro_batch)),
+                f"micro-batch {action.micro_batch}",
+            )
         stored += _shelf(row, lanes, rank, shelf, width, kind.virtual)
     heading = text(shelf, 14, "stores", anchor="start")
     most = max(kind.most_stored(ranks, micro_batches), 1)
@@ -98,7 +105,7 @@ def plan(
             f"GPU 0 stored at most {most:g} of {micro_batches}; {idle:.0%} of all time was idle.",
             facts,
             answers=None if bug else asked,
-        ),  # fmt: skip
+        ),
     ]
     if stuck < longest:
         beats[2:] = [Beat(runs + 0.3, "Every GPU waits for another one, and would wait forever.")]
@@ -109,7 +116,7 @@ def plan(
 
 
 def _shelf(row: Sequence[Slot], lanes: Lanes, rank: int, x: float, width: float, virtual: int) -> list[Mark]:
-    """A box for every micro-batch that a rank stores, from its forward on until its backward ends, in the first free place."""
+    """Return boxes: for each stored micro-batch from its forward to its backward, the first free place."""
     ends = {(slot.action.stage, slot.action.micro_batch): slot.end for slot in row if slot.action.kind in "BW"}
     free: list[float] = []  # place -> when what is there leaves
     found = []

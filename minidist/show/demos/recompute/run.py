@@ -9,9 +9,17 @@ from minidist.train.layout import Layout
 def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
     check_width(size, 4, 256)
     return TrainConfig(
-        layers=4, heads=heads_of(size), width=size, context=64, global_batch=4 * ranks, micro_batch=4, steps=2,
-        dropout=0.1, precision="bf16", seed=seed,
-    )  # fmt: skip
+        layers=4,
+        heads=heads_of(size),
+        width=size,
+        context=64,
+        global_batch=4 * ranks,
+        micro_batch=4,
+        steps=2,
+        dropout=0.1,
+        precision="bf16",
+        seed=seed,
+    )
 
 
 def layouts_of(ranks: int) -> list[Layout]:

@@ -62,8 +62,9 @@ def parts(log: Sequence[Event], config: TrainConfig, layout: Layout) -> list[Par
         names = places(phase, config.layers, bool(layout.sp))
         now = [names[number] for number in accumulate(map(bool, kinds), initial=0)]
         edges = zip([around.start, *(e.end for e in inside)], [*(e.start for e in inside), around.end], strict=True)
-        found += [Part(Event("", "compute", *edge), phase, "compute", place)
-                  for edge, place in zip(edges, now, strict=True)]  # fmt: skip
+        found += [
+            Part(Event("", "compute", *edge), phase, "compute", place) for edge, place in zip(edges, now, strict=True)
+        ]
         found += [Part(event, phase, kind, place) for event, kind, place in zip(inside, kinds, now[:-1], strict=True)]
     return sorted(found, key=lambda part: part.event.start)
 

@@ -139,12 +139,25 @@ def _on_rank(world: ProcessGroup, numbers: Numbers, sequence: bool, broken: str)
 
     d_x = x_leaf.grad
     arrays = {
-        "x_hat": x_hat[0], "gain": gain.data, "x": x.data[0], "full": full.data[0],
-        "a": _beside(a.data), "z": _beside(z.data[:, 0]), "b": _below(b.data), "partial": partial.data[0],
-        "y": y.data[0], "d_y": (y.data - target)[0], "d_full": partial_leaf.grad[0], "d_z": _beside(z_leaf.grad[:, 0]),
-        "d_b": _below(b.grad), "d_partial": full_leaf.grad[0], "d_a": _beside(a.grad), "d_x": d_x[0],
-        "own_gain": (d_x[0] * x_hat[0]).sum(0), "d_gain": gain.grad,
-    }  # fmt: skip
+        "x_hat": x_hat[0],
+        "gain": gain.data,
+        "x": x.data[0],
+        "full": full.data[0],
+        "a": _beside(a.data),
+        "z": _beside(z.data[:, 0]),
+        "b": _below(b.data),
+        "partial": partial.data[0],
+        "y": y.data[0],
+        "d_y": (y.data - target)[0],
+        "d_full": partial_leaf.grad[0],
+        "d_z": _beside(z_leaf.grad[:, 0]),
+        "d_b": _below(b.grad),
+        "d_partial": full_leaf.grad[0],
+        "d_a": _beside(a.grad),
+        "d_x": d_x[0],
+        "own_gain": (d_x[0] * x_hat[0]).sum(0),
+        "d_gain": gain.grad,
+    }
     arrays = {name: np.ascontiguousarray(to_host(array)) for name, array in arrays.items()}
     return Held(first=first, sent=tuple(sent), **arrays)
 

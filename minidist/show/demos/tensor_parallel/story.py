@@ -24,12 +24,14 @@ SAME = "Every bit is that of one process."
 
 
 def mlp(name: str, ranks: Sequence[Held], one: Held, sequence: bool, bug: str = "", details: str = "") -> Story:
-    """One MLP, y = GELU(x A) B, on two GPUs: A is cut into columns, B into rows; with ``sequence``, x and y into tokens."""
+    """Cut the MLP y = GELU(x A) B over two GPUs: A by columns, B by rows; with ``sequence``, x and y by tokens."""
     marks = _stage()
     marks += _inputs(one.x, sequence)
     for rank, held in enumerate(ranks):
         columns, rows = held.a.shape[1], held.b.shape[0]
-        marks.append(_weights(one.a, (240 + rank * columns * UNIT, 0), (columns, one.a.shape[0]), rank, 240, "A", "columns of A"))  # fmt: skip
+        marks.append(
+            _weights(one.a, (240 + rank * columns * UNIT, 0), (columns, one.a.shape[0]), rank, 240, "A", "columns of A")
+        )
         marks.append(_weights(one.b, (790, rank * rows * UNIT), (one.b.shape[1], rows), rank, 790, "B", "rows of B"))
         marks.append(_grown(470, MIDDLES[rank], held.z, "GELU", of_rank(rank), MADE, 1.8))
     marks += _sum(ranks, one.y, sequence, bool(bug))
@@ -92,9 +94,13 @@ def heads(ranks: Sequence["attention.Held"], one: "attention.Held", bug: str = "
         Beat(MADE, "Each GPU has one whole head: its queries, keys and values."),
         Beat(5.0, "Scores, softmax, weighted values: all inside the head, without a message."),
         Beat(6.8, f"Each multiplies with its rows of the output matrix: parts, {terms[0]:.3g} and {terms[1]:.3g}."),
-        Beat(END, f"Without the sum each goes on with its part. Right is {sums}." if bug else last,
-             {"sent by each GPU": f"{ranks[0].sent} bytes"}, answers=None if bug else asked),
-    ]  # fmt: skip
+        Beat(
+            END,
+            f"Without the sum each goes on with its part. Right is {sums}." if bug else last,
+            {"sent by each GPU": f"{ranks[0].sent} bytes"},
+            answers=None if bug else asked,
+        ),
+    ]
     verdict = "y is wrong on both." if bug else SAME
     return Story("heads", "Which GPU computes which head?", marks, beats, verdict, bug, details, key=_key())
 
