@@ -60,8 +60,8 @@ class Animation:
         return replace(self, scenes=tuple(story for story in self.scenes if story.name in kept))
 
     def html(self, first: Story | None = None, links: Mapping[str, str] = page.NO_LINKS) -> str:
-        """A page that needs no network and begins with a story; arguments as in ``page.whole``."""
-        return page.whole(self.title, self.scenes, self.scenes.index(first) if first else 0, links)
+        """A page that needs no network and begins with a story, or the first right one; links as in ``page.whole``."""
+        return page.whole(self.title, self.scenes, self.scenes.index(first or self.right[0]), links)
 
     @property
     def bug(self) -> str:
@@ -83,6 +83,6 @@ class Animation:
         return png(figure, 160)
 
     def _repr_html_(self) -> str:
-        first = self.scenes[0]
+        first = self.right[0]
         stills = [story.at_start for story in (first, self.twin(first)) if story]
         return page.in_notebook(self.html(), self.title, png(still.sheet(stills, 3), 56))

@@ -94,16 +94,19 @@ def ladder(name: str, right: Weight, lost: Weight, bug: str = "", details: str =
     gap = "smaller" if step < far else "larger"
     beats = [
         Beat(
-            0, f"In {name} there are only these rungs. An update is {gap} than the gap between two.", facts, asks=asked
+            0,
+            f"In {name} there are only these rungs. An update is {gap} than the gap between two.",
+            facts | {"jumps": "0"},
+            asks=asked,
         ),
         Beat(
             0.2 + PACE * STEPS / 2,
             "Every update is added to the ball itself, and rounded."
             if bug
             else "A float32 master glides; the ball stands on the nearest rung.",
-            facts,
+            facts | {"jumps": str(weight.moves(STEPS // 2))},
         ),
-        Beat(0.4 + PACE * STEPS, end, facts, answers=asked),
+        Beat(0.4 + PACE * STEPS, end, facts | {"jumps": str(weight.moves(STEPS))}, answers=asked),
     ]
     key = {"float32 master": MASTER, f"{name}, stored and sent": STORED}
     verdict = "What was rounded away never comes back." if bug else "Every bit is that of one process."

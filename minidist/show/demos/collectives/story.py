@@ -65,7 +65,7 @@ def tell(kind: Kind, name: str, steps: Sequence[Step], right: Sequence[Step], br
         beats,
         f"{wrong} of {result.sum()} columns are wrong." if broken else "Every bit is that of one process.",
         kind.bug if broken else "",
-        how.lines.split("\n"),
+        code=how.lines.split("\n"),
     )
 
 

@@ -1,5 +1,6 @@
 """What tensor parallelism looks like: matrices are cut into slabs, and half results slide over each other."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -130,14 +131,15 @@ def step(name: str, run: Run, logs: Sequence[list], told: str, bug: str = "", de
         shares.index(f"{share:.0%}") if len(shares) > 1 else 0,
         "The next product needs the sum: nothing hides these messages.",
     )
-    count = halves.calls(run.config.layers, bool(run.layout.sp))
-    facts = {f"{kind}s": f"{number}" for kind, number in count.items()} | {"ms": f"{longest / 1e6:.3g}"}
+    done = Counter(part.kind for part in parts if not is_dropped(part.event))
+    kinds = halves.calls(run.config.layers, bool(run.layout.sp))
+    facts = {f"{kind}s": f"{done[kind]}" for kind in kinds} | {"ms": f"{longest / 1e6:.3g}"}
     beats = [
         Beat(0, told, facts, asks=None if bug else asked),
         Beat(RUNS + 0.2, f"The step took {longest / 1e6:.3g} ms.", facts, answers=None if bug else asked),
     ]
     verdict = "Its gradients are wrong." if bug else SAME
-    key = {phase: MEANINGS[phase] for phase in halves.PHASES} | {kind: COLLECTIVES[kind] for kind in count}
+    key = {phase: MEANINGS[phase] for phase in halves.PHASES} | {kind: COLLECTIVES[kind] for kind in kinds}
     return Story(name, "Who waits for whom?", marks, beats, verdict, bug, details, key=key)
 
 

@@ -120,6 +120,9 @@ def steps(held: Sequence[MemoryLog], most: int, details: str, stale: Sequence[in
         least,
         "What is sharded is not held between steps; what is gathered is freed at once.",
     )
+    facts = {
+        name: f"{log.highest('gradients'):,} bytes of gradients at most" for name, log in zip(STAGES, held, strict=True)
+    }
     beats = [
         Beat(
             0,
@@ -132,6 +135,7 @@ def steps(held: Sequence[MemoryLog], most: int, details: str, stale: Sequence[in
             "Red: it computes with weights of the step before."
             if bug
             else "The same bits in all four, at other heights.",
+            facts,
             answers=None if bug else asked,
         ),
     ]
