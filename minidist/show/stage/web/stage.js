@@ -107,12 +107,12 @@ function show(story, { time = 0, other = null, dials = story.dials.map((dial) =>
   close();
   Object.assign(state, { story, other, dials, beat: -1 });
   state.now = turned(story);
-  const bad = [state.now, other].find((one) => one?.broken);
+  const bad = [story, other].find((one) => one?.broken);
   stage.show(state.now);
   if (other) beside.show(turned(other));
   $("beside").toggleAttribute("hidden", !other);
   $("question").textContent = state.now.question;
-  $("bug").textContent = bad ? `Broken${bad === other ? " (right)" : other ? " (left)" : ""}: ${bad.broken}.` : "";
+  $("bug").textContent = bad ? `Broken${other ? (bad === story ? " (left)" : " (right)") : ""}: ${bad.broken}.` : "";
   $("bug").hidden = !bad;
   document.body.classList.toggle("broken", Boolean(story.broken));
   $("break").textContent = story.broken ? "fix it" : "break it";
@@ -162,9 +162,10 @@ function goTo(time) {
 
 function tell(beat) {
   state.beat = beat;
-  const { story, now } = state, { says, facts, lines, cue } = now.beats[beat], last = beat === now.beats.length - 1;
-  const verdict = last && now.verdict ? [make("b", { textContent: ` ${now.verdict}`, className: now.broken ? "wrong" : "right" })] : [];
-  $("says").replaceChildren(says, ...verdict);
+  const { story, now, other } = state, { says, facts, lines, cue } = now.beats[beat], last = beat === now.beats.length - 1;
+  const outcomes = last ? [now, ...(other ? [turned(other)] : [])] : [];
+  $("says").replaceChildren(says, ...outcomes.filter((one) => one.verdict).map(({ verdict, broken }, i) => make("b",
+    { textContent: ` ${other ? ["Left: ", "Right: "][i] : ""}${verdict}`, className: broken ? "wrong" : "right" })));
   $("clock").setAttribute("aria-valuetext", says);
   $("facts").replaceChildren(...Object.entries(facts ?? {}).flatMap(([name, value]) => [make("dt", { textContent: name }), make("dd", { textContent: value })]));
   $("cue").textContent = cue;
