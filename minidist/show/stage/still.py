@@ -4,15 +4,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from textwrap import fill
 
+import numpy as np
+
 from minidist.show.palette import PAPER, ink_on
 from minidist.show.stage.marks import HEIGHT, WIDTH, drawn
-from minidist.show.stage.story import Beat, Story
+from minidist.show.stage.story import Story
 
 INCHES = 13.333  # the width of a slide of 16:9
 POINTS = 72 * INCHES / WIDTH  # of a pixel of the stage
 PER_ROW = 3
 FRAMES = 12  # of a GIF, each second
 PAUSE = 1.5  # seconds at every beat of a GIF
+COLOURS = 64  # of a GIF, the same in all frames
 
 
 def draw(axes, story: Story, moment: float, points: float = POINTS) -> None:
@@ -112,29 +115,28 @@ def sheet(stories: Sequence[Story], most: int | None = None):
 
 
 def gif(story: Story, path: Path) -> None:
-    """Write the running clock as an animated picture; it rests at every beat."""
-    from matplotlib.animation import FuncAnimation, PillowWriter
+    """Write the running clock as an animated picture in an endless loop that rests at every beat."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from PIL import Image
 
-    moments: list[tuple[float, Beat]] = []
-    for beat, after in zip(story.beats, [*story.beats[1:], None], strict=True):
-        moments += [(beat.at, beat)] * round(PAUSE * FRAMES)
-        count = round((after.at - beat.at) * FRAMES) if after else 0
-        moments += [(beat.at + i / FRAMES, beat) for i in range(1, count)]
-    figure = Figure(figsize=(8, 4.5), dpi=100)
-    axes = figure.add_axes((0, 0.1, 1, 600 / 720))
-
-    def show(number: int):
-        moment, beat = moments[number]
-        axes.clear()
-        draw(axes, story, moment, 72 * 8 / WIDTH)
-        for text in list(figure.texts):
-            text.remove()
-        figure.text(0.5, 0.96, _heading(story), ha="center", va="center", fontsize=14, weight="bold")
-        figure.text(0.5, 0.05, fill(beat.says, 90), ha="center", va="center", fontsize=12)
-        return ()
-
-    FuncAnimation(figure, show, len(moments), blit=False).save(path, PillowWriter(fps=FRAMES))
+    pictures, rests = [], []
+    for number, beat in enumerate(story.beats):
+        after = story.beats[number + 1].at if number + 1 < len(story.beats) else beat.at
+        for step in range(max(1, round((after - beat.at) * FRAMES))):
+            figure = Figure(figsize=(8, 4.5), dpi=100)
+            draw(figure.add_axes((0, 0.1, 1, 600 / 720)), story, beat.at + step / FRAMES, 72 * 8 / WIDTH)
+            figure.text(0.5, 0.96, _heading(story), ha="center", va="center", fontsize=14, weight="bold")
+            figure.text(0.5, 0.05, fill(_says(story, number), 90), ha="center", va="center", fontsize=12)
+            canvas = FigureCanvasAgg(figure)
+            canvas.draw()
+            pictures.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
+            rests.append(1 / FRAMES if step else PAUSE)
+    rests[-1] *= 2
+    palette = Image.fromarray(np.concatenate([np.asarray(one)[::4, ::4] for one in pictures])).quantize(COLOURS)
+    first, *others = [one.quantize(palette=palette, dither=0) for one in pictures]  # dots that dither would flicker
+    times = [round(1000 * rest) for rest in rests]
+    first.save(path, "GIF", save_all=True, append_images=others, duration=times, loop=0, optimize=True)
 
 
 def _heading(story: Story) -> str:
