@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from minidist.cli import main as cli
 from minidist.cli import verify
 from minidist.cli.output import printable
 from minidist.train.config import TrainConfig
-from minidist.train.layout import Layout
+from minidist.train.layout import Layout, LooserSteps
 
 SIZES = "--layers=1 --heads=2 --width=16 --context=16 --global-batch=8 --micro-batch=1 --steps=3".split()  # noqa: SIM905
 
@@ -243,7 +244,7 @@ def test_text_from_the_model_has_no_control_characters():
 
 def test_every_setting_is_a_flag_with_its_default(capsys):
     with pytest.raises(SystemExit):
-        cli.main(["train", "--help"])
+        cli.main(["train", "--help", "all"])
     parts = capsys.readouterr().out.split("\n  --")  # a flag's help begins on a line of its own
     help_of = {part.split()[0]: " ".join(part.split()) for part in parts[1:]}
     for field in (*fields(Layout), *fields(TrainConfig)):
@@ -251,6 +252,41 @@ def test_every_setting_is_a_flag_with_its_default(capsys):
         in_words |= {"rampup_batch_size": "no ramp", "compress": "the gradients themselves"}
         default = in_words.get(field.name, field.default)
         assert f"(default: {default})" in help_of[field.name.replace("_", "-")]
+
+
+def test_help_begins_short_and_shows_a_group_on_request(capsys):
+    """The dozen flags of a first run; those of the groups with a word in their name; none but of these."""
+    shown = {}
+    for word in ([], ["looser"], ["all"], ["nowhere"]):
+        with pytest.raises(SystemExit) as end:
+            cli.main(["train", "-h", *word])
+        shown[end.value.code, *word] = capsys.readouterr()
+    flags = {words: set(re.findall(r"^  (--[a-z-]+)", out, re.MULTILINE)) for words, (out, _) in shown.items()}
+    assert "--dp" in flags[0,] and len(flags[0,]) <= 14 and "Layout: looser steps" in shown[0,].out.split("more:")[1]
+    assert flags[0, "looser"] == {f"--{field.replace('_', '-')}" for field in LooserSteps.__annotations__}
+    assert flags[0,] | flags[0, "looser"] < flags[0, "all"] and "'nowhere'" in shown[2, "nowhere"].err
+    assert cli.main([]) == 0 and "minidist verify" in capsys.readouterr().out
+
+
+def test_a_file_gives_flags_that_the_command_line_overrides(capsys, tmp_path):
+    """TOML with tables or without, and what --json wrote: the same run, and the same bits."""
+    flags = ["--dp", "2", "--zero", "2", "--layers", "1", "--steps", "2", "--fault", "rank=0,step=1,kind=slow:1.1"]
+    settings = tmp_path / "run.toml"
+    settings.write_text(
+        'layout = "dp=2,zero=2"\nsteps = 7\ntables = true\nfault = ["rank=0,step=1,kind=slow:1.1"]\n[model]\nlayers = 1\n'
+    )
+    given, first, second = (tmp_path / f"{name}.json" for name in "abc")
+    assert cli.main(["train", *flags, "--json", str(given)]) == 0
+    capsys.readouterr()
+    assert cli.main(["train", "--steps", "2", "--config", str(settings), "--json", str(first)]) == 0
+    assert "matrix products" in capsys.readouterr().out  # --tables
+    assert cli.main(["train", f"--config={first}", "--json", str(second)]) == 0
+    runs = [json.loads(path.read_text()) for path in (given, first, second)]
+    for key in ("layout", "config", "fingerprint", "losses"):
+        assert runs[0][key] == runs[1][key] == runs[2][key]
+    settings.write_text("steps = [[")
+    assert cli.main(["train", "--config", str(settings)]) == 2
+    assert f"--config {settings}: " in capsys.readouterr().err
 
 
 def test_what_a_run_lacks_is_reported(capsys):

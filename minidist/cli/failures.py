@@ -9,6 +9,7 @@ from minidist.cli.flags import integer, real
 from minidist.cli.output import check_outputs, console_of, json_output, titled, write_outputs
 from minidist.plan.failing_run import Machines, TimeSpent, simulate
 from minidist.plan.goodput import (
+    GPUS,
     best_interval,
     cluster_mtbf,
     daly_interval,
@@ -54,7 +55,11 @@ def add_commands(commands) -> None:
     command.set_defaults(command=_failures)
     cluster = command.add_argument_group("cluster")
     cluster.add_argument(
-        "--gpus", type=integer, required=True, metavar="N", help="GPUs of the run; one failure stops all"
+        "--gpus",
+        type=integer,
+        default=GPUS,
+        metavar="N",
+        help=f"GPUs of the run; one failure stops all (default: {GPUS:,}, those of Llama 3 405B)",
     )
     cluster.add_argument(
         "--gpu-mtbf-hours",

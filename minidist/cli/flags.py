@@ -180,6 +180,35 @@ def _add_fields(parser: argparse.ArgumentParser, settings: type, **decided_later
         )
 
 
+class HelpByGroup(argparse.Action):
+    """``-h`` of a command with many flags: the usual ones and the names of the groups; ``-h WORD`` shows the rest.
+
+    Args:
+        usual: the flags that ``-h`` alone shows, beside the positional arguments.
+    """
+
+    def __init__(self, option_strings: list[str], dest: str, usual: tuple[str, ...]) -> None:
+        super().__init__(option_strings, dest, nargs="?", metavar="WORD", help="these; the groups with this word; all")
+        self.usual = {*usual, "-h"}
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace, word, option_string=None) -> None:
+        groups = [group for group in parser._action_groups if group._group_actions]
+        named = [group for group in groups if word and word.lower() in group.title.lower()]
+        if word not in (None, "all") and not named:
+            titles = "; ".join(group.title for group in groups)
+            parser.exit(2, f"{parser.prog}: no group of flags has {word!r} in its name: choose all, or of {titles}\n")
+        for group in groups:
+            for action in group._group_actions:
+                usual = not action.option_strings or self.usual & {*action.option_strings}
+                if not (word == "all" or group in named or (word is None and usual)):
+                    action.help = argparse.SUPPRESS
+        parser.print_help()
+        if word is None:
+            print(f"\nmore: {parser.prog} -h WORD, with a word of a group's name, or -h all")
+            print(*(f"  {group.title}" for group in groups), sep="\n")
+        parser.exit()
+
+
 def defaults(settings: type) -> dict:
     """The default of each field: as ``decided_later``, they have flags that nobody gave be None."""
     return {field.name: field.default for field in fields(settings)}

@@ -6,8 +6,10 @@ MPI job every process calls the command, process 0 runs it, and the others are i
 
 import argparse
 import codecs
+import json
 import os
 import sys
+import tomllib
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -34,6 +36,16 @@ PLAIN = str.maketrans(  # what to print in an encoding that lacks a character; o
     "_.-:=+*###v><----|||/+++++++++++++++++++><^vvxx.--.ugS/2T[]>",
 ) | dict.fromkeys(range(0x2801, 0x2900), ord("."))  # braille, of which curves consist
 OUT_OF_MEMORY = "out of memory: choose a smaller model, a smaller micro-batch or fewer ranks"
+FIRST = """minidist trains a transformer on several ranks of this computer, with the same bits in every layout.
+Begin with
+
+  minidist demo ring             watch a ring all-reduce, and break it
+  minidist verify                train in many layouts and compare the bits
+  minidist train --dp 2 --tp 2   train on four ranks
+  minidist check                 the exercises: what to do next
+  minidist explore               a page of sliders: what a large run costs
+
+minidist --help lists all commands, minidist COMMAND --help the flags of one."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -47,7 +59,10 @@ def main(arguments: list[str] | None = None) -> int:
         check_working_folder()
         found = launched_with_others()
         with heard_once(found):
-            options = build_parser(arguments[0] if arguments else "").parse_args(arguments)
+            if not arguments:
+                print(FIRST)
+                return 0
+            options = build_parser(arguments[0]).parse_args(with_config_file(arguments))
         return options.command(options) if found is None else run_in_job(options, found)
     except BrokenPipeError:  # whoever reads the output has closed it, as `| head` does
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  Python flushes it at exit
@@ -59,6 +74,35 @@ def main(arguments: list[str] | None = None) -> int:
     with heard_once(found):
         _print_error(problem)
     return 2
+
+
+def with_config_file(arguments: list[str]) -> list[str]:
+    """Put the settings of ``--config FILE`` before the other flags, which override them.
+
+    Raises:
+        ValueError: if the file cannot be read, or does not have ``name = value``, in tables of any name or in none.
+    """
+    finder = _Parser(add_help=False, allow_abbrev=False)
+    finder.add_argument("--config")
+    path = finder.parse_known_args(arguments)[0].config
+    if path is None:
+        return arguments
+    try:
+        with open(path, "rb") as file:
+            content = json.load(file) if path.endswith(".json") else tomllib.load(file)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--config {path}: {error}") from None
+    if "fingerprint" in content:  # what --json wrote has results as well
+        content = {key: content[key] for key in ("layout", "config")}
+    flags = []
+    for key, value in content.items():
+        if key == "layout" and isinstance(value, str):
+            value = dict(item.split("=") for item in value.split(","))
+        for name, setting in value.items() if isinstance(value, dict) else [(key, value)]:
+            flag = "--" + name.replace("_", "-")
+            for one in setting if isinstance(setting, list) else [setting]:
+                flags += [] if one in (None, False) else [flag] if one is True else [f"{flag}={one}"]
+    return [arguments[0], *flags, *arguments[1:]]
 
 
 def print_in_any_encoding() -> None:

@@ -9,6 +9,7 @@ from minidist.cli.output import check_outputs, console_of, json_output, titled, 
 from minidist.plan.scaling import kaplan
 from minidist.plan.scaling.laws import LAWS, ScalingLaw, Training, check, overtraining
 
+CHINCHILLA = 5.76e23  # FLOPs of Gopher, for which Hoffmann et al. 2022 sought the best model
 LARGEST = 1e40  # of any of the flags: FLOPs of all computers for a very long time
 
 
@@ -22,7 +23,9 @@ def add_commands(commands) -> None:
         "and tokens between them, and losses only within one.",
     )
     command.set_defaults(command=_scaling)
-    command.add_argument("--flops", type=real, metavar="C", help="budget of training FLOPs, C = 6 N D, as in 5.76e23")
+    command.add_argument(
+        "--flops", type=real, metavar="C", help="budget of training FLOPs, C = 6 N D (default: Chinchilla's)"
+    )
     command.add_argument("--params", type=real, metavar="N", help="parameters of a model, with --tokens, as in 8e9")
     command.add_argument("--tokens", type=real, metavar="D", help="tokens that it is trained on, as in 15e12")
     command.add_argument("--json", metavar="PATH", help="write the results to this file; - for standard output")
@@ -31,6 +34,7 @@ def add_commands(commands) -> None:
 def _scaling(options) -> int:
     given = {name: getattr(options, name) for name in ("flops", "params", "tokens")}
     given = {name: value for name, value in given.items() if value is not None}
+    given = given or {"flops": CHINCHILLA}
     if set(given) not in ({"flops"}, {"params", "tokens"}):
         raise ValueError("give a budget, --flops 5.76e23, or a run, --params 8e9 --tokens 15e12")
     check(**{f"--{name}": value for name, value in given.items()})
@@ -38,10 +42,10 @@ def _scaling(options) -> int:
         if not 1 <= value <= LARGEST:
             raise ValueError(f"--{name} must be from 1 to {LARGEST:g}, got {value:g}")
     check_outputs({"json": options.json}, None)
-    if options.flops:
-        best = {"kaplan": kaplan.optimum(options.flops)}
-        best |= {name: law.optimum(options.flops) for name, law in LAWS.items()}
-        table = _budget(options.flops, best)
+    if flops := given.get("flops"):
+        best = {"kaplan": kaplan.optimum(flops)}
+        best |= {name: law.optimum(flops) for name, law in LAWS.items()}
+        table = _budget(flops, best)
         content = {name: _numbers(run) for name, run in best.items()}
     else:
         runs = {name: _run(law, options.params, options.tokens) for name, law in LAWS.items()}

@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from minidist.cli.flags import add_config, config_of, integer
+from minidist.cli.flags import HelpByGroup, add_config, config_of, integer
 from minidist.cli.output import NOT_REPRODUCED, check_outputs, console_of, json_output, write_outputs
 from minidist.cli.verify_matrix import run_interruptions, run_matrix
 from minidist.comm.runtime.clusters import job_size
@@ -53,7 +53,10 @@ def add_commands(commands) -> None:
         help="train in many layouts and compare fingerprints",
         description="Train the same model in one process and in each layout, and compare the SHA-256 of weights, "
         "optimizer state and losses. Exit status: 0 if all agree, 1 if one differs.",
+        add_help=False,
     )
+    usual = ("--all", "--matrix", "--interrupt", "--json", "--layers", "--steps", "--precision", "--impl")
+    command.add_argument("-h", "--help", action=HelpByGroup, usual=usual)
     command.set_defaults(command=_verify, on_ranks=True)
     command.add_argument(
         "layouts",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from minidist.cli.flags import add_config, add_layout, config_of, defaults, integer, layout_of
+from minidist.cli.flags import HelpByGroup, add_config, add_layout, config_of, defaults, integer, layout_of
 from minidist.cli.output import Output, check_outputs, console_of, json_output, write_outputs
 from minidist.cli.train.as_if import Wanted, add_as_if, as_if_of, on_cluster, print_on_cluster
 from minidist.cli.train.progress import add_live, narrating, watching
@@ -38,10 +38,23 @@ from minidist.train.result import Run, RunOptions
 from minidist.train.rules import CHECKS, check_options
 from minidist.train.trainer import run
 
+USUAL = (
+    *("--dp", "--zero", "--tp", "--cp", "--pp", "--layers", "--width", "--steps", "--precision"),
+    *("--save", "--resume", "--watch", "--config"),
+)
+
 
 def add_commands(commands) -> None:
     """Add the command to the subparsers of the command line."""
-    command = commands.add_parser("train", help="train in one layout", description="Train in one layout.")
+    command = commands.add_parser(
+        "train", help="train in one layout", description="Train in one layout.", add_help=False
+    )
+    command.add_argument("-h", "--help", action=HelpByGroup, usual=USUAL)
+    command.add_argument(
+        "--config",
+        metavar="FILE",
+        help="read flags from this TOML file, or from what --json wrote; those on the command line come first",
+    )
     command.set_defaults(command=_train, on_ranks=True)
     add_layout(command, **defaults(Layout))
     add_checkpoints(command)
