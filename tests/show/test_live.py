@@ -60,8 +60,15 @@ def test_the_newest_step_that_all_ranks_reported_is_shown_and_news_is_told(live)
         "step 2: rank 1 of 2 was killed", "the run goes on as dp=1 from step 1, the memory of peers",
     ]  # fmt: skip
     assert told["ranks"] == [] and told["layout"] == "dp=1" and live.reported.keys() <= {3}
+    assert (told["saved"], told["dead"], told["lost"]) == ([2], [(1, "dp=2", 2)], [(1, [4.0, 3.0])])
     live.on_step(1, 4.5)  # again
     assert live.as_dict()["losses"] == [5.0, 4.5]
+    console = Console(width=100, record=True)
+    console.print(picture(live))
+    assert "rank 1 died in step 2, in dp=2" in console.export_text()
+    restarted = Interruption(1, (0,), "rank 0 of 1 was killed", Layout(), Layout(), 0, "the beginning")
+    live.on_interruption(restarted)
+    assert len(live.as_dict()["dead"]) == 1  # it is there again
 
 
 def test_the_terminal_shows_the_loss_and_a_lane_for_each_rank_or_that_there_is_no_step_yet(live):
@@ -123,6 +130,14 @@ def test_the_page(live, tmp_path, browser):
         page.click(".rank >> nth=1 >> text=kill")
         page.wait_for_selector("#news >> text=ordered for rank 1: kill")
         assert take_order(tmp_path, 1) == "kill"
+        assert page.get_by_role("button", name="kill rank 1").count() == 1
+        live.on_event(0, ("saved", "step-000002", ""))
+        live.on_interruption(Interruption(2, (1,), "rank 1 of 2 was killed", Layout(dp=2), Layout(), 2, "step-000002"))
+        page.wait_for_selector(".dead >> text=died in step 2, in dp=2")
+        curves = page.locator("#loss polyline").evaluate_all(
+            "all => all.map((one) => one.getAttribute('points').split(' '))"
+        )
+        assert [len(points) for points in curves] == [2, 1, 2]  # a checkpoint, what is lost, what stands
         live.end("the run has stopped: rank 1 was killed")
         page.wait_for_selector("#ended >> text=rank 1 was killed")
         page.close()

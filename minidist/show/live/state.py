@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from minidist.analysis.steps import kind_of
 from minidist.trace import Event
+from minidist.train.checkpoint.commit import step_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.measuring.instruments import Moment
@@ -22,6 +23,9 @@ class Live:
         losses: loss of each step.
         moments: the newest step that every rank has reported, or else the newest one: rank -> Moment.
         news: what happened, the newest last.
+        lost: (first step, losses) of each part that a failure made the run take again.
+        saved: steps of the checkpoints.
+        dead: (rank, layout, step) of each rank that died and was not started again.
         ended: why the run is over; "" while it goes on.
     """
 
@@ -30,6 +34,9 @@ class Live:
     losses: list[float] = field(default_factory=list)
     moments: dict[int, Moment] = field(default_factory=dict)
     news: list[str] = field(default_factory=list)
+    lost: list[tuple[int, list[float]]] = field(default_factory=list)
+    saved: list[int] = field(default_factory=list)
+    dead: list[tuple[int, str, int]] = field(default_factory=list)
     ended: str = ""
 
     def __post_init__(self) -> None:
@@ -38,7 +45,6 @@ class Live:
 
     def on_step(self, step: int, loss: float) -> None:
         with self.lock:
-            del self.losses[step:]  # after a failure some steps are taken again
             self.losses.append(loss)
 
     def on_event(self, rank: int, event: tuple) -> None:
@@ -48,6 +54,7 @@ class Live:
             elif event[0] == "fault":
                 self._tell(f"step {event[1].step}, rank {rank}: {event[1].kind}, as ordered")
             elif event[0] == "saved":
+                self.saved += [] if event[2] else [step_of(event[1])]
                 self._tell(f"checkpoint {event[1]}" if not event[2] else f"no checkpoint {event[1]}: {event[2]}")
             elif event[0] == "corrupted":
                 self._tell(str(event[1]))
@@ -57,6 +64,10 @@ class Live:
             self._tell(f"step {interruption.step}: {interruption.why}")
             where = f"{interruption.after} from step {interruption.resumed}, {interruption.source}"
             self._tell(f"the run goes on as {where}")
+            self.lost.append((interruption.resumed, self.losses[interruption.resumed :]))
+            del self.losses[interruption.resumed :]
+            if interruption.after.world_size < interruption.before.world_size:
+                self.dead += [(rank, str(interruption.before), interruption.step) for rank in interruption.ranks]
             self.layout = interruption.after
             self.reported.clear()
             self.moments = {}
@@ -87,6 +98,9 @@ class Live:
                 "layout": str(self.layout),
                 "steps": self.config.steps,
                 "losses": [round(loss, 5) for loss in self.losses],
+                "lost": [(first, [round(loss, 5) for loss in losses]) for first, losses in self.lost],
+                "saved": self.saved,
+                "dead": self.dead,
                 "seconds": (end - start) / 1e9,
                 "step": max((moment.step for moment in self.moments.values()), default=None),
                 "ranks": [

@@ -7,10 +7,12 @@ from rich.text import Text
 
 from minidist.show.figures.timeline import COLOURS
 from minidist.show.live.state import Live, lanes_of
+from minidist.show.palette import PAPER
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDE, LANE = 60, 40  # characters of the loss and of a lane
 MOST_RANKS = 16
+DEAD = Style(color="white", bgcolor=PAPER["wrong"])
 KEY = Text("       ").append_text(
     Text("  ").join(Text.assemble(("■", colour), f" {kind}") for kind, colour in COLOURS.items())
 )
@@ -55,4 +57,6 @@ def lanes(live: Live) -> Table:
         lane = Text.assemble(*((" ", Style(bgcolor=colour)) for colour in cells))
         held = f"{sum(moment.memory.values()) / 1e6:.2f} MB"
         table.add_row(f"rank {rank}", lane, held, f"{moment.sent / 1e3:,.0f} kB")
+    for rank, layout, step in live.dead:
+        table.add_row(f"rank {rank}", Text(f"died in step {step}, in {layout}".ljust(LANE), DEAD))
     return table
