@@ -1,6 +1,7 @@
 """The stage: keyframes, the pages and the terminal that show the same moments, and the stories that are told."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -70,6 +71,9 @@ def test_a_lecture_asks_runs_and_answers():
     assert lecture.break_it() and lecture.story is broken and lecture.time == broken.ends
     lecture.back()
     assert lecture.time == 0
+    lecture.asking = False
+    lecture.show(story)
+    assert lecture.onward() == 2 and lecture.question is None
 
 
 def test_dials_choose_their_variant():
@@ -131,3 +135,16 @@ def test_a_page_shows_what_the_keyframes_say(animations, tmp_path, open_page):
         for mark, (x, y, opacity) in zip(story.marks, places, strict=True):
             now = mark.at(moment)
             assert (x, y, opacity) == pytest.approx((now["x"], now["y"], now["opacity"]), abs=0.02)
+
+
+def test_in_a_notebook_it_plays_in_a_frame(animations, tmp_path, open_page):
+    """The frame has no address of its own; it begins with a right run, also where a broken one comes first."""
+    scenes = animations["ring"].only("ring").scenes
+    notebook = tmp_path / "notebook.html"
+    notebook.write_text(replace(animations["ring"], scenes=scenes[::-1])._repr_html_(), encoding="utf-8")
+    frame = open_page(notebook.as_uri()).wait_for_selector("[data-animation] iframe").content_frame()
+    frame.wait_for_selector("body[data-ready]:not(.broken)")
+    frame.click("#next")
+    frame.wait_for_selector("#asked:not([hidden])")
+    frame.click("#next")
+    frame.wait_for_function("Number(document.getElementById('clock').value) > 0.2")

@@ -13,10 +13,12 @@ class Lecture:
         question: the open one, if any; the audience votes until it is revealed.
         votes: hands for each of its choices.
         revealed: whether its answer is shown.
+        asking: whether questions are asked.
     """
 
     def __init__(self, animation: Animation, story: Story) -> None:
         self.animation = animation
+        self.asking = True
         self.show(story)
 
     def show(self, story: Story, time: float = 0.0) -> None:
@@ -43,7 +45,7 @@ class Lecture:
         else:
             number, beat = self.beat, self.story.beats[self.beat]
             for reveals, question in ((True, beat.answers), (False, beat.asks)):
-                if question and self.time <= beat.at + 1e-6 and (number, reveals) not in self.asked:
+                if self.asking and question and self.time <= beat.at + 1e-6 and (number, reveals) not in self.asked:
                     self.asked.add((number, reveals))
                     self.question, self.revealed, self.votes = question, reveals, [0] * len(question.choices)
                     return None

@@ -41,6 +41,7 @@ class Player(App):
         Binding("s", "next_scene"),
         Binding("e", "open('evidence')"),
         Binding("n", "open('notes')"),
+        Binding("d", "ask_or_not"),
         *(Binding(str(digit), f"vote({digit})") for digit in range(1, 7)),
         Binding("q,escape", "quit"),
     ]
@@ -137,6 +138,13 @@ class Player(App):
     def action_open(self, what: str) -> None:
         """Open a panel, or close it."""
         self.opened ^= {what}
+        self.update_all()
+
+    def action_ask_or_not(self) -> None:
+        """Turn the questions off, or on again."""
+        self.lecture.asking = not self.lecture.asking
+        self.stop(self.lecture.time)
+        self.notify(f"questions: {'on' if self.lecture.asking else 'off'}", timeout=3)
         self.update_all()
 
     def action_vote(self, digit: int) -> None:

@@ -170,7 +170,7 @@ function tell(beat) {
   $("facts").replaceChildren(...Object.entries(facts ?? {}).flatMap(([name, value]) => [make("dt", { textContent: name }), make("dd", { textContent: value })]));
   $("cue").textContent = cue;
   [...$("code").children].forEach((line, i) => line.classList.toggle("lit", lines.includes(i)));
-  history.replaceState(null, "", `#${encodeURIComponent(story.name)}${story.broken ? "!" : ""}${state.other ? "+" : ""}@${beat}`);
+  if (location.protocol !== "about:") history.replaceState(null, "", `#${encodeURIComponent(story.name)}${story.broken ? "!" : ""}${state.other ? "+" : ""}@${beat}`);
 }
 
 function stop() {
