@@ -76,6 +76,21 @@ def test_a_lecture_asks_runs_and_answers():
     assert lecture.onward() == 2 and lecture.question is None
 
 
+def test_in_a_lecture_a_dial_is_turned_and_stays_so_in_the_broken_run():
+    def dialled(broken: str) -> Story:
+        variants = [Story("s", "Why?", [text(9, 9, word)], [Beat(0, "a"), Beat(end, "b")], broken=broken)
+                    for word, end in (("x", 1), ("y", 2), ("z", 4))]  # fmt: skip
+        return replace(variants[1], marks=(), dials=[Dial("d", ("1", "2", "4"), 1)], variants=variants)
+
+    lecture = Lecture(Animation("s", "S", (dialled(""), dialled("a bug"))), dialled(""))
+    assert words(lecture.story, 0) == ["y"]
+    lecture.go(1)
+    lecture.turn(1)
+    assert words(lecture.story, 0) == ["z"] and lecture.time == 2
+    lecture.turn(1)
+    assert lecture.break_it() and (lecture.story.broken, words(lecture.story, 0), lecture.time) == ("a bug", ["z"], 2)
+
+
 def test_dials_choose_their_variant():
     variants = [a_story(text(9, 9, f"{one}{other}")) for one in "ab" for other in "xyz"]
     story = a_story(dials=[Dial("d", ("a", "b")), Dial("e", ("x", "y", "z"))], variants=variants)

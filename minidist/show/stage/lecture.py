@@ -1,5 +1,7 @@
 """A walk through an animation without a screen: clock, beats, questions. In a page stage.js does the same."""
 
+from collections.abc import Sequence
+
 from minidist.show.stage.animation import Animation
 from minidist.show.stage.story import Question, Story
 
@@ -8,7 +10,9 @@ class Lecture:
     """Where a lecture is.
 
     Attributes:
-        story: the one that is shown.
+        whole: the story that is shown, with its dials.
+        dials: their positions.
+        story: the variant at these positions; without dials, the same story.
         time: the moment on its clock.
         question: the open one, if any; the audience votes until it is revealed.
         votes: hands for each of its choices.
@@ -21,9 +25,10 @@ class Lecture:
         self.asking = True
         self.show(story)
 
-    def show(self, story: Story, time: float = 0.0) -> None:
-        """Show a story at a moment."""
-        self.story = story
+    def show(self, story: Story, time: float = 0.0, dials: Sequence[int] = ()) -> None:
+        """Show a story at a moment, its dials at these positions, or where they begin."""
+        self.whole, self.dials = story, list(dials) or [dial.start for dial in story.dials]
+        self.story = story.turned(self.dials)
         self.asked: set[tuple[int, bool]] = set()
         self.go(time)
 
@@ -64,10 +69,17 @@ class Lecture:
 
     def break_it(self) -> bool:
         """Show this moment with the bug, or without it again; return whether there is such a run."""
-        twin = self.animation.twin(self.story)
+        twin = self.animation.twin(self.whole)
         if twin:
-            self.show(twin, self.time)
+            self.show(twin, self.time, self.dials if twin.dials else ())
         return twin is not None
+
+    def turn(self, by: int) -> None:
+        """Turn the first dial, if there is one, by so many values; the clock stays at the same share of the story."""
+        if self.whole.dials:
+            share, most = self.time / self.story.ends, len(self.whole.dials[0].values) - 1
+            self.show(self.whole, dials=[min(max(0, self.dials[0] + by), most), *self.dials[1:]])
+            self.go(share * self.story.ends)
 
     def next_scene(self) -> None:
         right = self.animation.right

@@ -42,6 +42,8 @@ class Player(App):
         Binding("e", "open('evidence')"),
         Binding("n", "open('notes')"),
         Binding("d", "ask_or_not"),
+        Binding("minus", "turn(-1)"),
+        Binding("plus,equals_sign", "turn(1)"),
         *(Binding(str(digit), f"vote({digit})") for digit in range(1, 7)),
         Binding("q,escape", "quit"),
     ]
@@ -53,7 +55,7 @@ class Player(App):
         self.timer = None
 
     def compose(self) -> ComposeResult:
-        for part in ("title", "stage", "says", "asked", "more", "keys"):
+        for part in ("title", "stage", "says", "dials", "asked", "more", "keys"):
             yield Static(id=part, markup=False)
 
     def on_mount(self) -> None:
@@ -70,6 +72,7 @@ class Player(App):
         parts = {
             "title": title(story),
             "says": says(story, lecture.beat),
+            "dials": dials(lecture),
             "asked": asked(lecture),
             "more": Text("\n").join(
                 filter(
@@ -140,6 +143,12 @@ class Player(App):
         self.opened ^= {what}
         self.update_all()
 
+    def action_turn(self, by: int) -> None:
+        """Turn the dial."""
+        self.stop()
+        self.lecture.turn(by)
+        self.update_all()
+
     def action_ask_or_not(self) -> None:
         """Turn the questions off, or on again."""
         self.lecture.asking = not self.lecture.asking
@@ -167,6 +176,13 @@ def says(story: Story, beat: int) -> Text:
     )
 
 
+def dials(lecture: Lecture) -> Text:
+    """What the dials are set to."""
+    named = zip(lecture.whole.dials, lecture.dials, strict=True)
+    words = "   ".join(f"{dial.name}: {dial.values[position]}" for dial, position in named)
+    return Text(f"{words}   (- and + turn it)" if words else "", "bold")
+
+
 def asked(lecture: Lecture) -> Text:
     """The open question with its choices, and its answer when it is revealed."""
     question = lecture.question
@@ -191,7 +207,8 @@ def evidence(story: Story, beat: int, width: int) -> Text:
 
 
 def print_animation(animation: Animation, story: Story, console: Console) -> None:
-    """Print a story's beats, each with its picture."""
+    """Print a story's beats, each with its picture, its dials where they begin."""
+    story = story.at_start
     console.print(title(story))
     for number, beat in enumerate(story.beats):
         console.print(f"\n── {number} of {len(story.beats) - 1} ──", markup=False)
