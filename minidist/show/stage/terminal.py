@@ -13,7 +13,7 @@ from minidist.show.stage.story import Story
 
 RATE = 15  # pictures a second, while the clock runs
 PRINTED = 80, 22  # columns and lines of a printed picture
-KEYS = "space on   ← back   s scene   b break   e evidence   n notes   d questions   q quit"
+KEYS = "space on  ← back  s scene  b break  e evidence  n notes  d questions  q quit"
 
 
 def play(animation: Animation, story: Story) -> Story:
