@@ -2,10 +2,9 @@
 
 There is a folder for each mechanism. Its ``__init__.py`` puts the animation together from these files:
 
-    run.py      what the ranks run, and what is recorded of it
-    bug.py      the injected bug
-    scene.py    what the animation says: frames, notes, facts, verdict
-    picture.py  the shapes of one frame, if they belong to this mechanism alone
+    run.py    what the ranks run, and what is recorded of it
+    bug.py    the injected bug
+    story.py  what is shown and said of it: marks and beats
 
 shared/ has what several mechanisms use, and registry.py the list of all demonstrations.
 """

@@ -20,7 +20,7 @@ class Mark:
     """A rectangle, a text or a line, and how it changes.
 
     Args:
-        kind: "box", "text", "line" or "dot".
+        kind: "box", "text" or "line".
         keys: (moment, what holds from then on), in the order of time; what a key leaves out stays as it is.
         still: what never changes: text, size (of its type), anchor, weight, stroke, width, points, closed, round (of
             corners), sign (a character for a terminal without colours). A box has its text in its middle.
