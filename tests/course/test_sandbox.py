@@ -172,7 +172,7 @@ ALLOWED = [  # (what rank 0 returns, contract, caller, ranks, answers)
         f"{ASYNCHRONOUS}works[1].wait()", f"{ASYNCHRONOUS}while not works[1].is_completed(): pass"]),
     # modules call, while they are imported, what is forbidden to the answer that imports them
     (5, {"forbidden": ("minidist.parallel.tools.schedules",)}, f_of_world, 1, [
-        "import minidist.show.demos.pipeline.scene\ndef f(world):\n    return 5"]),
+        "import minidist.show.demos.pipeline.bug\ndef f(world):\n    return 5"]),
     # "module:name" forbids a function or a class; the rest of the module may be called
     ([0, 1], {"forbidden": ("minidist.comm.point_to_point:barrier", "minidist.parallel.data:BucketedDataParallel")},
      f_of_world, 2, [
