@@ -82,7 +82,7 @@ def tell(steps: Sequence[Step], step: Step, longest: float, bug: str = "", detai
             answers=asked,
         ),
     ]
-    verdict = "The same bits: only the bill is wrong." if bug else ""
+    verdict = "The same bits: only the cost is wrong." if bug else ""
     key = {
         "tensor parallelism": GROUPS[0],
         "its other group": GROUPS[1],

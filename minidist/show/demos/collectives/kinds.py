@@ -44,7 +44,7 @@ class Kind:
         name: its name on the command line.
         title: what it does, in one line.
         question: what its story is about; a place for the number of ranks.
-        opening: what one sees before the first step.
+        opening: what you see before the first step.
         algorithms: name of the scene -> the algorithm.
         bug: what the bug is.
         begins: (rank, values of all ranks (N, M)) -> the array that the rank begins with.

@@ -90,7 +90,7 @@ def training(kind: Kind, harm: Harm, broken: bool) -> Story:
         falls = bool(np.isfinite(harm.wrong).all() and harm.wrong[-1] < harm.wrong[0])
         asked = Question(
             "Training with this bug: what does the loss do?",
-            ("it explodes: one sees it at once", "it falls, as if nothing were wrong"),
+            ("it explodes: you see it at once", "it falls, as if nothing were wrong"),
             int(falls),
             "No error, no hang: only a comparison with one process finds it.",
         )
