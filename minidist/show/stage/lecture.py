@@ -23,13 +23,14 @@ class Lecture:
     def __init__(self, animation: Animation, story: Story) -> None:
         self.animation = animation
         self.asking = True
+        self.asked: set[tuple[str, int, bool]] = set()
+        self.counted: dict[str, list[int]] = {}
         self.show(story)
 
     def show(self, story: Story, time: float = 0.0, dials: Sequence[int] = ()) -> None:
         """Show a story at a moment, its dials at these positions, or where they begin."""
         self.whole, self.dials = story, list(dials) or [dial.start for dial in story.dials]
         self.story = story.turned(self.dials)
-        self.asked: set[tuple[int, bool]] = set()
         self.go(time)
 
     def go(self, time: float) -> None:
@@ -50,9 +51,11 @@ class Lecture:
         else:
             number, beat = self.beat, self.story.beats[self.beat]
             for reveals, question in ((True, beat.answers), (False, beat.asks)):
-                if self.asking and question and self.time <= beat.at + 1e-6 and (number, reveals) not in self.asked:
-                    self.asked.add((number, reveals))
-                    self.question, self.revealed, self.votes = question, reveals, [0] * len(question.choices)
+                name = question and (question.text, number, reveals)
+                if self.asking and question and self.time <= beat.at + 1e-6 and name not in self.asked:
+                    self.asked.add(name)  # once in a lecture: who comes back has heard it
+                    self.votes = self.counted.setdefault(question.text, [0] * len(question.choices))
+                    self.question, self.revealed = question, reveals
                     return None
         later = self.story.beats[self.beat + 1 :]
         return later[0].at if later else None

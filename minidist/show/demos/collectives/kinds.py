@@ -49,6 +49,7 @@ class Kind:
         bug: what the bug is.
         begins: (rank, values of all ranks (N, M)) -> the array that the rank begins with.
         result: (rank, chunk, N) -> whether that chunk is part of the rank's result.
+        ends: (rank, chunk, N) -> the terms (rank, chunk) that are in that chunk then: by default a sum.
         trains_on: a function N -> a layout that uses this collective, and its algorithm with the bug.
     """
 
@@ -61,6 +62,7 @@ class Kind:
     begins: Callable
     result: Callable[[int, int, int], bool] = lambda rank, chunk, size: True
     trains_on: tuple[Callable, Callable] | None = None
+    ends: Callable[[int, int, int], list[tuple[int, int]]] = lambda rank, chunk, size: [(r, chunk) for r in range(size)]
 
 
 def _everything(rank: int, values: np.ndarray) -> np.ndarray:
@@ -171,6 +173,7 @@ if right != src:
     },
     "one rank sends zeros instead of its array",
     _only_root,
+    ends=lambda rank, chunk, size: [(0, chunk)],
 )
 ALL_REDUCE = Kind(
     "ring",
@@ -275,6 +278,7 @@ ALL_GATHER = Kind(
     "rank 1 sends the wrong chunk in the last step",
     _own_chunk,
     trains_on=(lambda ranks: Layout(dp=ranks, zero=1, algorithm="ring"), bug.all_gather_ring),
+    ends=lambda rank, chunk, size: [(chunk, chunk)],
 )
 ALL_TO_ALL = Kind(
     "all-to-all",
@@ -301,4 +305,5 @@ for step in range(1, size):
     },
     "rank 0 swaps two of its chunks",
     _everything,
+    ends=lambda rank, chunk, size: [(chunk, rank)],
 )

@@ -154,9 +154,9 @@ def losses(shown: Curves, bug: str = "") -> Story:
     for (name, curve), colour in zip(methods.items(), METHOD_COLOURS, strict=True):
         chart.curve(list(enumerate(curve, 1)), colour, 0.2, 5)
         ends[f"{name}: {shown.shares[name]:.1%} of bytes"] = float(curve[-1]), colour
-    marks, place = [], -1000.0
-    for words, (loss, colour) in sorted(ends.items(), key=lambda entry: -entry[1][0]):
-        place = max(place + 34, chart.at(count, loss)[1])
+    marks, place = [], 1000.0
+    for words, (loss, colour) in sorted(ends.items(), key=lambda entry: entry[1][0]):  # from the bottom up
+        place = min(place - 34, chart.at(count, loss)[1])
         marks.append(text(842, place, words, 28, colour, "start").enter(5.2, 0.2))
     worst = max(methods, key=lambda name: methods[name][-1])
     asked = Question(

@@ -50,23 +50,21 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     ends = {tuple(rank.fingerprint for rank in run.ranks) for run in broken.values()}
     if len(ends) != 1:
         raise RuntimeError("without the sum of a bucket, the ways to sum differ in bits: this is a bug in minidist")
-    stories, models = [], len(set(*ends))
-    for runs, details, what in ((right, proof, ""), (broken, found, bug)):
+    models, sides = len(set(*ends)), []
+    for runs in (right, broken):
         logs = {sync: [last_step_of(rank.log) for rank in run.ranks] for sync, run in runs.items()}
-        variants = [
-            story.race(
-                {sync: Step.of(on_gpus(log, speed).logs) for sync, log in logs.items()},
-                f"As {ranks} GPUs on links of {speed:g} GB/s would take it.",
-                bug=what,
-                details=details,
-                models=models,
-            )
-            for speed in GIGABYTES
+        times = [{sync: on_gpus(log, speed).logs for sync, log in logs.items()} for speed in GIGABYTES] + [logs]
+        sides.append([{sync: Step.of(log) for sync, log in one.items()} for one in times])
+    axes = [max(step.end for side in both for step in side.values()) for both in zip(*sides, strict=True)]
+    told = [f"As {ranks} GPUs on links of {speed:g} GB/s would take it." for speed in GIGABYTES]
+    told.append(f"As {ranks} ranks took it on the {cores()} cores of this machine.")
+    stories = []
+    for steps, details, what in ((sides[0], proof, ""), (sides[1], found, bug)):
+        names = ["race"] * len(GIGABYTES) + ["measured"]
+        *variants, here = [
+            story.race(*one, what, details, models) for one in zip(steps, axes, told, names, strict=True)
         ]
-        stories.append(replace(variants[LINK.start], marks=(), dials=(LINK,), variants=variants))
-        here = {sync: Step.of(log) for sync, log in logs.items()}
-        told = f"As {ranks} ranks took it on the {cores()} cores of this machine."
-        stories.append(story.race(here, told, "measured", what, details, models))
+        stories += [replace(variants[LINK.start], marks=(), dials=(LINK,), variants=variants), here]
     most = 1.05 * float(drifts[1].max())
     stories += [story.weights(drifts[0], most, details=proof), story.weights(drifts[1], most, bug, found)]
     logs = [rank.log for rank in right["overlapped"].ranks]

@@ -19,22 +19,33 @@ KEY = {phase: MEANINGS[phase] for phase in PHASES} | {"sending": EXPOSED, "sendi
 
 
 def race(
-    steps: Mapping[str, Step], told: str, name: str = "race", bug: str = "", details: str = "", models: int = 1
+    steps: Mapping[str, Step],
+    axis: int,
+    told: str,
+    name: str = "race",
+    bug: str = "",
+    details: str = "",
+    models: int = 1,
 ) -> Story:
-    """One step in each way to sum, rank 0's computing above its sending; ``told`` is whose time it is."""
+    """One step in each way to sum, rank 0's computing above its sending.
+
+    Args:
+        axis: ns that take RUNS: the longest step of the right run and of the broken one.
+        told: whose time it is.
+    """
     longest, high = max(step.end for step in steps.values()), 196
     marks: list[Mark] = []
     ends: dict[str, float] = {}
     for number, (sync, step) in enumerate(steps.items()):
         y = 10 + number * high
-        lanes = Lanes(["", ""], (190, y, 900, high - 22), (0, longest), (0, RUNS), margin=0, share=0.86)
+        lanes = Lanes(["", ""], (190, y, 900, high - 22), (0, axis), (0, RUNS), margin=0, share=0.86)
         for event in step.log:
             if (kind := kind_of(event)) in PHASES:
                 lanes.bar(0, event.start, event.end, MEANINGS[kind], kind)
         for place, event in enumerate(step.sums):
             under = min(event.end, max(event.start, step.backward_ends))
             if is_dropped(event):
-                width = longest / 60
+                width = axis / 60
                 lanes.bar(1, event.start, event.start + width, "wrong", "", "never sent")
                 continue
             what = f"all-reduce {place + 1}"
@@ -82,10 +93,12 @@ def weights(drift: np.ndarray, most: float, bug: str = "", details: str = "") ->
         chart.curve([(step, value) for step, value in enumerate(curve)], of_rank(rank), 0.2, 4)
     marks = chart.marks()
     far = float(drift[:, -1].max())
+    places: list[float] = []
     for rank, curve in enumerate(drift):
         at = chart.at(steps, curve[-1])[1] if far else 100 + 40 * rank
-        if not rank or abs(at - chart.at(steps, drift[rank - 1][-1])[1]) > 30 or not far:
+        if all(abs(at - other) > 30 for other in places):  # else its curve ends beside one that has a name
             marks.append(text(1060, at, f"rank {rank}", 30, of_rank(rank), "start").enter(4.2, 0.2))
+            places.append(at)
     end = (
         f"In {steps} steps they go {far:.0%} of the right way elsewhere."
         if far

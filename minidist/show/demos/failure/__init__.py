@@ -32,13 +32,14 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         right, recording = record(warm, saved, layouts_of(ranks)[0], size)
         early, wrong = record(warm, saved, layouts_of(ranks)[0], size, train_early)
         same = [warm.prove(saved, one) for one in (right, early)]
-    if not any(one.step is None for moment in moments_of(wrong) for one in moment.left):
+    whole, spoiled = moments_of(recording), moments_of(wrong)
+    if not any(one.step is None for moment in spoiled for one in moment.left):
         raise RuntimeError("after every power cut minidist finds a whole checkpoint: the injected bug does no harm")
     stories = (
         story.dies(run, proof),
         story.dies(forgetful, "No error: all shapes fit, and the loss still falls.", run, FORGETS),
-        story.save(recording, moments_of(recording), ranks, same[0]),
-        story.save(wrong, moments_of(wrong), ranks, f"Without a power cut nobody notices. {same[1]}", BUG),
+        story.save(recording, whole, ranks, same[0]),
+        story.save(wrong, spoiled, ranks, f"Without a power cut nobody notices. {same[1]}", BUG),
     )
     logs = [rank.log for rank in run.resumed.ranks]
     return Animation("failure", "Failures: a run that cannot tell that it was killed", stories, logs)

@@ -71,7 +71,7 @@ def dies(run: Interrupted, details: str, right: Interrupted | None = None, bug: 
             marks.append(curve.trace(6.2, 3))
     where = Question(
         f"The rank died after {before.ended_by(run.fault.rank)} steps. With which step does the run go on?",
-        (f"the step after the checkpoint, number {after.first}", "the step in which it died", "the first"),
+        ("the one after the checkpoint", "the one in which it died", "the first"),
         0,
         "Only what is in a checkpoint is left of the dead rank's state: all steps after it are taken again.",
     )
@@ -103,7 +103,8 @@ def save(recording: Recording, moments: Sequence[Moment], ranks: int, details: s
     marks: list[Mark] = [
         text(8, y, words, anchor="start") for y, words in ((120, "read"), (290, "after"), (320, "a cut"))
     ]
-    marks += [text(140 + (i + 0.5) * wide, 26, name) for i, name in enumerate(table.names)]
+    for i, name in enumerate(table.names):  # where there are many, every second one stands lower
+        marks.append(text(140 + (i + 0.5) * wide, 26 if wide > 150 else 12 + 28 * (i % 2), name))
     for row, (y, states) in enumerate(((60, table.read), (240, table.left))):
         for i in range(count):
             cell = box(

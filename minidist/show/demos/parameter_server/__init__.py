@@ -30,8 +30,9 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     with with_copies():
         wrong = {kind: Recorded.of(run) for kind, run in broken.items()}
     details = {kind: f"{proof} {CHECKED}" if kind == "synchronous" else CHECKED for kind in KINDS}
-    stories = [story.lanes(kind, each[0], details=details[kind]) for kind, each in right.items()]
-    stories += [story.lanes(kind, run, BUG, CHECKED) for kind, run in wrong.items()]
+    axes = {kind: max(map(story.axis_of, (each[0], wrong.get(kind, each[0])))) for kind, each in right.items()}
+    stories = [story.lanes(kind, each[0], axes[kind], details=details[kind]) for kind, each in right.items()]
+    stories += [story.lanes(kind, run, axes[kind], BUG, CHECKED) for kind, run in wrong.items()]
     stories.append(story.evidence(right, seconds_of(size)))
     title = "Parameter servers: workers that do not wait, and gradients that are stale"
     logs = [rank.log for rank in runs["synchronous"][0].ranks]

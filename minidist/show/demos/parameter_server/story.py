@@ -19,14 +19,24 @@ TARGET = 4.0  # the loss that all runs are to reach: they begin at 5.5
 Runs = Mapping[str, Sequence[Recorded]]  # kind -> its runs, one for each seed
 
 
-def lanes(kind: str, run: Recorded, bug: str = "", details: str = "") -> Story:
-    """Each worker's steps in the colour of the weights that it pulled, and the server's versions below."""
+def axis_of(run: Recorded) -> float:
+    """The seconds that are shown of a run: until some gradients of the slowest worker have come."""
+    slow = [one for one in run.landings if one.worker == run.workers - 1 and not one.again]
+    return slow[min(SHOWN, len(slow)) - 1].end * 1.02
+
+
+def lanes(kind: str, run: Recorded, until: float, bug: str = "", details: str = "") -> Story:
+    """Each worker's steps in the colour of the weights that it pulled, and the server's versions below.
+
+    Args:
+        until: the end of the axis, in simulated seconds.
+    """
     workers = run.workers
     slow = [one for one in run.landings if one.worker == workers - 1 and not one.again]
-    until = slow[min(SHOWN, len(slow)) - 1].end * 1.02
     landed = run.by(until)
     last = max(one.found for one in landed) + 1
     names = [f"worker {worker}" for worker in range(workers)] + ["server"]
+    named = len(landed) < 40  # else the stage is full of them
     rows = Lanes(names, (0, 60, 1080, 500), (0, until), (0.2, RUNS), margin=160)
     for one in landed:
         colour = "wrong" if one.again else of_version(one.read, last)
@@ -34,7 +44,7 @@ def lanes(kind: str, run: Recorded, bug: str = "", details: str = "") -> Story:
             f"step {one.step} of worker {one.worker}, computed with version {one.read}, applied to version {one.found}"
         )
         if not one.again:
-            rows.bar(one.worker, one.begin, one.end, colour, f"v{one.read}", what)
+            rows.bar(one.worker, one.begin, one.end, colour, f"v{one.read}" if named else "", what)
     for version in range(last):
         end = run.made[version + 1] if version + 1 < len(run.made) else until
         if run.made[version] < until:
@@ -43,7 +53,7 @@ def lanes(kind: str, run: Recorded, bug: str = "", details: str = "") -> Story:
                 run.made[version],
                 min(end, until),
                 of_version(version, last),
-                f"v{version}",
+                f"v{version}" if named else "",
                 f"version {version}",
             )
     marks = rows.marks()

@@ -15,13 +15,27 @@ KEY = {"forward": COLOURS["F"], "backward": COLOURS["B"], "backward of weights":
 CHOICES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # micro-batches on the dial
 
 
-def race(rows: Mapping[str, Sequence[Sequence[Slot]]], unit: str, told: str, name: str = "race") -> Story:
-    """All schedules below each other on one axis, ``unit`` long; ``told`` is where the times come from."""
-    longest = max(map(end_of, rows.values()))
+def race(
+    rows: Mapping[str, Sequence[Sequence[Slot]]], unit: str, told: str, name: str = "race", cannot: str = ""
+) -> Story:
+    """All schedules below each other on one axis.
+
+    Args:
+        rows: the name of each schedule -> the slots of each rank; none if it cannot take the micro-batches.
+        unit: of the axis.
+        told: where the times come from.
+        cannot: why a schedule has no slots.
+    """
+    possible = {which: ranks for which, ranks in rows.items() if ranks}
+    longest = max(map(end_of, possible.values()))
     marks: list[Mark] = []
     ends, high = {}, 588 / len(rows)
     for number, (which, ranks) in enumerate(rows.items()):
         y = 8 + number * high
+        marks.append(text(182, y + high / 2 - 7, which, 28, anchor="end"))
+        if not ranks:
+            marks.append(text(630, y + high / 2 - 7, cannot, 28, "wrong"))
+            continue
         lanes = Lanes([""] * len(ranks), (190, y, 880, high - 14), (0, longest), (0, RUNS), margin=0, share=0.94)
         for rank, row in enumerate(ranks):
             for slot in row:
@@ -29,13 +43,13 @@ def race(rows: Mapping[str, Sequence[Sequence[Slot]]], unit: str, told: str, nam
                 lanes.bar(rank, slot.start, slot.end - 0.002 * longest, colour_of(slot.action, len(ranks)), thing=what)
         ends[which] = lanes.at(end_of(ranks))
         idle = text(1275, y + high / 2 - 7, f"{bubble(ranks):.0%} idle", 32, anchor="end").enter(ends[which], 0.2)
-        marks += [*lanes.marks(), text(182, y + high / 2 - 7, which, 28, anchor="end"), idle]
+        marks += [*lanes.marks(), idle]
     order = sorted(ends, key=ends.__getitem__)
     first = order[0]
     asked = Question(
         "Which schedule is done first?",
-        tuple(rows),
-        list(rows).index(first),
+        tuple(possible),
+        list(possible).index(first),
         "It leaves the fewest ranks idle: all do the same work.",
     )
     beats = [
@@ -48,9 +62,17 @@ def race(rows: Mapping[str, Sequence[Sequence[Slot]]], unit: str, told: str, nam
 
 def plans(ranks: int, micro_batches: int) -> Story:
     """The race of the plans, with a dial for the micro-batches."""
-    possible = [m for m in CHOICES if m % ranks == 0 or m == micro_batches]  # interleaved 1F1B needs a multiple
-    told = "A forward takes one slot, a backward two."
-    variants = [race({kind.name: kind.slots(ranks, m) for kind in KINDS}, "slots", told) for m in possible]
+    possible = sorted({*CHOICES, micro_batches})
+    told, cannot = "A forward takes one slot, a backward two.", f"needs a multiple of {ranks} micro-batches"
+    variants = [
+        race(
+            {kind.name: kind.slots(ranks, m) if kind.virtual == 1 or m % ranks == 0 else () for kind in KINDS},
+            "slots",
+            told,
+            cannot=cannot,
+        )
+        for m in possible
+    ]
     dial = Dial("micro-batches", tuple(map(str, possible)), possible.index(micro_batches))
     chosen = variants[dial.start]
     return Story("race", chosen.question, [], chosen.beats, key=KEY, dials=[dial], variants=variants)
@@ -139,5 +161,6 @@ def _shelf(row: Sequence[Slot], lanes: Lanes, rank: int, x: float, width: float,
                 f"activations of micro-batch {action.micro_batch}",
                 **label,
             )
-            found.append(mark.enter(lanes.at(slot.start), 0.05).leave(lanes.at(end), 0.05))
+            lasting = min(0.05, lanes.at(end) - lanes.at(slot.start))
+            found.append(mark.enter(lanes.at(slot.start), lasting).leave(lanes.at(end), 0.05))
     return found

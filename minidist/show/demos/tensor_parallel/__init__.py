@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from minidist.analysis.steps import step_length, traced_step
 from minidist.comm.transports.cores import cores
 from minidist.show.demos.shared.on_gpus import GIGABYTES, LINK, last_step_of, on_gpus
 from minidist.show.demos.shared.runs import WarmRanks, diverges, fastest, warm_ranks
@@ -74,12 +75,18 @@ def _steps(warm: WarmRanks, config: TrainConfig, layout: Layout, drops: Callable
     """The stories of a real step as GPUs would take it and as measured, right and with a sum skipped; and the logs."""
     run, broken = fastest(warm, config, layout), fastest(warm, config, layout, drops)
     proof, found = warm.prove(config, run), diverges(warm.first_difference(config, broken, drops))
-    stories = []
-    for one, details, bug_ in ((run, proof, ""), (broken, found, what)):
+    sides = []
+    for one in (run, broken):
         logs = [last_step_of(rank.log) for rank in one.ranks]
-        told = "One step of GPU 0. All others do the same on their part of the weights."
-        variants = [story.step("step", one, on_gpus(logs, speed).logs, told, bug_, details) for speed in GIGABYTES]
-        stories.append(replace(variants[LINK.start], marks=(), dials=(LINK,), variants=variants))
-        told = f"The same step as {layout.tp} ranks took it on the {cores()} cores of this machine."
-        stories.append(story.step("measured", one, logs, told, bug_, details))
+        sides.append([*(on_gpus(logs, speed).logs for speed in GIGABYTES), logs])
+    axes = [max(step_length(traced_step(logs)) for logs in both) for both in zip(*sides, strict=True)]
+    names = ["step"] * len(GIGABYTES) + ["measured"]
+    told = ["One step of GPU 0. All others do the same on their part of the weights."] * len(GIGABYTES)
+    told.append(f"The same step as {layout.tp} ranks took it on the {cores()} cores of this machine.")
+    stories = []
+    for one, side, details, bug_ in ((run, sides[0], proof, ""), (broken, sides[1], found, what)):
+        *variants, here = [
+            story.step(name, one, *rest, bug_, details) for name, *rest in zip(names, side, axes, told, strict=True)
+        ]
+        stories += [replace(variants[LINK.start], marks=(), dials=(LINK,), variants=variants), here]
     return stories, [rank.log for rank in run.ranks]

@@ -59,7 +59,9 @@ def mlp(name: str, ranks: Sequence[Held], one: Held, sequence: bool, bug: str = 
         last = f"Without the sum each goes on with its half. Right is {sums}."
     beats = [
         Beat(0, opening, cue="Let the class propose a cut.", asks=None if bug else asked),
-        Beat(2.4, "An all-gather brings the other tokens." if sequence else "A is cut into columns, B into rows."),
+        Beat(2.7, "An all-gather brings the other tokens.")
+        if sequence
+        else Beat(2.4, "A is cut into columns, B into rows."),
         Beat(4.6, "Each makes half of the hidden units, whole ones: GELU goes on without a message."),
         Beat(6.8, f"Each has a y of full size, and of every number a part: {terms[0]:g} and {terms[1]:g}."),
         Beat(END, last, {"sent by each GPU": f"{ranks[0].sent[1]} bytes"}, answers=None if bug else asked),
@@ -106,18 +108,22 @@ def heads(ranks: Sequence["attention.Held"], one: "attention.Held", bug: str = "
     return Story("heads", "Which GPU computes which head?", marks, beats, verdict, bug, details, key=_key())
 
 
-def step(name: str, run: Run, logs: Sequence[list], told: str, bug: str = "", details: str = "") -> Story:
-    """One step of rank 0: whenever it sends, its computing waits."""
+def step(name: str, run: Run, logs: Sequence[list], axis: int, told: str, bug: str = "", details: str = "") -> Story:
+    """One step of rank 0: whenever it sends, its computing waits.
+
+    Args:
+        axis: ns that take RUNS: the longer step of the right run and of the broken one.
+    """
     traced = traced_step(logs)
     longest, parts = step_length(traced), halves.parts(traced[0], run.config, run.layout)
-    lanes = Lanes(["computes", "sends"], (0, 60, 1240, 380), (0, longest), (0, RUNS), margin=150)
+    lanes = Lanes(["computes", "sends"], (0, 60, 1240, 380), (0, axis), (0, RUNS), margin=150)
     waits = 0.0
     for part in parts:
         event = part.event
         if part.kind == "compute":
             lanes.bar(0, event.start, event.end, MEANINGS[part.phase], part.place.split()[0])
         elif is_dropped(event):
-            lanes.bar(1, event.start, event.start + longest / 80, "wrong", "", "skipped")
+            lanes.bar(1, event.start, event.start + axis / 80, "wrong", "", "skipped")
         else:
             waits += event.end - event.start
             lanes.bar(1, event.start, event.end, COLLECTIVES.get(part.kind, MEANINGS["communication"]), "", event.name)
