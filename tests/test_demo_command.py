@@ -6,13 +6,12 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from threading import Timer
 from unittest.mock import Mock
 
 import carts
 import pytest
-from pages import unpacked
+from pages import data_in
 from PIL import Image
 from rich.console import Console
 
@@ -20,16 +19,14 @@ from minidist import show
 from minidist.cli import demo, demo_gallery
 from minidist.cli import main as cli
 from minidist.show.demos import DEMONSTRATIONS, Demonstration
-from minidist.show.demos.menu import SCENES
 from minidist.show.gallery import folder
-from minidist.show.player import terminal
+from minidist.show.stage import terminal
 
 
 def test_the_menu_lists_every_demonstration_and_fits_its_window(capsys):
     """With the prompt below it, in 24 lines; a higher window has room for the groups."""
     assert cli.main(["demo"]) == 0
     listed = capsys.readouterr().out
-    assert list(SCENES) == list(DEMONSTRATIONS)
     for name, one in DEMONSTRATIONS.items():
         assert re.search(rf"\b{name}\b", listed) and getattr(show, name.replace("-", "_")) is one
     for width in (80, 140):
@@ -37,11 +34,11 @@ def test_the_menu_lists_every_demonstration_and_fits_its_window(capsys):
         assert len(lines) <= 23 and max(map(len, lines)) <= width and not any("…" in line for line in lines)
 
 
-def test_without_a_terminal_it_prints_the_frames_of_the_chosen_scene(capsys):
+def test_without_a_terminal_it_prints_the_beats_of_the_chosen_scene(capsys):
     assert cli.main(["demo", "broadcast", "--ranks", "3", "--size", "2", "--scene", "ring"]) == 0
     out = capsys.readouterr().out
-    assert [out.count(f"── {step} of 2 ──") for step in range(3)] == [1, 1, 1] and "bit for bit" in out
-    assert out.splitlines()[-1] == "also: --scene tree, --scene naive, --break"
+    assert [out.count(f"── {beat} of 2 ──") for beat in range(3)] == [1, 1, 1] and "that of one process" in out
+    assert out.splitlines()[-1] == "also: --scene 'tree', --scene 'naive', --break"
 
 
 @pytest.fixture
@@ -51,11 +48,11 @@ def demonstrations(monkeypatch) -> dict[str, Demonstration]:
     def make(name: str):
         if name == "ring":
             raise RuntimeError("a rank is missing\nand more")
-        return replace(carts.animation(), name=name, title=f"A {name}")
+        return carts.animation(name)
 
     made = {
-        name: Demonstration(name, f"how {name} goes", lambda *_, name=name: make(name), 2, 1, "carts", group="carts",
-                            scenes=("slow", "late", "set by you"))
+        name: Demonstration(name, f"how {name} goes", ("slow", "late", "dialled"), lambda *_, name=name: make(name),
+                            2, 1, "carts", group="carts")
         for name in ("broadcast", "ring", "dp")
     }  # fmt: skip
     for module in (demo, demo_gallery, folder):
@@ -66,13 +63,14 @@ def demonstrations(monkeypatch) -> dict[str, Demonstration]:
 @pytest.mark.long
 def test_scene_and_break_choose_what_is_shown_and_what_is_in_a_picture(demonstrations, tmp_path, capsys):
     for flags, shown in (
-        ([], "slow"), (["--break"], "bad"), (["--scene", "late"], "late"),
-        (["--scene", "late", "--break"], "bad and late"),
+        ([], "How does a cart go, slow?"), (["--break"], "Broken: How does a cart go, slow?"),
+        (["--scene", "late"], "How does a cart go, late?"), (["--scene", "dialled"], "How does a cart go, dialled?"),
+        (["--scene", "late", "--break"], "Broken: How does a cart go, late?"),
     ):  # fmt: skip
         assert cli.main(["demo", "dp", *flags]) == 0
-        assert capsys.readouterr().out.splitlines()[0] == f"A cart, {shown}"
+        assert capsys.readouterr().out.splitlines()[0] == shown
     for flags, what in (
-        ([], "picture: "), (["--scene", "late"], "picture of 5 steps: "), (["--break", "--step", "1"], "slide: "),
+        ([], "picture: "), (["--scene", "late"], "picture of 3 beats: "), (["--break", "--step", "1"], "slide: "),
     ):  # fmt: skip
         assert cli.main(["demo", "dp", *flags, "--svg", str(tmp_path / "a.svg")]) == 0
         assert capsys.readouterr().out == f"{what}{tmp_path / 'a.svg'}\n" and (tmp_path / "a.svg").stat().st_size
@@ -90,7 +88,7 @@ def test_all_writes_a_gallery_past_a_demonstration_that_fails(demonstrations, tm
     assert re.sub(r"\d+\.\d s", "- s", captured.err).splitlines() == [
         " 1 of 3  broadcast: - s", " 2 of 3  ring: it failed: RuntimeError: a rank is missing", " 3 of 3  dp: - s"
     ]  # fmt: skip
-    assert captured.out.count(carts.CUES[0].text) == 2  # the notes for the speaker
+    assert captured.out.count(f"{carts.drive('slow').question}\n") == 4  # the notes for the speaker
     names = {path.name for path in gallery.iterdir()}
     assert {"index.html", "broadcast.html", "dp.html", "dp.png", "chapter-03-0.png"} <= names
     assert "ring.html" not in names
@@ -108,8 +106,8 @@ def test_every_kind_of_file_is_written(tmp_path, capsys):
     assert cli.main(["demo", "ring", "--ranks", "2", "--break", *flags]) == 0
     out = capsys.readouterr().out
     assert out.count("\n") == 5 and all(str(path) in out for path in paths.values())
-    animation = unpacked(paths["html"].read_text(encoding="utf-8"))
-    assert animation["first"] == [scene["broken"] for scene in animation["scenes"]].index(True)  # the bug first
+    animation = data_in(paths["html"].read_text(encoding="utf-8"), "stories")
+    assert animation["stories"][animation["first"]]["broken"]  # the bug first
     assert paths["png"].read_bytes().startswith(b"\x89PNG") and paths["gif"].read_bytes().startswith(b"GIF89a")
     events = json.loads(paths["trace"].read_text())["traceEvents"]
     assert {event["pid"] for event in events} == {0, 1}
@@ -118,22 +116,24 @@ def test_every_kind_of_file_is_written(tmp_path, capsys):
 # ── terminals ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_terminal_without_a_keyboard_gets_the_frames_and_with_one_the_player(demonstrations, monkeypatch):
+def test_a_terminal_without_a_keyboard_gets_the_beats_and_with_one_the_player(demonstrations, monkeypatch):
     out, played = io.StringIO(), []
     monkeypatch.setattr(demo, "terminal_console", lambda: Console(file=out, force_terminal=True, width=100))
-    monkeypatch.setattr(terminal, "play", lambda animation, scene: played.append(scene.name) or scene)
+    monkeypatch.setattr(
+        terminal, "play", lambda animation, scene: played.append(scene.question + scene.broken) or scene
+    )
     monkeypatch.setenv("TERM", "xterm-256color")
     with open(os.devnull) as nothing:
         for keyboard in (nothing, None):  # redirected, closed
             monkeypatch.setattr(sys, "stdin", keyboard)
-            assert cli.main(["demo", "dp"]) == 0 and "── 1 of 4 ──" in out.getvalue()
+            assert cli.main(["demo", "dp"]) == 0 and "slow begins." in out.getvalue()
             assert cli.main(["demo"]) == 0 and "which one?" not in out.getvalue()  # the menu, and no question
     assert not played  # nobody could end the player
     keyboard = io.StringIO()  # Ctrl-D
     keyboard.isatty = lambda: True
     monkeypatch.setattr(sys, "stdin", keyboard)
     assert cli.main(["demo"]) == 0 and "which one? number or name" in out.getvalue()
-    assert cli.main(["demo", "dp", "--break"]) == 0 and played == ["bad"]
+    assert cli.main(["demo", "dp", "--break"]) == 0 and played == ["How does a cart go, slow?" + carts.BUG]
 
 
 @pytest.mark.long
@@ -145,7 +145,7 @@ def test_in_a_terminal_the_player_takes_keys():
     os.close(follower)
     seen, pressed = b"", []
     keys = [
-        (b"Before: a letter", b" "), (b"space reveal", b" "), (b"Step 1", b"b"), (b"fix|broken: rank 0 swaps", b"q"),
+        (b"Column r of every GPU", b" "), (b"How many arrays", b"b"), (b"Broken:", b"q"),
     ]  # fmt: skip
     killer = Timer(300, player.kill)
     killer.start()
@@ -159,4 +159,4 @@ def test_in_a_terminal_the_player_takes_keys():
         pass
     killer.cancel()
     os.close(leader)
-    assert player.wait(timeout=120) == 0 and pressed == [b" ", b" ", b"b", b"q"]
+    assert player.wait(timeout=120) == 0 and pressed == [b" ", b"b", b"q"]

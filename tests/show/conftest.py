@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-pytest.register_assert_rewrite("every_scene", "recorded")  # they say what they compared
+pytest.register_assert_rewrite("stories", "recorded")  # they say what they compared
 
 
 @pytest.fixture(scope="module")  # while Playwright runs, nothing else of this process can run an event loop
@@ -33,8 +33,8 @@ def open_page(browser):
         one.on("console", lambda message: troubles.append(message.text))
         one.on("request", lambda request: troubles.append(request.url) if request.url.startswith("http") else None)
         one.goto(url)
-        if one.locator("#animation").count():
-            one.wait_for_selector("body.ready")
+        if one.locator("#stories").count():
+            one.wait_for_selector("body[data-ready]")
         pages.append(one)
         return one
 

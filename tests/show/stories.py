@@ -1,12 +1,14 @@
 """What holds in every story, right and broken, at every beat and between: ``check(story)``."""
 
+import re
 from itertools import combinations, pairwise
 
 from minidist.show.stage.marks import HEIGHT, SMALLEST, WIDTH, Mark
-from minidist.show.stage.story import Story
+from minidist.show.stage.story import Beat, Story
 
 LETTER = 0.58  # of the size of type, the mean width of a letter
 MOST_WORDS = 60
+NAMES = re.compile(r"(GPU|rank|[Ss]tage|step|worker|expert) \d+|\d+ bit")  # of what is on the stage anyway
 CLOSE = 1e-6  # pixels: the rounding of sums of some floats
 
 
@@ -30,7 +32,12 @@ def shown(story: Story, moment: float) -> list[tuple[Mark, tuple[float, float, f
 
 def words(story: Story, moment: float) -> list[str]:
     """The texts on the stage at a moment."""
-    return [mark.still["text"] for mark, _ in shown(story, moment) if "text" in mark.still]
+    return [mark.still["text"] for mark, place in shown(story, moment) if "text" in mark.still and fits(mark, place)]
+
+
+def fits(mark: Mark, place: tuple[float, float, float, float]) -> bool:
+    """Whether a box is wide enough for its text: the page, stills and terminals leave it out while it is not."""
+    return mark.kind != "box" or place[2] - place[0] > mark.still["size"] * len(mark.still["text"]) / 2
 
 
 def check(story: Story) -> None:
@@ -40,7 +47,7 @@ def check(story: Story) -> None:
         visible = shown(story, moment)
         assert visible, f"{story.name} shows nothing at {moment:g} s"
         for mark, (left, top, right, bottom) in visible:
-            inside = -CLOSE <= left and right <= WIDTH + CLOSE and -CLOSE <= top and bottom <= HEIGHT + CLOSE
+            inside = left >= -CLOSE and right <= WIDTH + CLOSE and top >= -CLOSE and bottom <= HEIGHT + CLOSE
             assert inside, (
                 f"{story.name}, {moment:g} s: {mark.still.get('text') or mark.thing or mark.kind} leaves the stage"
             )
@@ -54,11 +61,17 @@ def check(story: Story) -> None:
         assert count <= MOST_WORDS, f"{story.name}, {moment:g} s: {count} words on the stage"
     for number, beat in enumerate(story.beats):
         if beat.asks:
-            seen = " ".join([*words(story, beat.at), beat.says])
-            figures = [
-                {part for part in choice.split() if any(map(str.isdigit, part)) and len(part) > 1}
-                for choice in beat.asks.choices
-            ]
-            given = [bool(some & set(seen.split())) for some in figures]  # names that are all there give nothing away
+            seen = figures(" ".join(text for one in story.beats[: number + 1] for text in told(story, one)))
+            given = [bool((figures(choice) - figures(beat.asks.text)) & seen) for choice in beat.asks.choices]
             assert not given[beat.asks.answer] or all(given), f"{story.name} shows the answer before beat {number} asks"
             assert any(later.answers == beat.asks for later in story.beats), f"{beat.asks.text!r} is never answered"
+
+
+def figures(text: str) -> set[str]:
+    """The numbers in a text with their units; no zeros, with which counters begin, and no numbers in names."""
+    return set(re.findall(r"(?<![\w.,-])[\d.,]*\d(?:%| GB| MB| ms)?(?![\w])", NAMES.sub("", text))) - {"0"}
+
+
+def told(story: Story, beat: Beat) -> list[str]:
+    """What a class sees at a beat: the texts on the stage, and the sentence below it."""
+    return [*words(story, beat.at), beat.says]

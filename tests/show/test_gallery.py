@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import re
-from dataclasses import replace
 
 import carts
 import pytest
@@ -13,7 +12,7 @@ from PIL import Image
 from minidist.course.answers import ROOT
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.gallery import files, key_pictures
-from minidist.show.player.animation import Animation
+from minidist.show.stage.animation import Animation
 
 NAMES = ("broadcast", "ring", "dp", "flash")
 PICTURE = io.BytesIO()
@@ -21,7 +20,7 @@ Image.new("RGB", (40, 20), "#0072B2").save(PICTURE, "PNG")
 
 
 def an_animation(name: str) -> Animation:
-    return replace(carts.animation(), name=name, bug=f"no wheel on <{name}>")
+    return carts.animation(name)
 
 
 def a_notebook(folder, name: str, tags: list[str]) -> None:
@@ -51,7 +50,9 @@ def test_cards_say_what_they_show_and_the_bug_or_that_it_failed(folder):
     assert len(cards) == len(NAMES) + 1 and not (folder / "dp.html").exists()
     for name, card in zip(NAMES, cards, strict=False):
         assert f"<h3>{name}</h3>" in card and DEMONSTRATIONS[name].about.replace("'", "&#x27;") in card
-        assert ("it failed: ValueError: &lt;no wheel&gt;" if name == "dp" else f"no wheel on &lt;{name}&gt;") in card
+        assert (
+            "it failed: ValueError: &lt;no wheel&gt;" if name == "dp" else "&lt;/script&gt; &amp; a wheel is off"
+        ) in card
         assert (f'href="{name}.html"' in card) is (name != "dp")
     assert [path.name for path in folder.glob("chapter*")] == ["chapter-03-0.png"]
     assert (folder / "chapter-03-0.png").read_bytes() == PICTURE.getvalue()
@@ -73,7 +74,7 @@ def test_in_a_browser_all_pictures_load_and_keys_walk_from_page_to_page(open_pag
     one.click("h3 >> nth=0")
     assert one.url.split("#")[0].endswith("broadcast.html")
     for key, page in ((">", "ring.html"), (">", "flash.html"), ("<", "ring.html"), ("g", "index.html")):
-        one.wait_for_selector("body.ready")  # before that nobody listens to keys
+        one.wait_for_selector("body[data-ready]")  # before that nobody listens to keys
         with one.expect_navigation():
             one.keyboard.press(key)
         assert one.url.split("#")[0].endswith(page)

@@ -6,13 +6,14 @@ from clusters import start_no_ranks
 from refusals import check_refusals
 
 from minidist.show.demos import DEMONSTRATIONS
-from minidist.show.player.scene import Dial, Frame, Question, Scene
+from minidist.show.stage.marks import box
+from minidist.show.stage.story import Beat, Dial, Question, Story
 
-__all__ = ["DEMONSTRATIONS", "Dial", "Question"]  # for refusals.txt
+__all__ = ["DEMONSTRATIONS", "Dial", "Question", "box"]  # for refusals.txt
 
 
-def scene(**more) -> Scene:
-    return Scene("s", "t", tuple(Frame((), f"note {i}") for i in range(3)), 1, **more)
+def story(*moments: float, **more) -> Story:
+    return Story("s", "Why?", [], [Beat(moment, "") for moment in moments], **more)
 
 
 def test_what_cannot_be_shown_is_named_with_what_can(tmp_path, monkeypatch):

@@ -1,27 +1,20 @@
-"""The stage: keyframes, the pages and the terminal that show the same moments, and the stories that are told."""
+"""The stage: keyframes, lectures, dials, and the forms in which a moment is shown."""
 
-import random
 from dataclasses import replace
 
+import carts
 import numpy as np
 import pytest
-from stories import check, words
+from PIL import Image
+from stories import words
 
-from minidist.show.demos import DEMONSTRATIONS
+from minidist.show.stage import still
 from minidist.show.stage.animation import Animation
 from minidist.show.stage.characters import picture
-from minidist.show.stage.lecture import Lecture, notes
-from minidist.show.stage.marks import box, line, text
+from minidist.show.stage.lecture import Lecture
+from minidist.show.stage.marks import WIDTH, box, line, text
 from minidist.show.stage.network import Network
 from minidist.show.stage.story import Beat, Dial, Question, Story
-
-TOLD = ("broadcast", "ring", "reduce-scatter", "all-gather", "all-to-all", "zero", "recompute", "bf16")
-OF_A_FORMULA = {"16 bytes"}  # no run, which a bug could break
-
-
-@pytest.fixture(scope="module")
-def animations() -> dict[str, Animation]:
-    return {name: DEMONSTRATIONS[name]() for name in TOLD}
 
 
 def a_story(*marks, **settings) -> Story:
@@ -106,60 +99,19 @@ def test_a_terminal_shows_boxes_words_and_lines():
     assert lines[0] == " " * 20 + "7" * 20 and lines[5][8:13] == "hello" and lines[9] == "." * 40
 
 
-@pytest.mark.parametrize("name", TOLD)
-def test_every_story_can_be_read_and_its_bug_is_seen(animations, name):
-    for story in animations[name].scenes:
-        for one in story.variants or [story]:
-            check(one)
-        twin = animations[name].twin(story)
-        assert story.name in OF_A_FORMULA or (
-            twin and [beat.at for beat in twin.beats][:2] == [beat.at for beat in story.beats][:2]
-        )
-    assert "<- the answer" in notes(animations[name])
-
-
-@pytest.mark.parametrize("name", ["ring", "reduce-scatter"])
-@pytest.mark.parametrize("ranks", [2, 3, 7, 8])
-def test_other_numbers_of_ranks_can_be_read(name, ranks):
-    for story in DEMONSTRATIONS[name](ranks=ranks).scenes:
-        check(story)
-
-
-def test_a_page_shows_what_the_keyframes_say(animations, tmp_path, open_page):
-    """The browser animates; where each box is at random moments is computed here."""
-    story = animations["ring"].scenes[0]
-    page = tmp_path / "ring.html"
-    page.write_text(animations["ring"].html(), encoding="utf-8")
-    shown = open_page(page.as_uri())
-    shown.wait_for_selector("body[data-ready]")
-    draw = random.Random(7)
-    for moment in sorted(draw.uniform(0, story.ends) for _ in range(5)):
-        places = shown.evaluate(
-            """(moment) => {
-                 const clock = document.getElementById('clock');
-                 clock.value = moment;
-                 clock.dispatchEvent(new Event('input'));
-                 const svg = document.getElementById('stage'), inverse = svg.getScreenCTM().inverse();
-                 return [...svg.children].map((group) => {
-                   const matrix = inverse.multiply(group.getScreenCTM());
-                   return [matrix.e, matrix.f, Number(getComputedStyle(group).opacity)];
-                 });
-               }""",
-            moment,
-        )
-        for mark, (x, y, opacity) in zip(story.marks, places, strict=True):
-            now = mark.at(moment)
-            assert (x, y, opacity) == pytest.approx((now["x"], now["y"], now["opacity"]), abs=0.02)
-
-
-def test_in_a_notebook_it_plays_in_a_frame(animations, tmp_path, open_page):
-    """The frame has no address of its own; it begins with a right run, also where a broken one comes first."""
-    scenes = animations["ring"].only("ring").scenes
-    notebook = tmp_path / "notebook.html"
-    notebook.write_text(replace(animations["ring"], scenes=scenes[::-1])._repr_html_(), encoding="utf-8")
-    frame = open_page(notebook.as_uri()).wait_for_selector("[data-animation] iframe").content_frame()
-    frame.wait_for_selector("body[data-ready]:not(.broken)")
-    frame.click("#next")
-    frame.wait_for_selector("#asked:not([hidden])")
-    frame.click("#next")
-    frame.wait_for_function("Number(document.getElementById('clock').value) > 0.2")
+def test_stills_have_the_chosen_beats_under_their_questions(tmp_path):
+    figure = still.sheet(carts.animation().scenes[:1] + carts.animation().scenes[2:3], 2)
+    assert [part.get_suptitle() for part in figure.subfigs] == ["How does a cart go, slow?", f"Broken: {carts.BUG}"]
+    said = [[axes.get_title() for axes in part.axes if axes.get_title()] for part in figure.subfigs]
+    assert said == [["slow begins.", "slow is over. 10 is right."], ["slow begins.", "slow is over. It limps."]]
+    slide = still.slide(carts.drive("slow"), 1)
+    assert slide.get_figwidth() / slide.get_figheight() == pytest.approx(16 / 9, rel=1e-3)
+    assert "slow is on its way at 10." in [text.get_text() for text in slide.texts]
+    still.gif(carts.drive("slow", ends=2.5), tmp_path / "cart.gif")
+    with Image.open(tmp_path / "cart.gif") as image:
+        assert image.n_frames > 2.5 * still.FRAMES
+        for number, x in ((0, 0), (image.n_frames - 1, 375)):
+            image.seek(number)
+            picture = np.array(image.convert("RGB")).astype(int)[200:280]  # rows of the cart
+            red = (np.abs(picture - (0xD5, 0x5E, 0)) < 24).all(axis=2).any(axis=0)
+            assert np.flatnonzero(red).min() * WIDTH / image.width == pytest.approx(x, abs=16)

@@ -1,42 +1,36 @@
-"""ZeRO, recomputation and 16 bits on the stage: what is shown is what runs held, and what formulas say, by hand."""
-
-from functools import cache
+"""Memory, 16 bits and tiled attention on the stage: what is shown is what runs held, and what formulas say, by hand."""
 
 import numpy as np
 import pytest
+from recorded import recorded
 from stories import words
 
+from minidist.nn.attention import slow_memory
+from minidist.nn.attention.tiled import tiles
 from minidist.nn.gpt import GPT
 from minidist.nn.precision.formats import BFLOAT16, FLOAT16
 from minidist.nn.recompute import MODES
-from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.demos.bf16 import story as bf16_story
 from minidist.show.demos.bf16.run import STEPS, Synced
+from minidist.show.demos.flash.bug import merge_without_rescaling
+from minidist.show.demos.flash.run import KINDS, WIDTH, run_of
+from minidist.show.demos.flash.story import tell
 from minidist.show.demos.recompute.run import bytes_of_block
 from minidist.show.demos.shared.memory_log import last_steps
-from minidist.show.demos.shared.runs import WarmRanks
-from minidist.show.demos.zero.story import RANKS
+from minidist.show.demos.zero.story import RANKS, tanks
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.trainer import run
 
 
-@cache
-def recorded(name: str):
+def told(name: str):
     """An animation, and its training runs, in order."""
-    runs, train = [], WarmRanks.train
-
-    def keeping(*arguments, **options):
-        runs.append(train(*arguments, **options))
-        return runs[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(WarmRanks, "train", keeping)
-        return DEMONSTRATIONS[name](), runs
+    found = recorded(name)
+    return found.animation, [run for _, run in found.runs]
 
 
 def test_a_tank_has_16_bytes_of_a_parameter_and_stages_shard_12_2_and_2_of_them():
-    for ranks, story in zip(RANKS, recorded("zero")[0].scenes[0].variants, strict=True):
+    for ranks, story in zip(RANKS, tanks(4).variants, strict=True):
         amounts = (16, 4 + 12 / ranks, 2 + 14 / ranks, 16 / ranks)
         assert {f"{7 * amount:.3g} GB" for amount in amounts} <= {*words(story, story.ends)}
         foot, heights = 540, {}
@@ -49,9 +43,10 @@ def test_a_tank_has_16_bytes_of_a_parameter_and_stages_shard_12_2_and_2_of_them(
         assert (foot - line.still["points"][0][1]) * 120 / 480 == pytest.approx(80, abs=0.05)
 
 
+@pytest.mark.long
 def test_peaks_of_each_stage_are_in_order_and_the_bug_is_red_where_parameters_are_gathered():
     """4 ranks hold shards of 4, 8 and 4 bytes per parameter when a step is over."""
-    animation, runs = recorded("zero")
+    animation, runs = told("zero")
     right, bad = animation.scenes[1:]
     elements = sum(one.size for one in GPT(runs[0].config.model).parameters())
     for one, sizes in zip(runs, [(4, 8, 12), (4, 2, 3), (4, 2, 3), (1, 2, 3)], strict=False):
@@ -69,7 +64,7 @@ def test_peaks_of_each_stage_are_in_order_and_the_bug_is_red_where_parameters_ar
 
 def test_recomputation_holds_and_adds_what_the_formulas_say():
     """By hand, per token: a product counts 2 FLOPs for each weight, and backward is two forwards."""
-    animation, runs = recorded("recompute")
+    animation, runs = told("recompute")
     config = runs[0].config
     core = 2 * (2 * config.context * config.width)  # queries with keys, and attention weights with values
     block = 2 * (12 * config.width**2) + core
@@ -94,7 +89,7 @@ def test_a_model_with_one_more_block_holds_as_much_more_as_the_formula_says(rank
 
 @pytest.mark.parametrize("place", range(4), ids=["bf16", "broken bf16", "fp16", "broken fp16"])
 def test_the_ball_is_where_the_run_stored_the_weight(place):
-    animation, runs = recorded("bf16")
+    animation, runs = told("bf16")
     story, format = animation.scenes[place], (BFLOAT16, FLOAT16)[place // 2]
     runs = [one for one in runs if any(isinstance(entry, Synced) for entry in one.ranks[0].log)]
     entries = [entry for entry in runs[place].ranks[0].log if isinstance(entry, Synced)]
@@ -125,9 +120,34 @@ def test_the_ball_is_where_the_run_stored_the_weight(place):
         assert (codes == codes[0]).all()  # bf16 without a master: it never leaves its rung
 
 
-def test_every_picture_begins_with_the_problem():
-    for name in ("zero", "recompute"):
-        for story in recorded(name)[0].scenes:
-            outlines = [mark for mark in story.marks if mark.kind == "line" and len(mark.still["points"]) > 60]
-            assert outlines or story.dials
-            assert all(mark.at(0)["opacity"] for mark in outlines)
+@pytest.mark.parametrize("length", [21, 48])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_counts_are_those_of_an_unwatched_memory_and_of_the_formula(kind, length):
+    found = run_of(kind, length, 3)
+    q, k, v = np.random.default_rng(3).standard_normal((3, length, WIDTH))
+    memory = slow_memory.SlowMemory(found.fast)
+    if kind == "standard":
+        output = slow_memory.standard_attention(memory, q, k, v)
+        expected = 4 * length**2 + 4 * length * WIDTH
+    else:
+        output, _ = slow_memory.tiled_attention(memory, q, k, v, found.tile, kind == "causal")
+        seen = sum(part.stop if kind == "causal" else length for part in tiles(length, found.tile))
+        expected = 2 * length * WIDTH + 2 * WIDTH * seen + length
+    assert found.traffic == (memory.reads, memory.writes) and sum(found.traffic) == expected
+    assert found.output.tobytes() == output.tobytes() and found.error.max() < 1e-14
+    assert memory.most == found.fast == max(sum(moment.sizes) for moment in found.moments)
+    other = run_of("causal" if kind == "standard" else "standard", length, 3)
+    facts = tell(found, other).beats[-1].facts
+    assert facts["read and written"] == f"{expected:,} elements" and facts["by formula"] == f"{expected:,}"
+
+
+@pytest.mark.parametrize("place", [0, 1], ids=["causal", "no mask"])
+def test_rows_are_red_exactly_where_the_output_is_wrong(place):
+    kind = KINDS[place]
+    bad = run_of(kind, 48, 0, merge_without_rescaling)
+    story = recorded("flash").animation.find(kind, broken=True)
+    for number, part in enumerate(tiles(48, bad.tile)):
+        (output,) = [mark for mark in story.marks if mark.thing == f"output {number}"]
+        wrong = bool((bad.error[part] > 1e-9).any())
+        assert (output.at(story.ends)["fill"] == "wrong") == wrong
+    assert story.verdict == f"The output is off by up to {bad.error.max():.1g}."

@@ -5,11 +5,8 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from every_scene import EveryScene
-from frames import last
-from minidist.show.demos.shared.gpus import DIALS, last_step_of, on_gpus
-from minidist.show.demos.tensor_parallel.attention.run import HEAD, TOKENS, WIDTH, numbers_of, weights_of
-from recorded import recorded
+from recorded import fact, numbers, recorded
+from stories import words
 
 from minidist.analysis.steps import hidden_share, kind_of, slots_of, step_length, traced_step
 from minidist.nn.gpt import GPT
@@ -23,6 +20,8 @@ from minidist.show.demos.expert_parallel import balance
 from minidist.show.demos.expert_parallel.run import step_of
 from minidist.show.demos.pipeline.bug import activations_swapped, corrupted_by
 from minidist.show.demos.pipeline.kinds import KINDS
+from minidist.show.demos.shared.on_gpus import GIGABYTES, LINK, last_step_of, on_gpus
+from minidist.show.demos.tensor_parallel.attention import HEAD, TOKENS, WIDTH, numbers_of, weights_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
@@ -30,15 +29,6 @@ from minidist.train.trainer import train_rank
 from minidist.verify.comparison import ONE_PROCESS
 
 pytestmark = pytest.mark.long  # they record many training runs
-
-
-@pytest.fixture(params=["dp", "tp", "sp", "cp", "ep", "pp"])
-def shown(request):
-    return recorded(request.param)
-
-
-class TestScenes(EveryScene):
-    pass
 
 
 def elements_of(config: TrainConfig) -> int:
@@ -53,13 +43,11 @@ def test_dp_sends_the_bytes_of_the_formula_and_hides_what_the_replay_hides():
     (run,) = found.trained(sync="overlapped", dp=2)
     sent = sum(row["bytes_sent"] for rank in run.ranks for row in rank.collectives)
     assert sent == 2 * (2 - 1) * 8 * (elements_of(run.config) + 1)  # float64, and the loss
-    start = [dial.values[dial.start] for dial in DIALS]
-    step = traced_step(on_gpus([last_step_of(rank.log) for rank in run.ranks], *start).logs)
-    for name in ("overlapped", "bucketed", "naive"):
-        assert f"send {sent:,} B in a step" in found.scene(name).details
-    overlapped = found.scene("overlapped")
-    assert last(overlapped, "time")[1] == round(step_length(step) / 1e6, 1)
-    assert last(overlapped, "hidden")[1] == round(100 * hidden_share(step[0]))
+    story = found.animation.find("race")
+    for sync, shown in story.at_start.beats[-1].facts.items():
+        (one,) = found.trained(dp=2, sync=sync)
+        step = traced_step(on_gpus([last_step_of(rank.log) for rank in one.ranks], GIGABYTES[LINK.start]).logs)
+        assert numbers(shown) == [float(f"{step_length(step) / 1e6:.3g}"), round(100 * hidden_share(step[0]))]
 
 
 def test_dp_without_a_bucket_drifts_apart_as_far_as_shown():
@@ -68,45 +56,36 @@ def test_dp_without_a_bucket_drifts_apart_as_far_as_shown():
         found.trained("train_keeping_weights", dp=1), found.trained("train_keeping_weights", dp=2),
         found.trained("train_broken_keeping_weights"),
     )  # fmt: skip
-    size = np.sqrt(np.mean(one.ranks[0].arrays["weights"][-1].astype(float) ** 2))
     for run, name in ((right, "weights"), (wrong, "broken weights")):
         far = distances(run, one).max(axis=0)  # (steps,)
         assert (far == 0).all() if run is right else (np.diff(far) > 0).all()
-        assert last(found.scene(name), "farthest rank")[0] == pytest.approx(100 * far[-1] / size, rel=0.02, abs=0.005)
-        assert last(found.scene(name), "loss")[0] == round(run.losses[-1], 3)
+        story = found.animation.find("weights", broken=name != "weights")
+        for rank, shown in enumerate(distances(run, one)[:, -1]):
+            assert story.beats[-1].facts[f"rank {rank}"] == f"{shown:.3g}"
 
 
 # ── tensor and sequence parallelism ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
-    ("demo", "scene", "calls", "factor"),
-    [
-        ("tp", "as measured here", {"all-reduce": 9}, 9 * 16),
-        ("sp", "as measured here", {"all-gather": 10, "reduce-scatter": 9}, 10 * 4 + 9 * 8),
-        ("sp", "tp here", {"all-reduce": 9}, 9 * 16),
-    ],
+    ("demo", "calls"), [("tp", {"all-reduce": 9}), ("sp", {"all-gather": 10, "reduce-scatter": 9})]
 )
-def test_tp_and_sp_call_send_wait_and_hold_what_was_traced(demo, scene, calls, factor):
+def test_tp_and_sp_call_and_wait_as_was_traced(demo, calls):
     """Of 2 blocks: 4 L + 1 sums of float64 and, with sp, 4 L + 2 gathers of float32."""
-    found, shown = recorded(demo), recorded(demo).scene(scene)
-    run = found.trained(tp=2, sp=int("all-gather" in calls))[0]
-    step = traced_step([rank.log for rank in run.ranks])
+    found = recorded(demo)
+    run, story = found.trained(tp=2, sp=int(demo == "sp"))[0], found.animation.find("measured")
+    step = traced_step([last_step_of(rank.log) for rank in run.ranks])
     spans = [event for event in step[0] if kind_of(event) in ("forward", "backward")]
     events = [e for e in step[0] if e.track == "communication" and any(s.start <= e.start < s.end for s in spans)]
     for call, count in calls.items():
-        traced = sum(event.name.startswith(call.replace("-", "_")) for event in events)
-        assert last(shown, f"{call}s of activations")[0] == count <= traced
-    nbytes = factor * (2 - 1) * run.config.global_batch * run.config.context * run.config.width
-    assert last(shown, "sent for them") == last(shown, "formula")[-1:] == [nbytes]
-    idle = sum(event.end - event.start for event in events)
-    assert shown.verdict == f"Rank 0's compute was idle for {idle / step_length(step):.0%} of the step."
-    assert last(shown, "activations at peak") == [round(run.ranks[0].memory["activations"] / 2**10)]
+        assert fact(story, f"{call}s") == [count] <= [sum(e.name.startswith(call.replace("-", "_")) for e in events)]
+    idle = sum(event.end - event.start for event in events) / step_length(step)
+    assert story.beats[0].asks.choices[story.beats[0].asks.answer] == f"{idle:.0%}"
 
 
 def test_the_cut_heads_are_numpy_s():
     found = recorded("tp")
-    given, (one,), (held, bad) = numbers_of(0), found.results["whole"], found.results["split"]
+    given, (one, _), (held, bad) = numbers_of(0), found.results["whole"], found.results["split"]
     assert [rank.sent for rank in held] == [8 * TOKENS * WIDTH] * 2 and [rank.sent for rank in bad] == [0, 0]
     total = np.zeros((TOKENS, WIDTH))
     for rank in range(2):
@@ -114,7 +93,9 @@ def test_the_cut_heads_are_numpy_s():
         total += weights_of(q[None], k[None])[0] @ v @ given.out[rank]
     assert np.allclose(held[0].y, total, atol=1e-5)  # float32
     wrong = sum(int((rank.y != one.y).sum()) for rank in bad)
-    assert f"wrong in {wrong} of {2 * TOKENS * WIDTH} cells" in found.scene("broken heads").verdict
+    stories = [found.animation.find("heads", broken) for broken in (False, True)]
+    assert wrong and stories[1].verdict == "y is wrong on both."
+    assert [fact(one, "sent") for one in stories] == [[8 * TOKENS * WIDTH], [0]]
 
 
 # ── context parallelism ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,12 +115,14 @@ def test_cp_computes_every_pair_up_to_the_diagonal_once_and_sends_the_bytes_of_t
                     assert visit.owner == (rank - hop) % n
             elements = 2 * context // n * 16  # keys and values
             assert one.nbytes == elements * ((n - 1) * 4 + (n * 16 if way == BACKWARD else 0))
-        shown, busy = found.scene(kind), (n + 1) / (2 * n) if kind == "ring" else 1
-        assert last(shown, "a rank sends") == [passes[FORWARD].nbytes]
-        assert shown.verdict == f"The ranks are busy for {busy:.1%} of the time."
+        shown, busy = found.animation.find(kind), (n + 1) / (2 * n) if kind == "ring" else 1
+        assert fact(shown, "each GPU sends") == [passes[FORWARD].nbytes] and fact(shown, "busy") == [100 * busy]
     stale = found.results["passes_of"][2][FORWARD].stale()
     assert stale == {(hop, rank) for hop in range(1, n) for rank in range(hop, n)}
-    assert found.animation.broken.verdict.startswith(f"Wrong keys in {len(stale)} of ")
+    told = found.animation.find("ring", broken=True)
+    assert told.beats[-1].says.startswith(f"{len(stale)} of {n * (n + 1) // 2} tiles")
+    red = [mark for mark in told.marks if mark.at(told.ends)["fill"] == "wrong"]
+    assert len(red) == len(stale)  # a tile is one pair of chunks
 
 
 def test_cp_time_by_hand():
@@ -163,14 +146,15 @@ def test_ep_routes_as_one_process_and_sends_the_rows_that_it_shows():
             assert np.array_equal(mine.chosen, other.chosen) and mine.weights.tobytes() == other.weights.tobytes()
             for expert in range(n):
                 rows[source, expert] = min(int((mine.chosen == expert).any(axis=1).sum()), step.capacity or 99)
-        moved, scene = int(rows.sum() - np.trace(rows)), found.scene(name)
+        moved, story = int(rows.sum() - np.trace(rows)), found.animation.find(name)
         sent = sum(row["bytes_sent"] for rank in runs[1].ranks for row in rank.collectives
                    if (row["axis"], row["dtype"]) == ("ep", "float32"))  # fmt: skip
-        assert [sent] == last(scene, "bytes") == [4 * moved * 4 * runs[1].config.width]  # there, back, and in backward
-        assert last(scene, "rows sent") == [4 * moved] * 2
-        assert last(scene, "busiest rank") == [rows.sum(axis=0).max(), rows.sum() / n]
+        assert sent == 4 * moved * fact(story, "bytes of a row")[0]  # there, back, and in backward
+        assert fact(story, "rows") == rows.sum(axis=0).tolist() and fact(story, "mean") == [rows.sum() / n]
+        asked = story.beats[0].asks
+        assert asked.choices[asked.answer] == str(rows.sum(axis=0).max())  # all wait for the tallest column
         dropped = n * 2 * 2 - rows.sum()
-        assert (f"{dropped} of 16 copies are dropped" in scene.verdict) == bool(dropped)
+        assert (f"{dropped} rows find their expert full" in story.beats[1].says) == bool(dropped)
 
 
 def test_ep_gradients_and_loads_are_those_of_the_runs():
@@ -181,12 +165,15 @@ def test_ep_gradients_and_loads_are_those_of_the_runs():
     assert right.gradients.digests == one.gradients.digests and bad.loss == right.loss == one.loss
     for expert in used:
         assert bad.gradients.averaged[expert] == pytest.approx(4 * one.gradients.averaged[expert], rel=1e-6)
-    assert found.animation.broken.verdict == f"The gradients of {len(used)} experts are 4.00 times too large."
+    told = found.animation.find("routes", broken=True)
+    assert "are 4 times as large as those of one process" in told.beats[-1].says
+    red = [mark for mark in told.marks if mark.thing.startswith("gradient of") and mark.now["fill"] == "wrong"]
+    assert len(red) == len(used)
     runs = [run for run in found.trained(ep=4) if run.config.steps == balance.STEPS]
-    counts = [np.array(run.ranks[0].expert_counts)[-1, 0, :8] for run in runs]  # without a balance loss, with it
-    shown, idle = found.scene("balance"), [int((one == 0).sum()) for one in counts]
-    assert shown.verdict == f"Without a balance loss {idle[0]} of 8 experts are idle in the end; with it, {idle[1]}."
-    assert last(shown, "loss") == [round(run.losses[-1], 3) for run in runs]
+    counts = [np.array(run.ranks[0].expert_counts)[:, 0, :8] for run in runs]  # without a balance loss, with it
+    paces = [(one.reshape(-1, 4, 2).sum(2).max(1) / one.reshape(-1, 4, 2).sum(2).mean(1))[-4:].mean() for one in counts]
+    said = f"Without a balance loss {paces[0]:.1f} times the mean, with it {paces[1]:.1f}."
+    assert found.animation.find("balance").beats[-1].says == said and paces[1] < paces[0]
 
 
 # ── pipelines ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -199,14 +186,16 @@ def test_pp_plans_have_the_bubbles_and_stores_of_the_closed_forms_and_runs_did_w
         "ZB-H1": 3 * m + p - 1,
     }  # fmt: skip
     stored = {"naive": 1, "GPipe": m, "1F1B": p, "interleaved": p + (p - 1) / 2, "ZB-H1": p}
+    race, measured = found.animation.find("race").at_start, found.animation.find("measured")
     for kind, run in zip(KINDS, found.trained(pp=p), strict=True):
-        scene, length = found.scene(kind.name), slots[kind.name]
+        story, length = found.animation.find(kind.name), slots[kind.name]
         idle = 1 - 3 * m / length
-        assert scene.verdict.startswith(f"{length:g} slots, {idle:.0%} idle; up to {stored[kind.name]:g} stored")
-        assert last(found.scene("all"), kind.name) == [round(100 * idle), stored[kind.name]]
+        assert fact(story, "idle")[0] == round(100 * idle, 1) and fact(story, "GPU 0") == [stored[kind.name]]
+        assert story.beats[0].asks.choices[story.beats[0].asks.answer] == f"{idle:.0%}"
+        assert f"{bubble(kind.slots(p, m)):.0%} idle" in words(race, race.ends)
         ran = slots_of([last_step_of(rank.log) for rank in run.ranks])
         assert [[slot.action for slot in row] for row in ran] == schedule(kind.schedule, p, m, kind.virtual)
-        assert found.scene("measured").frames[-1].facts[kind.name] == f"{bubble(ran):.0%} idle"
+        assert f"{bubble(ran):.0%} idle" in words(measured, measured.ends)
 
 
 def test_pp_exactly_what_is_marked_as_corrupted_is_wrong(ranks):

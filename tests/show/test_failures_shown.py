@@ -5,27 +5,16 @@ from collections import Counter
 import multiprocess
 import pytest
 from choosing import long
-from every_scene import EveryScene
-from frames import arrows, boxes, last, numbers, told
-from recorded import recorded
+from recorded import fact, numbers, recorded
+from stories import words
 
 from minidist.comm.failures import RankFailed
 from minidist.show.demos import DEMONSTRATIONS
-from minidist.show.demos.cluster.scene import uplink_full
+from minidist.show.demos.cluster.story import uplink_full
 from minidist.show.demos.deadlock.run import FITS
 from minidist.show.demos.failure.power_cut import resumed_from
 from minidist.show.demos.failure.recording import RANKS
 from minidist.train.checkpoint.commit import LATEST
-
-
-@pytest.fixture(params=[long(name) for name in ("cluster", "failure")] + ["deadlock"])
-def shown(request):
-    return recorded(request.param)
-
-
-class TestScenes(EveryScene):
-    pass
-
 
 # ── clusters: dp=2, tp=4 on the clocks of one node, of two, and of two behind a congested uplink ─────────────────────
 
@@ -43,12 +32,13 @@ def test_on_every_cluster_the_same_is_sent_and_a_scene_shows_the_times_bytes_and
             carried = step.load.mean(edge, 0.0, seconds) * seconds * step.topology.links[edge].bandwidth
             assert carried == pytest.approx(use.nbytes, rel=1e-6, abs=1e-3), edge  # messages of 0 s are left out
         assert max(max(load.values(), default=0.0) for load in step.load.loads) <= 1 + 1e-9
-    for scene, step in zip(found.all_scenes, (*right, bad[1], bad[0]), strict=True):
-        end = scene.frames[-1]
-        assert end.facts["time"] == f"{step.seconds * 1e6:,.0f} µs" and end.at == 1e6 * step.seconds
-        assert last(scene, "between nodes") == [round(step.crossing_bytes(kind) / 1e6, 1) for kind in (True, False)]
-        if step is not right[0]:
-            assert f"full {uplink_full(step):.0%} of it" in told(scene)
+    stories = [*found.right, *(story for story in found.scenes if story.broken)]
+    for story, step in zip(stories, (*right, *bad), strict=True):
+        assert f"{step.seconds * 1e6:,.0f} µs" in words(story, story.ends)
+        crossing = sum(step.crossing_bytes(kind) for kind in (True, False))
+        assert fact(story, "between the nodes") == [round(crossing / 1e6, 1)]
+        assert fact(story, "uplink") == [round(100 * uplink_full(step))]
+    assert all(step.crossing_bytes(True) for step in bad)  # the bug: tensor parallelism crosses
 
 
 # ── deadlocks ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -59,11 +49,15 @@ def test_the_cycle_is_the_one_that_the_parent_finds_and_no_process_is_left_behin
     children = {*multiprocess.active_children()}
     animation = DEMONSTRATIONS["deadlock"](ranks=ranks, size=FITS + 1, seed=ranks)
     assert {*multiprocess.active_children()} <= children
-    broken, everybody = animation.broken, {f"{rank} waits for {(rank + 1) % ranks}" for rank in range(ranks)}
-    assert all("bit for bit" in told(scene) and not arrows(scene.frames[-1]) for scene in animation.scenes)
-    assert {*arrows(broken.frames[-2])} == {*arrows(broken.frames[-1])} == everybody  # from the calls, and as reported
-    ring = " → ".join(map(str, [*range(ranks), 0]))
-    assert f"waits for rank 1 to take {8 * (FITS + 1):,} bytes" in told(broken) and ring in told(broken)
+    broken, everybody = animation.find("send first", broken=True), {(rank, (rank + 1) % ranks) for rank in range(ranks)}
+    for story in animation.scenes:
+        arrows = [mark for mark in story.marks if "head" in mark.still and mark.at(story.ends)["opacity"]]
+        assert len(arrows) == (len(everybody) if story.broken else 0)
+        assert bool(story.broken) == any(mark.at(story.ends)["fill"] == "wrong" for mark in arrows)
+        assert story.broken or "bit for bit" in story.verdict
+        assert words(story, story.ends).count("done") == (0 if story.broken else ranks)
+    assert f"waits for rank 1 to take {8 * (FITS + 1):,} bytes" in broken.details
+    assert fact(animation.find("odd recv first"), "waiting") == [0, ranks]
 
 
 # ── a rank dies: 4 ranks, a checkpoint every 4 steps, 7 steps taken before the death ─────────────────────────────────
@@ -81,14 +75,12 @@ def test_a_run_that_lost_a_rank_goes_on_in_another_layout_and_the_picture_tells_
     assert one.lost == range(SIZE, KILLED) and one.before.ended_by(one.fault.rank) == KILLED
     assert one.after.losses[0][: len(one.lost)] == one.before.losses[one.fault.rank][SIZE:KILLED]
     assert forgetful.reference == one.reference != forgetful.fingerprint
-    found = recorded("failure").animation
-    scene, wrong = found.scenes[0], found.also_broken[0]
-    assert scene.frames[KILLED].facts["steps"] == f"{KILLED} of {3 * SIZE}"
-    assert scene.frames[KILLED + 2].facts["steps lost"] == "3" and f"(SHA-256 {one.reference[:8]})" in told(scene)
-    saved = [box.id for box in boxes(scene.frames[-1]) if box.id.startswith("checkpoint of step")]
-    assert saved == [f"checkpoint of step {step}" for step in (4, 8, 12)]
-    # The loss of a step is that of the weights before it: step 5 has the right one with forgotten moments, too.
-    assert wrong.first_wrong == KILLED + 5 and forgetful.fingerprint[:8] in told(wrong)
+    story, wrong = (recorded("failure").animation.find("die, go on", broken) for broken in (False, True))
+    assert story.verdict == f"SHA-256 {one.reference[:8]}; never interrupted: {one.reference[:8]}."
+    assert wrong.verdict == f"SHA-256 {forgetful.fingerprint[:8]}; never interrupted: {one.reference[:8]}."
+    assert story.beats[2].says.startswith("Steps lost: 3.") and f"checkpoint: {SIZE} steps" in words(story, story.ends)
+    again = [mark for mark in story.marks if mark.kind == "line" and mark.still["width"] == 10]
+    assert len(again[0].still["points"]) == len(one.after.losses[0])  # the second pass, in a colour of its own
 
 
 # ── a save, and the power fails ──────────────────────────────────────────────────────────────────────────────────────
@@ -105,13 +97,14 @@ def test_in_the_right_order_every_power_cut_leaves_a_checkpoint_and_in_the_wrong
         assert moment.resumes == steps
     begin, end = 1 + orders[1].index(("rename", LATEST)), 1 + orders[1].index(("flush", RANKS))
     assert [None in moment.resumes for moment in bad] == [begin <= place < end for place in range(len(bad))]
-    for scene, every in ((found.scenes[1], good), (found.broken, bad)):
-        for frame, moment in zip(scene.frames, every, strict=False):
+    for story, every in zip((found.find("save"), found.find("save", broken=True)), (good, bad), strict=True):
+        for beat, moment in zip(story.beats, every, strict=True):
+            (told,) = [text for text in words(story, beat.at) if text.startswith("If the power fails now")]
             steps, refused = moment.resumes - {None}, None in moment.resumes
-            answer = [box.text for box in boxes(frame) if box.text.startswith("from step")]
-            assert refused or numbers(answer[0])[0] == min(steps)
-            assert ("Wrong" in frame.note) == refused and (scene.twin or frame.facts["refused"] == "0")
-    assert told(found.broken).startswith(f"In {end - begin} of {len(bad)} moments")
+            assert ("refused" in told) == refused and set(numbers(told)) == steps
+        cuts = [one.step for moment in every for one in moment.left]
+        assert numbers(story.verdict)[-1 if story.broken else 0] == len(cuts)
+        assert not story.broken or numbers(story.verdict)[0] == cuts.count(None)
     files = dict(good[-1].read)  # the recorded disk ends as the real one
     assert resumed_from(files).files == files == good[-1].left[0].files and resumed_from(files).step == 2 * SIZE
     name = next(name for name in files if name.endswith("rank-1.safetensors"))

@@ -6,33 +6,23 @@ from math import prod
 
 import numpy as np
 import pytest
-from every_scene import EveryScene
-from frames import last, told
-from recorded import recorded
+from recorded import fact, numbers, recorded
+from stories import words
 
 from minidist.nn.gpt import GPT
 from minidist.parallel.compression.gathered import top_k
 from minidist.parallel.compression.hook import read_method
 from minidist.parallel.loosened import arrivals, server
 from minidist.parallel.loosened.arrivals import NOISE, may_begin
-from minidist.show.demos.compress import curves, factors, run, scene
-from minidist.show.demos.parameter_server import evidence
+from minidist.show.demos.compress import curves, factors, run
 from minidist.show.demos.parameter_server import run as served
+from minidist.show.demos.parameter_server import story as served_story
 from minidist.show.demos.parameter_server.bug import counted_twice, with_copies
 from minidist.show.demos.parameter_server.recorded import Recorded
 from minidist.show.demos.shared.runs import WarmRanks
 from minidist.train.result import Run
 
 pytestmark = pytest.mark.long  # they record many training runs
-
-
-@pytest.fixture(params=["async", "compress"])
-def shown(request):
-    return recorded(request.param)
-
-
-class TestScenes(EveryScene):
-    pass
 
 
 # ── parameter servers: 3 workers, of which the last takes 4 times as long ────────────────────────────────────────────
@@ -81,27 +71,32 @@ def test_a_step_takes_its_time_and_gradients_are_as_stale_as_counted():
 
 
 @pytest.mark.parametrize("name", [*served.KINDS, "broken asynchronous", "broken bounded"])
-def test_every_gradient_is_a_frame_with_its_versions(name):
-    shown, one = recorded("async").scene(name), recorded_runs()[name]
-    landed = one.by(shown.frames[-1].at)
-    assert [frame.at for frame in shown.frames[1:-1]] == [x.end for x in landed]
-    for number, (frame, x) in enumerate(zip(shown.frames[1:-1], landed, strict=True), 1):
-        assert frame.facts["staleness, mean"] == f"{np.mean([y.staleness for y in landed[:number]]):.1f}"
-        assert ("sends it again" in frame.note) == x.again
-        if name == "asynchronous":
-            assert f"of version {x.read} meets version {x.found}: staleness {x.staleness}." in frame.note
+def test_every_gradient_lands_with_the_versions_of_the_run(name):
+    one, kind = recorded_runs()[name], name.removeprefix("broken ")
+    story = recorded("async").animation.find(kind, broken=kind != name)
+    axis = max(served_story.axis_of(each) for other, each in recorded_runs().items() if other.endswith(kind) and
+               (other == kind or other == f"broken {kind}"))  # fmt: skip
+    landed = one.by(axis)
+    bars = {mark.thing for mark in story.marks if mark.thing.startswith("step ")}
+    assert bars == {
+        f"step {x.step} of worker {x.worker}, computed with version {x.read}, applied to version {x.found}"
+        for x in landed if not x.again
+    }  # fmt: skip
+    dots = [mark for mark in story.marks if mark.thing.startswith("gradient")]
+    assert [numbers(mark.thing)[0] for mark in dots] == [x.staleness for x in landed]
+    assert ["wrong" in [values["fill"] for _, values in mark.keys] for mark in dots] == [x.again for x in landed]
+    assert fact(story, "mean staleness") == [round(np.mean([x.staleness for x in landed]), 2)]
+    assert fact(story, "oldest") == [max(x.staleness for x in landed)]
 
 
 def test_the_evidence_is_the_losses_of_the_runs():
-    found, runs = recorded("async"), recorded_runs()
-    times = [runs[kind].reaches(evidence.TARGET) for kind in served.KINDS]
-    assert times[1] < times[2] < times[0] and times[0] > 2 * times[1]  # without waiting it is faster
-    shown = found.scene("evidence")
-    for kind in served.KINDS:
-        (gradients, loss), end = last(shown, kind), shown.frames[-1].at
-        every = [Recorded.of(run) for run in of_kind(kind)]
-        assert gradients == round(np.mean([len(one.by(end)) for one in every]))
-        assert loss == round(np.mean([np.interp(end, one.times, one.losses) for one in every]), 2)
+    runs = {kind: [Recorded.of(one) for one in of_kind(kind)] for kind in served.KINDS}
+    times = {kind: np.mean([one.reaches(served_story.TARGET) for one in each]) for kind, each in runs.items()}
+    fresh, stale, bounded = times.values()
+    assert stale < bounded < fresh and fresh > 2 * stale  # without waiting it is faster
+    story = recorded("async").animation.find("evidence")
+    assert {f"{time:.0f} s" for time in times.values()} <= {*words(story, story.ends)}
+    assert story.beats[0].asks.choices[story.beats[0].asks.answer] == "asynchronous"
 
 
 # ── compressed gradients ─────────────────────────────────────────────────────────────────────────────────────────────
@@ -132,23 +127,33 @@ def test_nothing_is_lost_and_messages_are_those_of_the_method(place):
     for rank in right.run.ranks:
         (gathered,) = [row for row in rank.collectives if row["name"] == "all_gather_into_tensor"]
         assert gathered["bytes_sent"] == (RANKS - 1) * sum(method.message_bytes(size, 8) for size in sizes)
-    shown, each = recorded("compress").scene("1 bit" if place else "top-k"), SIZE // 8 + 8 if place else COUNT * 12
-    assert last(shown, "bytes sent") == [each * run.STEPS, 8 * SIZE * run.STEPS]
-    total = sum(message.sent.size for each in right.messages.values() for rank in each for message in rank)
-    assert f"in all {total:,} numbers" in told(shown)
+    each = SIZE // 8 + 8 if place else COUNT * 12
+    for bad, one in enumerate((right, broken)):
+        story = recorded("compress").animation.find("1 bit" if place else "top-k", bool(bad))
+        total = sum(message.sent.size for rows in one.messages.values() for rank in rows for message in rank)
+        assert fact(story, "bytes") == [each, 8 * SIZE]
+        assert fact(story, "add up to the bit") == [total, total]
+        assert fact(story, "never sent") == [SIZE - one.moved(), SIZE]
 
 
-def test_the_ledger_adds_up_in_every_step():
-    found, (right, broken, *_) = recorded("compress"), compressed()
-    number = scene.followed(right, broken)
-    assert not any(message.sent[number] for message in broken.drawn)  # without feedback it is lost
-    for name, one in (("ledger", right), ("broken ledger", broken)):
+def test_what_waits_above_the_line_is_all_gradients_less_all_that_was_sent():
+    """Exactly, in fractions; without feedback it is lost."""
+    right, forgetful, *_ = compressed()
+    for number in range(SIZE):
         came = sent = Fraction(0)
-        for message, frame in zip(one.drawn, found.scene(name).frames[1:], strict=True):
+        for message in right.drawn:
             came, sent = came + Fraction(message.gradient[number]), sent + Fraction(message.sent[number])
-            assert frame.facts["gradients so far"] == f"{float(came):+.6f}"
-            assert frame.facts["missing"] == ("0, exactly" if one is right else f"{float(came - sent):+.6f}")
-            assert one is broken or came - sent == Fraction(message.after[number])
+            assert came - sent == Fraction(message.after[number])
+    lost = [number for number in range(SIZE) if not any(message.sent[number] for message in forgetful.drawn)]
+    story, bad = (recorded("compress").animation.find("top-k", broken) for broken in (False, True))
+    heights = [
+        {number: mark.at(one.ends)["h"] for number in range(SIZE) for mark in one.marks
+         if mark.thing.startswith(f"number {number}:")}
+        for one in (story, bad)
+    ]  # fmt: skip
+    assert lost and all(heights[1][number] == 0 for number in range(SIZE))
+    after = [abs(value) for value in right.drawn[-1].after]
+    assert np.argsort([heights[0][number] for number in range(SIZE)]).tolist() == np.argsort(after).tolist()
 
 
 def test_low_rank_rounds_are_the_power_method_of_numpy():
@@ -159,12 +164,13 @@ def test_low_rank_rounds_are_the_power_method_of_numpy():
         np.testing.assert_allclose(one.p @ (one.p.T @ (matrix @ one.start)), matrix @ one.start, atol=1e-12)
         np.testing.assert_allclose(one.q, matrix.T @ one.p, atol=1e-12)
         assert error == pytest.approx(np.linalg.norm(matrix - one.p @ one.q.T) / np.linalg.norm(matrix))
-    for name, errors in (("low rank", right.errors), ("broken low rank", broken.errors)):
-        assert last(found.scene(name), "error") == [round(100 * errors[-1], 1)]
+    for bad, one in enumerate((right, broken)):
+        assert f"{one.errors[-1]:.0%}" in found.animation.find("low rank", bool(bad)).beats[-1].says
 
 
 def test_losses_are_means_above_full_gradients_and_those_of_short_runs_are_real(ranks, monkeypatch):
-    assert "0.10 to 0.10 above" in recorded("compress").scene("loss").verdict
+    shown = [recorded("compress").animation.find("loss", broken).beats[-1].says for broken in (False, True)]
+    assert [numbers(says)[-1] for says in shown] == [0.1, 0.2]  # of the made-up curves
     monkeypatch.setattr(curves, "STEPS", 3)
     monkeypatch.setattr(curves, "SEEDS", 1)
     real = curves.curves_of(WarmRanks(ranks), 5)

@@ -3,6 +3,7 @@
 Where a demonstration trains again and again so that lectures have smooth curves, it trains less here.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -15,12 +16,11 @@ from minidist.show.demos import DEMONSTRATIONS, cluster, context_parallel, failu
 from minidist.show.demos.collectives import training
 from minidist.show.demos.compress import curves, factors
 from minidist.show.demos.compress import run as compress_run
-from minidist.show.demos.parameter_server import verdict
 from minidist.show.demos.shared import runs
 from minidist.show.demos.shared.runs import WarmRanks
 from minidist.show.demos.tensor_parallel import attention
-from minidist.show.player.animation import Animation
-from minidist.show.player.scene import Scene
+from minidist.show.stage.animation import Animation
+from minidist.show.stage.story import Story
 from minidist.train.result import Run
 
 RANKS = {"dp": 2, "tp": 2, "sp": 2}  # which have as many ranks as cores otherwise
@@ -40,9 +40,6 @@ class Recorded:
     animation: Animation
     runs: list[tuple[str, Run]] = field(default_factory=list)  # with the name of the rank function
     results: dict[str, list] = field(default_factory=lambda: defaultdict(list))
-
-    def scene(self, name: str) -> Scene:
-        return next(one for one in self.animation.all_scenes if one.name == name)
 
     def trained(self, function: str = "", **layout) -> list[Run]:
         """The runs with this rank function whose layouts have these values."""
@@ -69,10 +66,9 @@ def name_of(function: Callable | None) -> str:
 
 
 def made_up_curves(warm: WarmRanks, seed: int) -> curves.Curves:
-    """In place of 21 long runs: with feedback 0.1 above full gradients, without it 0.2, but for one run."""
+    """In place of 21 long runs: with feedback 0.1 above full gradients, without it 0.2."""
     full = np.linspace(5, 3, curves.STEPS) + np.arange(curves.SEEDS)[:, None] / 10  # (seeds, steps)
     without = {name: full + 0.2 for name in curves.METHODS}
-    without["1 bit"] = without["1 bit"] - np.array([0.15, 0, 0])[:, None]
     return curves.Curves(full, {name: full + 0.1 for name in without}, without, dict.fromkeys(without, 0.01))
 
 
@@ -82,8 +78,7 @@ def short_runs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(training, "MODEL", replace(training.MODEL, layers=1, heads=2, width=16, global_batch=4))
     patch.setattr(training, "LONGER", 5)
     patch.setattr(curves, "curves_of", made_up_curves)
-    for module in (parameter_server, verdict):
-        patch.setattr(module, "SEEDS", 2)
+    patch.setattr(parameter_server, "SEEDS", 2)
 
 
 @cache
@@ -97,3 +92,13 @@ def recorded(name: str, ranks: int | None = None, size: int | None = None, seed:
         for module, function in KEPT.get(name, ()):
             keep(patch, module, function, results[function], lambda result, *_: result)
         return Recorded(DEMONSTRATIONS[name](ranks or RANKS.get(name), size, seed), found, results)
+
+
+def numbers(text: str) -> list[float]:
+    """The numbers in a text."""
+    return [float(found.replace(",", "")) for found in re.findall(r"[-+]?\d[\d,]*(?:\.\d+)?", text)]
+
+
+def fact(story: Story, name: str) -> list[float]:
+    """The numbers of a fact at the end; ``name`` is how it begins."""
+    return numbers(next(text for fact, text in story.beats[-1].facts.items() if fact.startswith(name)))

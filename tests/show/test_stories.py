@@ -1,0 +1,111 @@
+"""What holds in all stories of all demonstrations, at the sizes of lectures and at others."""
+
+from itertools import pairwise
+
+import pytest
+from choosing import long
+from recorded import recorded
+from stories import check, told, words
+
+from minidist.show.demos import DEMONSTRATIONS
+from minidist.show.stage.characters import picture
+from minidist.show.stage.lecture import notes
+from minidist.show.stage.story import Story
+
+QUICK = ("broadcast", "ring", "all-to-all", "cp", "recompute", "bf16", "flash", "deadlock")  # a second each
+TOLD = [name if name in QUICK else long(name) for name in DEMONSTRATIONS]
+UNBREAKABLE = {  # no run that a bug could spoil, or none that it does
+    "zero": {"16 bytes"}, "sp": {"MLP"}, "pp": {"race", "measured"}, "flash": {"standard"}, "cluster": {"one node"},
+    "async": {"synchronous", "evidence"}, "deadlock": {"odd recv first", "posted together"},
+}  # fmt: skip
+SIZES = [  # name, ranks, size, seed: the least and the most, odd ones, and others' random numbers
+    ("broadcast", 2, 1, 0), ("ring", 3, 1, 1), long("broadcast", 8, 5, 1), long("ring", 2, 4, 7), long("ring", 8, 4, 0),
+    long("reduce-scatter", 7, 2, 3), long("all-gather", 2, 3, 2), long("all-gather", 8, 3, 2),
+    long("all-to-all", 8, 5, 1),
+    long("dp", 3, 13, 1), long("dp", 8, 8, 0), long("zero", 2, 9, 1), long("zero", 8, 12, 0), long("tp", 3, 9, 5),
+    long("tp", 8, 8, 0), long("sp", 3, 9, 5), long("sp", 8, 16, 1), long("cp", 2, 1, 1), long("cp", 8, 64, 0),
+    long("ep", 2, 1, 0), long("ep", 8, 4, 1), long("ep", 5, 3, 2), long("pp", 2, 1, 0), long("pp", 3, 9, 1),
+    long("pp", 8, 32, 0), long("recompute", 3, 13, 1), long("recompute", 8, 12, 0),
+    long("bf16", 3, 16, 1), long("bf16", 8, 16, 2), long("flash", 1, 12, 1), long("flash", 1, 512, 0),
+    long("async", 3, 2, 0), long("async", 6, 6, 1), long("compress", 2, 8, 1), long("compress", 8, 24, 0),
+    ("deadlock", 2, 600_000, 1), long("deadlock", 8, 1_000_000, 2), long("cluster", 4, 128, 1),
+    long("cluster", 8, 512, 0),
+    long("failure", 2, 2, 1), long("failure", 8, 2, 0),
+]  # fmt: skip
+
+
+def every_form(story: Story) -> list[Story]:
+    return list(story.variants or [story])
+
+
+def ticks(story: Story) -> set[tuple[str, float, float]]:
+    """The numbers that stand still on the stage, which are those of axes, and where."""
+    return {
+        (mark.still["text"], mark.keys[0][1]["x"], mark.keys[0][1]["y"])
+        for mark in story.marks
+        if mark.kind == "text" and len(mark.keys) == 1 and mark.still["text"].replace(".", "").isdigit()
+    }
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_every_story_can_be_read_and_every_run_can_be_broken(name):
+    animation, about = recorded(name).animation, DEMONSTRATIONS[name]
+    assert tuple(story.name for story in animation.right) == about.scenes and all(animation.logs)
+    colours = {values["fill"] for story in animation.scenes for one in every_form(story) for mark in one.marks
+               for _, values in mark.keys}  # fmt: skip
+    for story in animation.scenes:
+        for one in every_form(story):
+            check(one)
+        assert set((story.key or {}).values()) <= colours
+        assert all(0 < len(beat.says) <= 110 for beat in story.beats)
+        twin = animation.twin(story)
+        assert bool(twin) or story.name in UNBREAKABLE.get(name, ()), f"no bug in {story.name}"
+        if twin and not story.broken:
+            ends = [[*told(one, one.beats[-1]), one.verdict] for one in (story.at_start, twin.at_start)]
+            assert ends[0] != ends[1], f"{story.name}: nobody sees the bug"
+            assert "bit for bit" not in twin.verdict and "Every bit" not in twin.verdict
+    assert "<- the answer" in notes(animation) and len(animation.html()) < 400_000
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_both_panes_of_a_comparison_have_the_same_axes(name):
+    """Numbers of axes are where they are in the right run, and a first bar that no bug can reach is as wide."""
+    for story in recorded(name).animation.right:
+        twin = recorded(name).animation.twin(story)
+        for one, other in zip(every_form(story), every_form(twin) if twin else [], strict=bool(twin)):
+            both = {(x, y) for _, x, y in ticks(one)} & {(x, y) for _, x, y in ticks(other)}
+            if name != "cluster":  # whose numbers are those of ranks, dealt in another order
+                assert {tick for tick in ticks(one) if tick[1:] in both} <= ticks(other), story.name
+            if story.name in ("race", "step"):  # on a simulated clock forward always takes as long
+                wide = [max(values["w"] for _, values in _first_bar(each).keys) for each in (one, other)]
+                assert wide[0] == pytest.approx(wide[1], rel=1e-6), story.name
+
+
+def _first_bar(story: Story):
+    return next(mark for mark in story.marks if mark.kind == "box" and len(mark.keys) > 1)
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_dials_have_a_dozen_positions_each_with_another_picture(name):
+    for story in recorded(name).animation.scenes:
+        for dial in story.dials:
+            assert len(dial.values) >= 12 and len({*dial.values}) == len(dial.values)
+        for one, other in pairwise(story.variants):
+            assert [mark.keys for mark in one.marks] != [mark.keys for mark in other.marks]
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_a_terminal_of_80_columns_shows_every_word(name):
+    for story in recorded(name).animation.scenes:
+        story = story.at_start
+        for beat in story.beats:
+            shown = picture(story, beat.at, 80, 22, colours=False).plain
+            hidden = [text for text in words(story, beat.at) if len(text) > 2 and text not in shown]
+            assert not hidden, f"{story.name}, {beat.at:g} s: {hidden}"
+
+
+@pytest.mark.parametrize(("name", "ranks", "size", "seed"), SIZES)
+def test_other_sizes_can_be_read(name, ranks, size, seed):
+    for story in recorded(name, ranks, size, seed).animation.scenes:
+        for one in every_form(story):
+            check(one)
