@@ -1,16 +1,25 @@
 """What holds in all stories of all demonstrations, at the sizes of lectures and at others."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from choosing import long
-from recorded import recorded
+from recorded import RANKS, recorded, short_runs
 from stories import check, told, words
 
-from minidist.show.demos import DEMONSTRATIONS
+from minidist.show.demos import DEMONSTRATIONS, collectives
+from minidist.show.demos.bf16.run import train_recording
+from minidist.show.demos.collectives import kinds
+from minidist.show.demos.compress.run import train_recording as train_compressing
+from minidist.show.demos.context_parallel.run import train_watched
+from minidist.show.demos.expert_parallel.run import train_watched as train_routed
+from minidist.show.demos.parameter_server.watched import train_watched as train_served
+from minidist.show.demos.shared.memory_log import train_logging_memory
 from minidist.show.stage.characters import picture
 from minidist.show.stage.lecture import notes
 from minidist.show.stage.story import Story
+from minidist.train.trainer import train_rank
 
 QUICK = ("broadcast", "ring", "all-to-all", "cp", "recompute", "bf16", "flash", "deadlock")  # a second each
 TOLD = [name if name in QUICK else long(name) for name in DEMONSTRATIONS]
@@ -109,3 +118,47 @@ def test_other_sizes_can_be_read(name, ranks, size, seed):
     for story in recorded(name, ranks, size, seed).animation.scenes:
         for one in every_form(story):
             check(one)
+
+
+# ── a right run that is not right, or a bug that does nothing, is no demonstration ───────────────────────────────────
+
+PROVED = dict.fromkeys(
+    ("dp", "zero", "tp", "sp", "cp", "ep", "pp", "recompute", "bf16", "cluster", "failure"), "shared.runs"
+) | {"async": "parameter_server.run"}  # the module that compares its runs with one process
+HARMLESS = {  # what puts the bug in, and what leaves it out
+    "dp": ("data_parallel.drops_a_bucket", train_rank), "tp": ("tensor_parallel.bug.drops_g", train_rank),
+    "zero": ("zero.STALE", dict.fromkeys((1, 2, 3), train_logging_memory)),
+    "sp": ("tensor_parallel.bug.drops_gains", train_rank),
+    "cp": ("context_parallel.train_stale", train_watched), "ep": ("expert_parallel.train_too_large", train_routed),
+    "pp": ("pipeline.activations_swapped", train_rank), "recompute": ("recompute.train_redrawn", train_logging_memory),
+    "bf16": ("bf16.train_without_masters", train_recording), "flash": ("flash.train_without_rescaling", train_rank),
+    "async": ("parameter_server.train_with_copies", train_served),
+    "compress": ("compress.train_forgetting", train_compressing),
+    "failure": ("failure.train_forgetful", train_rank),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [long(name) if name not in QUICK else name for name in PROVED])
+def test_no_run_is_called_right_that_one_process_does_not_confirm(name, monkeypatch):
+    short_runs(monkeypatch)
+    monkeypatch.setattr(f"minidist.show.demos.{PROVED[name]}.agrees", lambda *_: False)
+    with pytest.raises(RuntimeError, match="does not match the single-process run"):
+        DEMONSTRATIONS[name](RANKS.get(name))
+
+
+@pytest.mark.parametrize("name", [long(name) if name not in QUICK else name for name in HARMLESS])
+def test_a_bug_that_does_nothing_is_not_shown(name, monkeypatch):
+    short_runs(monkeypatch)
+    monkeypatch.setattr(f"minidist.show.demos.{HARMLESS[name][0]}", HARMLESS[name][1])
+    with pytest.raises(RuntimeError, match=r"changes no bit|does no harm"):
+        DEMONSTRATIONS[name](RANKS.get(name))
+
+
+@pytest.mark.parametrize("kind", [kinds.BROADCAST, long(kinds.ALL_REDUCE), long(kinds.REDUCE_SCATTER),
+                                  long(kinds.ALL_GATHER), kinds.ALL_TO_ALL], ids=lambda kind: kind.name)  # fmt: skip
+def test_a_collective_ends_on_what_one_process_computes_and_its_bug_does_not(kind):
+    for changed in ("program", "broken"):
+        other = {"program": "broken", "broken": "program"}[changed]
+        algorithms = {name: replace(how, **{changed: getattr(how, other)}) for name, how in kind.algorithms.items()}
+        with pytest.raises(RuntimeError, match="does not end on the right terms, or its bug does no harm"):
+            collectives.animation(replace(kind, algorithms=algorithms), 4, 1, 0)

@@ -8,7 +8,7 @@ from minidist.parallel.compression.hook import read_method
 from minidist.show.demos.compress import curves, factors, story
 from minidist.show.demos.compress.bug import BUG, COLD, train_forgetting
 from minidist.show.demos.compress.run import MOST, Recorded, config_of, record
-from minidist.show.demos.shared.runs import warm_ranks
+from minidist.show.demos.shared.runs import check_harm, warm_ranks
 from minidist.show.stage.animation import Animation
 
 __all__ = ["MOST", "animation"]
@@ -29,6 +29,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     factors.check_harm(right, cold)
     stories = []
     for name, (fine, bad) in pairs.items():
+        check_harm(fine.run, bad.run)
         values = fine.drawn[0].sent
         nbytes = read_method(fine.method).message_bytes(values.size, values.itemsize)
         stories += [

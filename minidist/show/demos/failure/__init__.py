@@ -14,7 +14,7 @@ from minidist.show.demos.failure.bug import BUG, FORGETS, train_early, train_for
 from minidist.show.demos.failure.power_cut import moments_of
 from minidist.show.demos.failure.recording import record
 from minidist.show.demos.failure.run import config_of, interrupted, layouts_of
-from minidist.show.demos.shared.runs import warm_ranks
+from minidist.show.demos.shared.runs import check_harm, warm_ranks
 from minidist.show.stage.animation import Animation
 
 MOST = 6  # steps between two checkpoints
@@ -32,6 +32,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         right, recording = record(warm, saved, layouts_of(ranks)[0], size)
         early, wrong = record(warm, saved, layouts_of(ranks)[0], size, train_early)
         same = [warm.prove(saved, one) for one in (right, early)]
+    check_harm(run.resumed, forgetful.resumed)
     whole, spoiled = moments_of(recording), moments_of(wrong)
     if not any(one.step is None for moment in spoiled for one in moment.left):
         raise RuntimeError("after every power cut minidist finds a whole checkpoint: the injected bug does no harm")

@@ -9,7 +9,7 @@ from minidist.show.demos.parameter_server import story
 from minidist.show.demos.parameter_server.bug import BUG, train_with_copies, with_copies
 from minidist.show.demos.parameter_server.recorded import Recorded
 from minidist.show.demos.parameter_server.run import KINDS, LEAST, MOST, SEEDS, prove, seconds_of, train
-from minidist.show.demos.shared.runs import warm_ranks
+from minidist.show.demos.shared.runs import check_harm, warm_ranks
 from minidist.show.stage.animation import Animation
 
 CHECKED = "Every gradient was computed with the bits of the version named here: digests of all weights agree."
@@ -26,6 +26,8 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         runs = {kind: [train(warm, kind, workers, size, seed + number) for number in range(SEEDS)] for kind in KINDS}
         proof = prove(warm, runs["synchronous"][0])
         broken = {kind: train(warm, kind, workers, size, seed, train_with_copies) for kind in KINDS[1:]}
+    for kind, run in broken.items():
+        check_harm(runs[kind][0], run)
     right = {kind: [Recorded.of(run) for run in each] for kind, each in runs.items()}
     with with_copies():
         wrong = {kind: Recorded.of(run) for kind, run in broken.items()}

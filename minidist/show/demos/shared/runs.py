@@ -82,6 +82,12 @@ def warm_ranks():
         yield WarmRanks(clusters)
 
 
+def check_harm(right: Run, broken: Run) -> None:
+    """Raises RuntimeError if two runs end on the same bits, so that the injected bug does no harm."""
+    if right.fingerprint == broken.fingerprint:
+        raise RuntimeError(f"the bug injected in {broken.layout} changes no bit: choose another size or seed")
+
+
 def diverges(difference: Difference) -> str:
     """Where a run diverges, in a sentence: step, parameter, ulps, and how much of the parameter."""
     return f"Training diverges from the single-process run: it {difference}."
