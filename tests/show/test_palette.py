@@ -1,6 +1,6 @@
 """Words on colours are readable, and the colours of one picture differ for colour-blind readers."""
 
-from itertools import combinations
+from itertools import combinations, product
 
 from minidist.show.palette import AXES, MEANINGS, OTHER_TP_GROUP, RANKS, SHARES, SIGNED, VERSIONS, ink_on, on_paper
 
@@ -16,7 +16,8 @@ TOGETHER = (  # what is next to each other in a picture
     ("gradients", "residual", "communication", "idle", "wrong"),
     ("synchronous", "bounded", "asynchronous"),
 )
-EYES = {  # linear light as seen without red or green cones: Vienot, Brettel and Mollon (1999)
+EYES = {  # linear light as seen with all cones, and without red or green ones: Vienot, Brettel and Mollon (1999)
+    "all": ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0)),
     "protan": ((0.11238, 0.88762, 0.0), (0.11238, 0.88762, 0.0), (0.00401, -0.00401, 1.0)),
     "deutan": ((0.29275, 0.70725, 0.0), (0.29275, 0.70725, 0.0), (-0.02234, 0.02234, 1.0)),
 }
@@ -40,6 +41,10 @@ def seen(colour: str, eye: str) -> tuple[float, ...]:
     return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
 
+def apart(one: str, other: str, eye: str) -> float:
+    return sum((a - b) ** 2 for a, b in zip(seen(one, eye), seen(other, eye), strict=True)) ** 0.5
+
+
 def test_words_on_every_colour_are_readable():
     for colour in {*map(on_paper, MEANINGS), *RANKS, *OTHERS}:
         ink, light = float(ink_on(colour) == "white"), weighted(LIGHT, linear(colour))
@@ -49,6 +54,11 @@ def test_words_on_every_colour_are_readable():
 def test_colours_in_one_picture_differ_for_colour_blind_readers():
     for eye in EYES:
         for one, other in (pair for meanings in TOGETHER for pair in combinations(meanings, 2)):
-            colours = (seen(on_paper(meaning), eye) for meaning in (one, other))
-            apart = sum((a - b) ** 2 for a, b in zip(*colours, strict=True)) ** 0.5
-            assert apart >= 10, (eye, one, other, apart)  # just noticeable side by side is 2.3
+            assert apart(on_paper(one), on_paper(other), eye) >= 10, (eye, one, other)  # just noticeable is 2.3
+
+
+def test_ranks_look_like_no_meaning_and_differ_for_colour_blind_readers():
+    for rank, meaning in product(RANKS, MEANINGS):
+        assert apart(rank, on_paper(meaning), "all") >= 10, (rank, meaning)
+    for eye in EYES:
+        assert min(apart(one, other, eye) for one, other in combinations(RANKS, 2)) >= 25, eye

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from minidist.show.palette import RANKS
+from minidist.show.palette import SERIES
 
-A, B, C, IDLE = RANKS[4], RANKS[5], RANKS[2], "#F2F2F2"
+A, B, C, IDLE = SERIES[4], SERIES[5], SERIES[2], "#F2F2F2"
 
 
 def loads(n: int, tile: int) -> tuple[np.ndarray, np.ndarray]:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from minidist.analysis.steps import departures
-from minidist.show.palette import RANKS
+from minidist.show.palette import SERIES
 
-COLOURS = tuple(RANKS[number] for number in (0, 5, 2, 3, 4, 1, 6))
+COLOURS = tuple(SERIES[number] for number in (0, 5, 2, 3, 4, 1, 6))
 
 
 def draw(names: Sequence[str], completed: Sequence[float], panels: dict[str, Sequence[Sequence[int]]], end: float):

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from minidist.show.palette import RANKS, on_paper
+from minidist.show.palette import SERIES, on_paper
 
 SAME = on_paper("result")
-COLOURS = tuple(RANKS[number] for number in (0, 5, 3, 4, 1))
+COLOURS = tuple(SERIES[number] for number in (0, 5, 3, 4, 1))
 
 
 def share_different(one: np.ndarray, other: np.ndarray) -> float:

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from minidist.show.palette import RANKS
+from minidist.show.palette import SERIES
 
-COLOURS = tuple(RANKS[number] for number in (0, 5, 3, 2))
+COLOURS = tuple(SERIES[number] for number in (0, 5, 3, 2))
 
 
 def slowest_of(quantile: Callable[[np.ndarray], np.ndarray], ranks: int, steps: int, rng) -> np.ndarray:

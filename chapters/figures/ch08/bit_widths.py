@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minidist.show.palette import RANKS
+from minidist.show.palette import SERIES
 
-COLOURS = {64: "#4D4D4D", 32: "#A0A0A0", 16: RANKS[4], 8: "#CDE8F7", 0: "#FFFFFF"}
+COLOURS = {64: "#4D4D4D", 32: "#A0A0A0", 16: SERIES[4], 8: "#CDE8F7", 0: "#FFFFFF"}
 
 
 @dataclass

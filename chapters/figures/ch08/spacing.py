@@ -5,14 +5,14 @@ from math import log2
 
 import numpy as np
 
-from minidist.show.palette import RANKS
+from minidist.show.palette import SERIES
 
 COLOURS = {  # of Okabe and Ito
-    "float32": RANKS[7],
-    "bfloat16": RANKS[0],
-    "float16": RANKS[1],
-    "e4m3": RANKS[2],
-    "e5m2": RANKS[3],
+    "float32": SERIES[7],
+    "bfloat16": SERIES[0],
+    "float16": SERIES[1],
+    "e4m3": SERIES[2],
+    "e5m2": SERIES[3],
 }
 FLOAT32 = 23, 127, -149, 2.0**128  # mantissa, bias, exponent of the smallest number, the first beyond the largest
 

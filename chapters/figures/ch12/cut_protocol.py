@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from minidist.show.palette import RANKS, on_paper
+from minidist.show.palette import SERIES, on_paper
 
-COLOURS = tuple(RANKS[number] for number in (2, 5, 4, 3))
+COLOURS = tuple(SERIES[number] for number in (2, 5, 4, 3))
 NOTHING, BROKEN = "nothing", on_paper("wrong")
 
 

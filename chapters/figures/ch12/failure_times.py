@@ -5,9 +5,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from minidist.plan.goodput import cluster_mtbf
-from minidist.show.palette import RANKS
+from minidist.show.palette import SERIES
 
-LINE, POINT, GREY = RANKS[0], RANKS[1], "#606060"
+LINE, POINT, GREY = SERIES[0], SERIES[1], "#606060"
 
 
 def draw(gpu_hours: float, points: Mapping[str, tuple[int, float]], lengths: Mapping[str, float]):

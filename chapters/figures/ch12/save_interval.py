@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from minidist.plan.goodput import daly_interval, first_order_waste, goodput
-from minidist.show.palette import RANKS
+from minidist.show.palette import SERIES
 
-COLOURS = tuple(RANKS[number] for number in (0, 2, 1, 3))
+COLOURS = tuple(SERIES[number] for number in (0, 2, 1, 3))
 
 
 def draw(mtbf: float, pauses: Sequence[float], simulated: Mapping[float, Mapping[float, float]], recovery: float = 0.0):

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from minidist.show.palette import RANKS
+from minidist.show.palette import SERIES
 
 MARKERS = "osD^vP"  # several points may be in one place
-COLOURS = tuple(RANKS[number] for number in (5, 4, 2, 0, 1, 3))
+COLOURS = tuple(SERIES[number] for number in (5, 4, 2, 0, 1, 3))
 
 
 def draw(panels: Mapping[str, Mapping[str, tuple[Mapping[float, float], Mapping[float, float]]]]):

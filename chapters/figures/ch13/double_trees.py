@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from minidist.show.palette import RANKS, ink_on, on_paper
+from minidist.show.palette import SERIES, ink_on, on_paper
 
-INNER, LEAF, BOTH = RANKS[0], "#D9D9D9", on_paper("wrong")
+INNER, LEAF, BOTH = SERIES[0], "#D9D9D9", on_paper("wrong")
 
 
 def depths(parents: Sequence[int | None]) -> list[int]:

@@ -4,10 +4,10 @@ import re
 from collections.abc import Mapping
 
 from minidist.plan.cluster.topology import Topology
-from minidist.show.palette import MEANINGS, RANKS, ink_on
+from minidist.show.palette import MEANINGS, SERIES, ink_on
 
 INSIDE, BETWEEN, GREY = MEANINGS["communication"], MEANINGS["link between nodes"], "#606060"
-NODES = (RANKS[0], RANKS[2], RANKS[3], "#8A8A8A")  # of the GPUs of each
+NODES = (SERIES[0], SERIES[2], SERIES[3], "#8A8A8A")  # of the GPUs of each
 STUB = 0.4  # what is drawn of a link around a torus
 GAP = 0.7  # between nodes, in widths of a GPU
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from minidist.show.palette import RANKS
+from minidist.show.palette import SERIES
 
 
 class Dot(NamedTuple):
@@ -28,7 +28,7 @@ def draw(dots: Iterable[Dot], named: dict[str, Dot]):
             [100 * dot.mfu for dot in mine],
             s=26,
             alpha=0.75,
-            color=RANKS[place],
+            color=SERIES[place],
             label=chip,
         )
     for name, dot in named.items():

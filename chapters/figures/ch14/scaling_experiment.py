@@ -3,7 +3,7 @@
 import numpy as np
 
 from minidist.plan.scaling.experiment import Experiment, by_budget
-from minidist.show.palette import PAPER, RANKS
+from minidist.show.palette import PAPER, SERIES
 
 
 def draw(experiment: Experiment):
@@ -16,15 +16,15 @@ def draw(experiment: Experiment):
         zip(experiment.curves, by_budget(experiment.runs).items(), strict=True)
     ):
         sizes = np.geomspace(runs[0].parameters, runs[-1].parameters, 60)
-        left.plot(sizes, curve.loss(sizes), color=RANKS[place], lw=1.2)
+        left.plot(sizes, curve.loss(sizes), color=SERIES[place], lw=1.2)
         left.scatter(
             [run.parameters for run in runs],
             [run.loss for run in runs],
             s=28,
-            color=RANKS[place],
+            color=SERIES[place],
             label=f"{budget:.2g} FLOPs",
         )
-        left.plot(curve.parameters, curve.lowest, marker="*", ms=13, color=RANKS[place], mec=PAPER["ink"])
+        left.plot(curve.parameters, curve.lowest, marker="*", ms=13, color=SERIES[place], mec=PAPER["ink"])
     left.set(xscale="log", xlabel="parameters", ylabel="loss, nats per byte")
     left.set_title("trained to fit the law; stars: the best size of each budget", fontsize=10)
     left.legend(frameon=False, fontsize=9)

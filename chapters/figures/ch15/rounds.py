@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minidist.show.palette import PAPER, RANKS
+from minidist.show.palette import PAPER, SERIES
 
 TOGETHER = PAPER["ink"]
 
@@ -58,10 +58,10 @@ def draw(panels: Sequence[tuple[str, Sequence[Round]]], goals: np.ndarray, curva
     for axes, (title, rounds) in zip(all_axes, panels, strict=True):
         axes.contour(x, y, height, levels=12, colors=PAPER["faint"], linewidths=0.7)
         for worker, goal in enumerate(goals):
-            axes.plot(*goal, "x", color=RANKS[worker], ms=8, mew=2)
+            axes.plot(*goal, "x", color=SERIES[worker], ms=8, mew=2)
         for one in rounds:
             for worker, path in enumerate(one.paths):
-                axes.plot(*path.T, ".-", color=RANKS[worker], ms=3, lw=1)
+                axes.plot(*path.T, ".-", color=SERIES[worker], ms=3, lw=1)
             axes.annotate(
                 "", one.end, one.start, arrowprops={"arrowstyle": "-|>", "color": TOGETHER, "lw": 1.5}, zorder=5
             )

@@ -5,7 +5,7 @@ from math import pi, sin
 
 import numpy as np
 
-from minidist.show.palette import PAPER, RANKS
+from minidist.show.palette import PAPER, SERIES
 
 
 def largest_root(lr: float, delay: int) -> float:
@@ -43,9 +43,9 @@ def draw(
     left.plot(delays, bound, "o-", color=PAPER["ink"], lw=1.2, label="largest stable rate")
     left.plot(delays, quickest, "s--", color=PAPER["ink"], mfc="white", lw=1, label="quickest")
     for number, (delay, rate) in enumerate(runs):
-        left.plot(delay, rate, "*", ms=15, color=RANKS[number], mec="white")
+        left.plot(delay, rate, "*", ms=15, color=SERIES[number], mec="white")
         xs = descent(rate, delay, 30)
-        right.plot(xs, color=RANKS[number], label=f"delay {delay}, rate {rate:g}")
+        right.plot(xs, color=SERIES[number], label=f"delay {delay}, rate {rate:g}")
     left.set(ylim=(0, 2.2), xticks=list(delays))
     left.set_xlabel("delay, steps", fontsize=9)
     left.set_ylabel("learning rate", fontsize=9)

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minidist.show.palette import RANKS, on_paper
+from minidist.show.palette import SERIES, on_paper
 from minidist.verify.matrix import DIFFERENT, IMPOSSIBLE, SAME, Outcome, triangle
 
-BLUE, RED, GREEN, _, _, ORANGE = RANKS[:6]
+BLUE, RED, GREEN, _, _, ORANGE = SERIES[:6]
 COLOURS = {SAME: on_paper("result"), DIFFERENT: on_paper("wrong"), IMPOSSIBLE: "#eeeeee"}
 SIGNS = {SAME: "+", DIFFERENT: "X", IMPOSSIBLE: "."}
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from minidist.plan.batches import BatchExperiment
-from minidist.show.palette import RANKS
+from minidist.show.palette import SERIES
 
 MARKERS = "osD^vP"
 INK = "#606060"
@@ -20,14 +20,14 @@ def draw(experiment: BatchExperiment):
 
     figure = Figure(figsize=(11, 4.6), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for optimizer, colour, marker in zip(experiment.optimizers, RANKS, MARKERS, strict=False):
+    for optimizer, colour, marker in zip(experiment.optimizers, SERIES, MARKERS, strict=False):
         _tradeoff(left, experiment, optimizer, colour, marker)
     for batch in experiment.batches:
         _label(left, experiment, batch)
     left.set(xscale="log", yscale="log", xlabel="samples", ylabel="steps")
     left.set_title(f"to a held-out loss of {experiment.target:g}, at the best rate", loc="left", fontsize=11)
     left.legend(frameon=False, fontsize=9)
-    for batch, colour, marker in zip(experiment.batches, RANKS[2:], MARKERS, strict=False):
+    for batch, colour, marker in zip(experiment.batches, SERIES[2:], MARKERS, strict=False):
         _rates(right, experiment, batch, colour, marker)
     right.set(xscale="log", yscale="log", xlabel="learning rate", ylabel="steps")
     right.set_title(f"{experiment.optimizers[0]}: the rate that a batch wants", loc="left", fontsize=11)
