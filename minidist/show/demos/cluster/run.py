@@ -61,10 +61,6 @@ class Step:
         kernels = clipped(self.replayed.kernels[rank], self.start + since, self.start + until)
         return length(kernels) / (until - since)
 
-    def in_flight(self, time: float) -> list[Flow]:
-        """The messages on the links at a time of the step."""
-        return [flow for flow in self.replayed.flows if flow.start <= self.start + time < flow.sent]
-
     def crosses(self, flow: Flow) -> bool:
         """Whether a message goes to another node."""
         return self.topology.nodes[flow.source] != self.topology.nodes[flow.destination]

@@ -1,7 +1,6 @@
 """What the demonstration trains: three ways to wait for a straggler, with one parameter server."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import ceil
 
 from minidist.parallel.loosened.arrivals import NOISE
@@ -16,7 +15,6 @@ LEAST, MOST = 2, 6  # times as long as the others' steps: those of the last work
 STALENESS = 2  # the bound
 SEEDS = 3  # runs of each kind, each with other weights, samples and noise
 SYNCHRONOUS_STEPS = 15  # that are taken until the clock stops
-SHARED_STEPS = 4  # of the runs with one and with two servers
 LONG = 1 + NOISE / 2  # what a step takes on average, of the time without noise
 KINDS = "synchronous", "asynchronous", "bounded"  # names of scenes
 
@@ -64,12 +62,6 @@ def train(
     layout = layout_of(kind, workers, slower)
     config = config_of(workers, seed, steps_of(layout, slower))
     return warm.train(config, layout, rank_function, trace=kind == "synchronous", digests=False)
-
-
-def train_with_servers(warm: WarmRanks, servers: int, workers: int, slower: int, seed: int) -> Run:
-    """A short asynchronous run with ``servers`` servers."""
-    layout = replace(layout_of("asynchronous", workers, slower), servers=servers)
-    return warm.train(config_of(workers, seed, SHARED_STEPS), layout, digests=False)
 
 
 def prove(warm: WarmRanks, run: Run) -> str:

@@ -51,19 +51,6 @@ def slots_with_bug(kind: Kind, ranks: int, micro_batches: int) -> list[list[Slot
     return [[Slot(_exchanged(slot.action), slot.start, slot.end) for slot in timed[0]], *timed[1:]]
 
 
-def waits_with_bug(kind: Kind, ranks: int, micro_batches: int) -> dict[int, int]:
-    """Each rank that the bug stops -> the rank that it waits for; {} if the schedule can end."""
-    planned = _planned_with_bug(kind, ranks, micro_batches)
-    places = _done(planned)
-    done = {action for row, count in zip(planned, places, strict=True) for action in row[:count]}
-    stages, waits = ranks * kind.virtual, {}
-    for rank, (row, count) in enumerate(zip(planned, places, strict=True)):
-        for action in row[count : count + 1]:  # what it cannot do; its own forward is done, under either name
-            missing = (some[0].stage for some in needs(action, stages) if not done & set(some))
-            waits[rank] = next(stage for stage in missing if stage != action.stage) % ranks
-    return waits
-
-
 def _planned_with_bug(kind: Kind, ranks: int, micro_batches: int) -> list[list[Action]]:
     planned = kind.planned(ranks, micro_batches)
     return [[_exchanged(action) for action in planned[0]], *planned[1:]]
