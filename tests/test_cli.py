@@ -273,7 +273,8 @@ def test_a_file_gives_flags_that_the_command_line_overrides(capsys, tmp_path):
     flags = ["--dp", "2", "--zero", "2", "--layers", "1", "--steps", "2", "--fault", "rank=0,step=1,kind=slow:1.1"]
     settings = tmp_path / "run.toml"
     settings.write_text(
-        'layout = "dp=2,zero=2"\nsteps = 7\ntables = true\nfault = ["rank=0,step=1,kind=slow:1.1"]\n[model]\nlayers = 1\n'
+        'layout = "dp=2,zero=2"\nsteps = 7\ntables = true\nfault = ["rank=0,step=1,kind=slow:1.1"]\n'
+        "[model]\nlayers = 1\n"
     )
     given, first, second = (tmp_path / f"{name}.json" for name in "abc")
     assert cli.main(["train", *flags, "--json", str(given)]) == 0
