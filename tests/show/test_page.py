@@ -122,7 +122,7 @@ def test_a_comparison_says_both_verdicts_and_its_address_opens_it_again(opened):
     assert page.text_content("#says") == "slow is over. Left: It limps. Right: 10 is right." and "slow!+@2" in page.url
     press(page, "c")
     assert not page.is_visible("#beside") and page.text_content("#says") == "slow is over. It limps."
-    for wrong in ("nobody@99", "slow@99", "x"):
+    for wrong in ("nobody@99", "slow@99", "x", "dialled+@1", "dialled@1,99"):
         assert opened(wrong).is_visible("#stage")
 
 
@@ -133,6 +133,7 @@ def test_dials_evidence_and_keys_that_can_be_switched_off(opened):
     page.focus("#dials input")
     press(page, "ArrowRight")  # turns the dial, and is no beat
     assert page.text_content("#says") == "dialled is on its way at 6."
+    assert opened(page.url.split("#")[1]).text_content("#says") == "dialled is on its way at 6."
     page = opened("slow!@2")
     press(page, "e")
     assert page.locator("#code .lit").all_text_contents() == ["rest()"] and page.is_visible("#panel")

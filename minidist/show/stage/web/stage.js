@@ -170,7 +170,7 @@ function tell(beat) {
   $("facts").replaceChildren(...Object.entries(facts ?? {}).flatMap(([name, value]) => [make("dt", { textContent: name }), make("dd", { textContent: value })]));
   $("cue").textContent = cue;
   [...$("code").children].forEach((line, i) => line.classList.toggle("lit", lines.includes(i)));
-  if (location.protocol !== "about:") history.replaceState(null, "", `#${encodeURIComponent(story.name)}${story.broken ? "!" : ""}${state.other ? "+" : ""}@${beat}`);
+  if (location.protocol !== "about:") history.replaceState(null, "", `#${encodeURIComponent(story.name)}${story.broken ? "!" : ""}${state.other ? "+" : ""}@${[beat, ...state.dials]}`);
 }
 
 function stop() {
@@ -182,7 +182,7 @@ function playTo(end) { // the clock runs to the next beat, at the speed of the s
   stop();
   let last = performance.now();
   const tick = (now) => {
-    goTo(Math.min(end, state.time + (now - last) / 1000));
+    goTo(Math.min(end, state.time + Math.max(0, now - last) / 1000)); // the first picture may be older than the key
     last = now;
     state.playing = state.time < end ? requestAnimationFrame(tick) : 0;
   };
@@ -234,8 +234,8 @@ function backward() {
 
 const breakIt = () => twin(state.story)
   && show(twin(state.story), { time: state.time, other: state.other && state.story, dials: twin(state.story).dials.length ? state.dials : [] });
-const following = () => right[(right.findIndex((one) => one.name === state.story.name) + 1) % right.length];
-const compare = () => show(state.story, { time: state.time, other: state.other ? null : twin(state.story) ?? following(), dials: state.dials });
+const following = (story) => right[(right.findIndex((one) => one.name === story.name) + 1) % right.length];
+const compare = () => show(state.story, { time: state.time, other: state.other ? null : twin(state.story) ?? following(state.story), dials: state.dials });
 const dark = () => document.documentElement.classList.toggle("dark");
 const jump = (time) => { stop(); close(); goTo(time); };
 const follow = (where) => links[where] && location.assign(links[where]);
@@ -247,7 +247,7 @@ function evidence() {
 
 for (const [id, action] of Object.entries({ next: onward, back: backward, break: breakIt, compare, evidence })) $(id).onclick = action;
 $("clock").oninput = () => jump(Number($("clock").value));
-const KEYS = { b: breakIt, c: compare, e: evidence, d: dark, s: () => show(following()), q: () => { $("asking").click(); close(); },
+const KEYS = { b: breakIt, c: compare, e: evidence, d: dark, s: () => show(following(state.story)), q: () => { $("asking").click(); close(); },
   f: () => (document.fullscreenElement ? document.exitFullscreen() : document.documentElement.requestFullscreen()),
   "<": () => follow("previous"), ">": () => follow("next"), g: () => follow("gallery") };
 const MOVES = { " ": onward, ArrowRight: onward, PageDown: onward, ArrowLeft: backward, PageUp: backward, Home: () => jump(0),
@@ -265,7 +265,9 @@ $("scenes").hidden = right.length < 2;
 $("links").replaceChildren(...Object.entries(links).map(([name, href]) => make("a", { textContent: name, href })));
 if (matchMedia("(prefers-color-scheme: dark)").matches) dark();
 
-const [, name, bad, two, beat] = decodeURIComponent(location.hash).match(/^#(.*?)(!?)(\+?)@(\d+)$/) ?? [];
+const [, name, bad, two, beat, turns] = decodeURIComponent(location.hash).match(/^#(.*?)(!?)(\+?)@(\d+)(?:,([\d,]+))?$/) ?? [];
 const wanted = right.find((one) => one.name === name), chosen = wanted ? (bad && brokenOf(wanted)) || wanted : stories[first];
-show(chosen, { time: turned(chosen).beats[beat]?.at ?? 0, other: two ? twin(chosen) ?? following() : null });
+const dials = chosen.dials.map((dial, i) => Math.min(turns?.split(",")[i] ?? dial.start, dial.values.length - 1));
+state.dials = dials;
+show(chosen, { time: turned(chosen).beats[beat]?.at ?? 0, other: two ? twin(chosen) ?? following(chosen) : null, dials });
 document.body.dataset.ready = "yes";
