@@ -6,7 +6,7 @@ import re
 import pytest
 
 from minidist.cli import main as cli
-from minidist.plan.published_runs import published_runs
+from minidist.plan.published_runs import compare_all, family_of, published_runs
 
 RECIPE = ["--model", "gpt3-175b", "--cluster", "a100:1024", "--batch", "1536"]
 ONE = [*RECIPE, "--layout", "dp=8,tp=8,pp=16,sp=1,zero=1,virtual=6,recompute=selective,micro_batch=1"]
@@ -44,7 +44,19 @@ def test_one_layout_is_explained_and_its_numbers_add_up(shown):
     assert {(sent["axis"], sent["leaves_node"]) for sent in layout["sent"]} >= {("tp", False), ("dp", True)}
     (flash,) = shown(*ONE, "--attention", "flash", json_too=True)["layouts"]  # counts the pairs that it computes
     assert flash["mfu"] == flash["mfu_causal"] == flash["hfu"] < flash["mfu_all_pairs"]
+    spread, slow = (
+        layout["published_runs"],
+        sorted(one.slowdown for one in compare_all() if one.slowdown and one.family == family_of(False)),
+    )
+    assert spread["step_seconds"] == [layout["step_seconds"] * spread[end] for end in ("low", "high")]
+    assert spread["count"] == len(slow) and sum(spread["low"] <= one <= spread["high"] for one in slow) == round(
+        0.8 * len(slow)
+    )
+    assert 0.5 < spread["held"] < 1
     out = shown(*ONE, "--price", "2")
+    stages = [float(gb) for gb in re.findall(r"stage \d+ +│ +([\d.]+)", out)]
+    assert len(stages) == 16 and max(stages) == pytest.approx(layout["memory_bytes"] / 1e9, abs=0.05)
+    assert re.search(rf"2,048 tokens +│ +{max(stages)} ", out) and "as runs go" in out
     assert "This does not fit" not in out and "192 micro-batches on each rank" in out and "cost " in out
 
 

@@ -14,6 +14,7 @@ from minidist.cli.output import Output, check_outputs, console_of, json_output, 
 from minidist.cli.plan_tables import (
     best_table,
     explanation,
+    memory_of_others,
     no_layout,
     read_count,
     sequences_of,
@@ -28,7 +29,7 @@ from minidist.plan.layout import PlannedLayout
 from minidist.plan.memory import NUMERICS
 from minidist.plan.models import model_of, published
 from minidist.plan.planned_run import Campaign, PlannedRun, campaign, plan_run
-from minidist.plan.published_runs import FAMILIES, Comparison, compare_all, figures_of, summarize
+from minidist.plan.published_runs import FAMILIES, Comparison, compare_all, family_of, figures_of, spread_of, summarize
 from minidist.plan.search import search, what_would_help
 from minidist.plan.time import StepCosts
 
@@ -162,6 +163,7 @@ def _explain(asked: Asked, console) -> tuple[dict, int]:
     ways = what_would_help(costs, run)
     for table in explanation(run, whole, ways):
         console.print(table)
+    console.print(memory_of_others(run, costs.numerics))
     numbers = layout_numbers(costs, run, whole)
     numbers["changes"] = {name: layout_numbers(costs, other, asked.campaign(other)) for name, other in ways}
     return _head(asked) | {"layouts": [numbers]}, 0
@@ -210,9 +212,12 @@ def _validate(options, console) -> int:
 
 def layout_numbers(costs: StepCosts, run: PlannedRun, whole: Campaign) -> dict:
     """One layout: times in seconds, memory in bytes of one GPU."""
+    spread = spread_of(family_of(run.layout.zero == 3))
     return {
         "layout": str(run.layout),
         **{name: getattr(run, name) for name in NUMBERS},
+        "published_runs": asdict(spread)
+        | {"step_seconds": [run.step_seconds * spread.low, run.step_seconds * spread.high]},
         "memory_bytes": run.memory.total,
         "tflops_per_gpu": run.mfu * run.peak_flops / run.cluster.world_size / 1e12,
         "micro_batches": run.layout.micro_batches(run.batch),
@@ -263,9 +268,20 @@ def _add_explore(commands) -> None:
         "explore", help="what training a model would cost: a page of sliders", description=EXPLORE
     )
     command.set_defaults(command=_explore)
-    command.add_argument("--html", metavar="FILE", required=True, help="the page, for any browser")
+    command.add_argument(
+        "--html", metavar="FILE", default="explorer.html", help="the page, for any browser (default: explorer.html)"
+    )
     command.add_argument(
         "--models", metavar="NAMES", help="plan these alone, separated by commas, such as 7b,llama3-405b"
+    )
+    command.add_argument(
+        "--shape", metavar="MODEL", help="a model of your own, layers=32,width=4096,heads=32,vocab=32000,context=2048"
+    )
+    command.add_argument(
+        "--positions",
+        metavar="SLIDER=N,N;...",
+        default="",
+        help="other positions of sliders, such as gpus=24,48;tp=1,3",
     )
     command.add_argument("--gpu", metavar="NAME", default="h100", help="h100, h200 or a100 (default: h100)")
 
@@ -275,11 +291,16 @@ def _explore(options) -> int:
     from minidist.show.explorer.page import explore
 
     check_outputs({"html": options.html}, None)
-    models = tuple(CHOICES) if options.models is None else tuple(options.models.split(","))
+    named = options.models.split(",") if options.models else [] if options.shape else [*CHOICES]
+    models = (*([options.shape] if options.shape else []), *named)
     columns = TextColumn("planning {task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task("", total=sum(len(CHOICES[key].positions["gpus"]) for key in {*models} & {*CHOICES}))
-        made = explore(models, options.gpu, lambda model: progress.update(task, advance=1, description=model))
+        task = progress.add_task("", total=None)
+
+        def planned(model: str, total: int) -> None:
+            progress.update(task, advance=1, total=total, description=model)
+
+        made = explore(models, options.gpu, planned, options.positions)
         progress.update(task, description="the page")
         page = made.html()
     told = f"page: {options.html} ({made.layouts:,} layouts, {len(page) / 1e6:.1f} MB; open it in a browser)"

@@ -1,19 +1,21 @@
 """What ``minidist plan`` prints: tables for people, and large numbers as they write them: 16M tokens, 15T tokens."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import isfinite
 
 from rich.console import Group
 from rich.table import Table
 
 from minidist.cli.output import titled
+from minidist.plan.memory import Memory, Numerics, memory_of
 from minidist.plan.planned_run import Campaign, PlannedRun
-from minidist.plan.published_runs import FAMILIES, Comparison, Figure, figures_of, summarize
+from minidist.plan.published_runs import FAMILIES, Comparison, Figure, family_of, figures_of, spread_of, summarize
 from minidist.plan.search import Found, why_slower
 from minidist.plan.time import StepCosts
 from minidist.train.notation import number
 
 GB = 1e9
+SEQUENCES = (0.25, 0.5, 1, 2, 4, 8)  # times the model's own length, whose memory is compared
 PARTS = {  # of a step, in words
     "products": "matrix products",
     "attention": "attention",
@@ -80,8 +82,15 @@ def _numbers(run: PlannedRun, whole: Campaign) -> Table:
     table.add_column()
     peak = run.peak_flops / run.cluster.world_size / 1e12
     counted = "half of the pairs of tokens count" if run.layout.attention == "flash" else "all pairs of tokens count"
+    spread = spread_of(family_of(run.layout.zero == 3))
     rows = [
         ("step", f"{run.step_seconds:.3f} s", f"{run.layout.micro_batches(run.batch):,} micro-batches on each rank"),
+        (
+            "as runs go",
+            f"{run.step_seconds * spread.low:.3g} to {run.step_seconds * spread.high:.3g} s",
+            f"{spread.low:.2f} to {spread.high:.2f} times the plan, as 8 of 10 of {spread.count} published runs of "
+            f"this kind; without its own source, {spread.held:.0%} of them are in the range",
+        ),
         ("MFU", _percent(run.mfu), f"{run.mfu * peak:,.0f} of {peak:,.0f} TFLOP/s on each GPU; {counted}"),
         ("HFU", _percent(run.hfu), "with what is recomputed"),
         ("speed", f"{written(run.tokens_per_second)} tokens/s", ""),
@@ -94,6 +103,7 @@ def _numbers(run: PlannedRun, whole: Campaign) -> Table:
         (
             "whole run",
             f"{whole.days:,.1f} days",
+            f"{whole.days * spread.low:,.1f} to {whole.days * spread.high:,.1f} as runs go; "
             f"{written(whole.tokens)} tokens, {written(whole.gpu_hours)} GPU hours",
         ),
     ]
@@ -113,6 +123,26 @@ def _memory(run: PlannedRun) -> Table:
             table.add_row(KINDS[name], _gb(nbytes), _bar(nbytes / limit))
     table.add_section()
     table.add_row("total", _gb(run.memory.total), _percent(run.memory.total / limit))
+    return table
+
+
+def memory_of_others(run: PlannedRun, numerics: Numerics) -> Table:
+    """Memory of every pipeline stage's ranks, and of the fullest rank with other sequence lengths."""
+    limit, batch = run.cluster.accelerator.memory, run.batch
+    table = titled("memory by stage and by sequence length", [""], ["GB"])
+    table.add_column(f"of {_gb(limit)} GB")
+
+    def add(name: str, memory: Memory) -> None:
+        share = memory.total / limit
+        table.add_row(name, _gb(memory.total), f"{_bar(min(share, 1))} {share:.0%}", style="red" if share > 1 else None)
+
+    for rank in range(run.layout.pp):
+        add(f"stage {rank}", memory_of(run.model, run.layout, batch, numerics, rank))
+    table.add_section()
+    for times in SEQUENCES:
+        model = replace(run.model, context=int(run.model.context * times))
+        if model.context % (2 * run.layout.cp * run.layout.tp) == 0:
+            add(f"{model.context:,} tokens", memory_of(model, run.layout, batch, numerics))
     return table
 
 

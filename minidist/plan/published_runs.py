@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from statistics import mean
 
+import numpy as np
+
 from minidist.plan.cluster.hardware import ClusterSpec, Hardware
 from minidist.plan.cluster.roofline import peak_flops
 from minidist.plan.cluster.toml_tables import choose, from_table, read_toml
@@ -120,8 +122,18 @@ class Comparison:
     @property
     def family(self) -> str:
         """Family of the run's system."""
-        tensor, sharded = FAMILIES
-        return sharded if "zero=3" in self.run.layout.split(",") else tensor
+        return family_of("zero=3" in self.run.layout.split(","))
+
+    @property
+    def slowdown(self) -> float | None:
+        """How many times as long as planned a step took; None if its time was not published."""
+        return next((1 / (1 + figure.error) for figure in self.figures if figure.name == "step_seconds"), None)
+
+
+def family_of(fully_sharded: bool) -> str:
+    """Family of a system, by whether it shards parameters over all ranks, as ZeRO-3 does."""
+    tensor, sharded = FAMILIES
+    return sharded if fully_sharded else tensor
 
 
 def compare(run: PublishedRun, known: Hardware | None = None) -> Comparison:
@@ -207,3 +219,33 @@ def figures_of(compared: list[Comparison], family: str) -> dict[str, list[Figure
             for figure in one.figures:
                 found.setdefault(figure.name, []).append(figure)
     return found
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How many times as long as planned a step of published runs took: from the 10th to the 90th percentile.
+
+    Attributes:
+        held: share of the runs that lie in the range of the others, with all runs of the same source left out.
+    """
+
+    low: float
+    high: float
+    count: int
+    held: float
+
+
+@cache
+def spread_of(family: str) -> Spread:
+    """The spread of one family's published runs."""
+    runs = [(one.run.source, one.slowdown) for one in compare_all() if one.family == family and one.slowdown]
+
+    def range_of(slowdowns: list[float]) -> tuple[float, float]:
+        low, high = np.quantile(slowdowns, (0.1, 0.9))
+        return float(low), float(high)
+
+    held = 0
+    for source, slowdown in runs:
+        low, high = range_of([other for another, other in runs if another != source])
+        held += low <= slowdown <= high
+    return Spread(*range_of([slowdown for _, slowdown in runs]), len(runs), held / len(runs))

@@ -11,7 +11,15 @@ from minidist.cli.plan_tables import validation_tables
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.layout import PlannedLayout
 from minidist.plan.models import model_of, published
-from minidist.plan.published_runs import Comparison, PublishedRun, compare_all, published_runs, training_flops
+from minidist.plan.published_runs import (
+    Comparison,
+    PublishedRun,
+    compare_all,
+    family_of,
+    published_runs,
+    spread_of,
+    training_flops,
+)
 
 DOCS = Path(__file__).parents[2] / "docs"
 HEAD = """# Published runs beside their plans
@@ -142,6 +150,10 @@ def test_the_tables_of_the_documents_are_those_of_now(compared):
     assert (DOCS / "published_runs.md").read_text(encoding="utf-8") == runs_document(compared)
     said = [tables(compared)[-1].partition("\n\n")[2]]
     said.append(f"every run: {len(compared)} of them, {sum(len(one.figures) for one in compared)} figures")
+    split, sharded = (spread_of(family_of(one)) for one in (False, True))
+    said.append(f"8 in 10 steps took {split.low:.2f} to {split.high:.2f} times as long as planned")
+    said.append(f"{sharded.low:.2f} to {sharded.high:.2f} times on fully sharded ones")
+    said.append(f"{split.held:.0%} and {sharded.held:.0%} of\n  them")
     text = (DOCS / "plan.md").read_text(encoding="utf-8")
     assert [words for words in said if words not in text] == []
 

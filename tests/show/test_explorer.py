@@ -12,11 +12,12 @@ from pages import LOADS, data_in, packed_in
 from minidist.cli.main import main
 from minidist.plan.cluster.hardware import ClusterSpec, load
 from minidist.plan.planned_run import PlannedRun
+from minidist.plan.published_runs import family_of, spread_of
 from minidist.show.explorer import explore
-from minidist.show.explorer.choices import CHOICES, SLIDERS, positions_of
+from minidist.show.explorer.choices import CHOICES, SLIDERS, own_choice, positions_of
 from minidist.show.explorer.page import GPUS
 from minidist.show.explorer.presets import PRESETS
-from minidist.show.explorer.table import MEMORY, TIME, Planner, cells
+from minidist.show.explorer.table import DAY, MEMORY, TIME, TOKENS, Planner, cells
 from minidist.show.explorer.zoom import levels_of
 
 FEW = {  # dense and with experts, with fewer positions than the real ones, so that they are planned in a second
@@ -49,7 +50,7 @@ def look(model: dict, position: dict, name: str) -> float:
 def planned(preset: str) -> PlannedRun:
     (found,) = (one for one in PRESETS if one.name == preset)
     choice = CHOICES[found.model]
-    return Planner(choice, "h100")(found.position(choice, choice.sliders(load().accelerators["h100"])))
+    return Planner(choice, "h100")(found.position(choice.sliders(load().accelerators["h100"])))
 
 
 @pytest.mark.parametrize("key", FEW)
@@ -112,7 +113,7 @@ def test_the_number_of_stages_on_a_rank_is_the_quickest():
 def test_presets_are_legal_and_as_published():
     for one in PRESETS:
         sliders = CHOICES[one.model].sliders(load().accelerators["h100"])
-        position = one.position(CHOICES[one.model], sliders)
+        position = one.position(sliders)
         assert list(position) == list(SLIDERS) and planned(one.name)
         assert all(position[slider] in positions for slider, positions in sliders.items()), one.name
     run = planned("7B on 8")  # 16 bytes for each parameter, and fp32 gradients: 18
@@ -149,6 +150,23 @@ def test_a_notebook_and_the_command_give_a_page_that_loads_nothing(explorer, tmp
     told, content = capsys.readouterr().out, data_in(path.read_text(encoding="utf-8"), "planned")
     assert str(path) in told and content["gpu"]["name"] == load().accelerators["a100"].name
     assert content["models"]["gpt3-175b"]["sliders"]["precision"] == ["bf16"]  # an A100 has no fp8
+    shape = "layers=6,width=96,heads=6,vocab=768,context=96"
+    own = ["--shape", shape, "--positions", "gpus=8,24;tp=1,3;cp=1;pp=1;sequence=96;micro_batch=1"]
+    assert main(["explore", "--html", str(path), *own]) == 0
+    model = data_in(path.read_text(encoding="utf-8"), "planned")["models"]["own"]
+    assert model["sliders"]["gpus"] == [8, 24] and model["sliders"]["tp"] == [1, 3]
+    position = dict.fromkeys(SLIDERS, 1) | {
+        "gpus": 24, "tp": 3, "sequence": 96, "recompute": "full", "precision": "bf16", "zero": 2
+    }  # fmt: skip
+    run = Planner(own_choice(shape), "h100")(position)
+    assert look(model, position, "step") == pytest.approx(run.step_seconds, rel=5e-4) and run.layout.tp == 3
+    capsys.readouterr()
+    for arguments, said in (
+        (("--positions", "zero=1"), "'zero=1' is no slider"), (("--positions", "gpus=x"), "'gpus=x' is no slider"),
+        (("--shape", "layers=2"), "width"),
+    ):  # fmt: skip
+        assert main(["explore", "--html", str(path), "--models", "7b", *arguments]) == 2
+        assert said in capsys.readouterr().err
 
 
 # ── in a browser ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -170,7 +188,9 @@ def position_on(page, explorer) -> tuple[str, dict]:
     """The model and the position that the page's controls show."""
     key = page.locator("#model").input_value()
     sliders = explorer.tables[key].sliders
-    places = page.evaluate("() => [...document.querySelectorAll('#controls input')].map((one) => [one.id, +one.value])")
+    places = page.evaluate(
+        "() => [...document.querySelectorAll('#controls [type=range]')].map((one) => [one.id, +one.value])"
+    )
     shown = {name.removeprefix("slider-"): sliders[name.removeprefix("slider-")][place] for name, place in places}
     for slider in ("recompute", "precision", "zero"):
         pressed = page.locator(f'[data-slider="{slider}"][aria-pressed="true"]').inner_text()
@@ -179,7 +199,12 @@ def position_on(page, explorer) -> tuple[str, dict]:
 
 
 def test_a_moved_slider_shows_the_numbers_of_its_position(page, explorer):
-    assert text(page, "#outcome") == "Does not fit: a GPU needs 133 GB, 52.7 GB more than it has."
+    spread = spread_of(family_of(False))
+    outcome = text(page, "#outcome")
+    assert outcome.startswith("Does not fit: 133 GB, 52.7 GB more than a GPU has. 15T tokens take ")
+    years = TOKENS / planned("7B on 8").tokens_per_second / DAY / 365
+    took = [float(number) for number in re.findall(r"[0-9.]+", outcome.rstrip("."))[-2:]]
+    assert took == pytest.approx([years * spread.low, years * spread.high], rel=2 * ROUNDED)
     page.locator("#slider-micro_batch").focus()
     page.keyboard.press("ArrowRight")
     page.locator('[data-slider="zero"]', has_text="1").click()
@@ -187,6 +212,9 @@ def test_a_moved_slider_shows_the_numbers_of_its_position(page, explorer):
     assert (key, position["micro_batch"], position["zero"]) == ("7b", 2, 1)
     run = Planner(CHOICES[key], "h100")(position)
     assert text(page, "#outcome").startswith("Fits: ") and run.fits
+    assert f"{spread.low:.2f} to {spread.high:.2f} times as long as planned (8 in 10 of {spread.count};" in text(
+        page, "#range"
+    )
     assert float(text(page, "#memory-total").split()[0]) == pytest.approx(run.memory.total / 1e9, rel=ROUNDED)
     assert float(text(page, "#time-total").split()[0]) == pytest.approx(run.step_seconds, rel=ROUNDED)
     rows = page.locator("#memory .parts div").all()
@@ -211,7 +239,7 @@ def test_an_illegal_position_says_why_and_leads_to_the_nearest_legal_one(page, e
     assert text(page, "#outcome").startswith(("Fits", "Does not fit"))
 
 
-def test_the_quickest_layout_that_fits_is_that_of_the_table(page, explorer):
+def test_the_quickest_layout_that_fits_is_the_simplest_within_a_hundredth(page, explorer):
     for key, table in explorer.tables.items():
         page.locator("#model").select_option(key)
         page.locator("#slider-gpus").fill("1")
@@ -220,13 +248,16 @@ def test_the_quickest_layout_that_fits_is_that_of_the_table(page, explorer):
         sliders = table.sliders
         fixed = {"gpus": sliders["gpus"][1], "sequence": sliders["sequence"][0], "precision": "bf16"}
         assert model == key and position.items() >= fixed.items()
-        least = min(
-            table.columns["step"][number]
+        fitting = [
+            (sum(value != sliders[slider][0] for slider, value in one.items()), table.columns["step"][number])
             for number, one in enumerate(positions_of(sliders))
             if not table.reasons[number] and table.columns["fits"][number] and one.items() >= fixed.items()
-        )
+        ]
+        least = min(step for _, step in fitting)
+        moved, step = min(one for one in fitting if one[1] <= 1.01 * least)
         run = Planner(CHOICES[key], "h100")(position)
-        assert run.fits and run.step_seconds == pytest.approx(least, rel=5e-4)  # four digits
+        assert run.fits and run.step_seconds == pytest.approx(step, rel=5e-4)  # four digits
+        assert sum(value != sliders[slider][0] for slider, value in position.items()) == moved
 
 
 def test_links_and_ranks_are_those_of_the_mesh(page):
@@ -238,6 +269,8 @@ def test_links_and_ranks_are_those_of_the_mesh(page):
         assert int(row[1]) == sent[0].group.size
         assert row[2] == ("network, between nodes" if sent[0].group.leaves_node else "NVLink, inside a node")
         assert float(row[3].split()[0]) == pytest.approx(sum(one.nbytes for one in sent) / 1e9, rel=ROUNDED)
+        bar = page.locator(f'#time .parts [data-part="{axis}"] dd').first.inner_text()
+        assert row[4] == bar.replace("\u00a0", " ")  # one number for one thing
     assert not page.locator('[data-axis="cp"]').count()
     page.keyboard.press("r")
     page.locator("#map").focus()
@@ -246,13 +279,63 @@ def test_links_and_ranks_are_those_of_the_mesh(page):
     assert "tp 2 of 8 (neighbours, one node); dp 1 of 8 (8 apart, 8 nodes)" in text(page, "#rank")
 
 
+def test_the_map_shows_the_quickest_of_each_split_and_a_click_goes_there(page, explorer):
+    page.get_by_role("button", name="175B on 512").click()
+    page.keyboard.press("a")
+    sliders, table = explorer.tables["gpt3-175b"].sliders, explorer.tables["gpt3-175b"]
+    cells_shown = page.locator("#map-of-all td button").all()
+    for button, (pp, tp) in zip(cells_shown, product(sliders["pp"], sliders["tp"]), strict=True):
+        wanted = {"gpus": 512, "sequence": 2048, "precision": "bf16", "tp": tp, "pp": pp}.items()
+        rates = [
+            table.columns["mfu"][number]
+            for number, one in enumerate(positions_of(sliders))
+            if not table.reasons[number] and table.columns["fits"][number] and one.items() >= wanted
+        ]
+        shown = button.inner_text().replace("\u00a0", " ")
+        assert (
+            shown == "none fits" if not rates else float(shown.split()[0]) == pytest.approx(100 * max(rates), rel=0.011)
+        )
+    cells_shown[-1].click()
+    assert position_on(page, explorer)[1].items() >= {"tp": sliders["tp"][-1], "pp": sliders["pp"][-1]}.items()
+
+
+def test_an_address_opens_what_it_was_copied_from_and_a_pinned_layout_stays_in_sight(page, open_page, explorer):
+    page.get_by_role("button", name="175B on 512").click()
+    page.keyboard.press("p")
+    page.locator("#price").fill("2")
+    page.locator('[data-slider="zero"]', has_text="3").click()
+    page.keyboard.press("a")
+    other = open_page(page.url)
+    other.wait_for_selector("body.ready")
+    assert position_on(other, explorer) == position_on(page, explorer) and other.is_visible("#map-of-all")
+    page.keyboard.press("m")
+    facts = {
+        one.get_attribute("data-fact"): one.inner_text().replace("\u00a0", " ")
+        for one in page.locator("#facts div").all()
+    }
+    run = planned("175B on 512")
+    days = TOKENS / run.tokens_per_second / DAY
+    assert facts["step"].endswith(f"pinned: {run.step_seconds:.3g} s") and facts["step"].count(" s") == 2
+    price = facts["price of 15T tokens"].split("pinned: ")[1].replace(",", "")
+    assert float(price) == pytest.approx(days * 24 * 512 * 2, rel=ROUNDED)
+    for wrong in ("model=7b", "model=nobody&gpus=8", "x"):
+        assert open_page(page.url.split("#")[0] + "#" + wrong).locator("#outcome").inner_text()
+
+
+def test_a_phone_shows_all_of_it_in_its_width(page):
+    page.set_viewport_size({"width": 390, "height": 844})
+    for key in "12345mar":
+        page.keyboard.press(key)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
 @pytest.mark.parametrize("size", [(1280, 720), (1920, 1080)])
 def test_all_of_it_is_on_one_screen_in_letters_that_can_be_read(page, size):
     width, height = size
     page.set_viewport_size({"width": width, "height": height})
     for number in range(1, 1 + page.locator("#presets button").count()):
         page.keyboard.press(str(number))
-        for tab in "mrz":
+        for tab in "marz":
             page.keyboard.press(tab)
             assert page.evaluate("document.documentElement.scrollHeight") <= height
             assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -25,12 +25,14 @@ SLIDERS = {  # in the order of the table -> what a slider says
     "precision": "precision",
     "zero": "ZeRO",
 }
+NUMBERED = ("gpus", "tp", "cp", "pp", "ep", "sequence", "micro_batch")  # those that may have other positions
 PRECISIONS = ("bf16", "fp8")  # of products; a page offers those that its chip has
 LLAMA_1 = (  # the 7B of Touvron et al., 2023, table 2 (arXiv 2302.13971): MLPs of 11,008 units
     "layers=32,width=4096,heads=32,hidden=11008,vocab=32000,context=2048,"
     "gated=1,biases=0,tied=0,learned_positions=0,norm_vectors=1,dropout=0"
 )
 MILLION = 1 << 20  # tokens
+EVEN = 768  # sequences of an own model's step are a multiple, which many numbers of ranks divide
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,42 @@ class Choice:
         }
         chosen = shared | self.positions
         return {slider: chosen[slider] for slider in SLIDERS}
+
+
+def own_choice(shape: str) -> Choice:
+    """A model by hand, as ``model_of`` takes it, with positions that suit many.
+
+    Raises:
+        ValueError: if that describes no model.
+    """
+    context = model_of(shape).context
+    positions = {
+        "gpus": (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096),
+        "cp": (1, 4),
+        "pp": (1, 2, 4, 8, 16),
+        "sequence": (context, 4 * context),
+        "micro_batch": (1, 2, 4),
+    }
+    sequences = max(1, 4 * MILLION // context // EVEN) * EVEN
+    return Choice("own", shape, sequences * context, "about 4M, as LLaMA 7B", positions, name="own model")
+
+
+def with_positions(choice: Choice, text: str) -> Choice:
+    """The same model with a slider's positions from ``SLIDER=VALUE,VALUE;SLIDER=...``.
+
+    Raises:
+        ValueError: naming what is no slider with whole numbers.
+    """
+    own = {}
+    for part in filter(None, text.split(";")):
+        slider, _, values = part.partition("=")
+        numbers = values.split(",")
+        if slider not in NUMBERED or not all(number.isdecimal() and int(number) for number in numbers):
+            raise ValueError(
+                f"{part!r} is no slider with its positions, such as gpus=24,48: choose from {', '.join(NUMBERED)}"
+            )
+        own[slider] = tuple(sorted({*map(int, numbers)}))
+    return replace(choice, positions=choice.positions | own)
 
 
 def positions_of(sliders: dict[str, tuple]):

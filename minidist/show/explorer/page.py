@@ -5,7 +5,7 @@ No script in web/ knows a formula of the plan. It looks numbers up, compares the
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from string import Template
@@ -13,7 +13,8 @@ from string import Template
 from minidist.plan.cluster.hardware import ClusterSpec, load
 from minidist.plan.cluster.toml_tables import choose
 from minidist.plan.memory import FRAGMENTATION, RESERVED
-from minidist.show.explorer.choices import CHOICES, SLIDERS, Choice
+from minidist.plan.published_runs import family_of, spread_of
+from minidist.show.explorer.choices import CHOICES, SLIDERS, Choice, own_choice, with_positions
 from minidist.show.explorer.packing import packed_column
 from minidist.show.explorer.presets import PRESETS
 from minidist.show.explorer.table import AXES, COUNTED, DIGITS, GIGA, MEMORY, TIME, TOKENS, Table, table_of
@@ -24,7 +25,17 @@ from minidist.show.palette import MEANINGS
 from minidist.show.stage.page import in_notebook, packed
 
 WEB = Path(__file__).parent / "web"
-SCRIPTS = ("lookup", "words", "controls", "bars", "links", "places", "zoom", "explorer")  # in this order, one script
+SCRIPTS = (
+    "lookup",
+    "words",
+    "controls",
+    "bars",
+    "links",
+    "places",
+    "zoom",
+    "map",
+    "explorer",
+)  # in this order, one script
 GPUS = ("h100", "h200", "a100")  # with nodes of eight, whose parts hardware.toml knows down to the tensor core
 TITLE = "What would training cost?"
 COLOURS = {  # parts of memory and of time -> their meaning in the palette
@@ -58,11 +69,12 @@ class Explorer:
     """Planned tables of models on one kind of GPU. Jupyter displays it as a page of sliders.
 
     Attributes:
-        gpu: a node of hardware.toml. tables: key of CHOICES -> the model's table.
+        gpu: a node of hardware.toml. tables, choices: key of a model -> its table, its positions.
     """
 
     gpu: str
     tables: dict[str, Table]
+    choices: dict[str, Choice]
 
     def __repr__(self) -> str:
         return f"<explorer of {', '.join(self.tables)} on {self.gpu}: {self.layouts:,} layouts>"
@@ -93,6 +105,7 @@ class Explorer:
         chip, rack = cluster.accelerator, NODES_IN_RACK * cluster.node_size
         return {
             "gpu": {"key": self.gpu, "name": chip.name, "memory": chip.memory / GIGA, "tokens": TOKENS},
+            "spreads": [asdict(spread_of(family_of(sharded))) for sharded in (False, True)],
             "assumed": {"reserved": RESERVED / GIGA, "fragmentation": FRAGMENTATION},
             "sliders": SLIDERS,
             "parts": {
@@ -102,16 +115,18 @@ class Explorer:
                 for kind, names in (("memory", MEMORY), ("time", TIME))
             },
             "axes": {axis: AXIS_COLOURS[axis] for axis in AXES},
-            "models": {key: model_as_dict(CHOICES[key], table) for key, table in self.tables.items()},
+            "models": {key: model_as_dict(self.choices[key], table) for key, table in self.tables.items()},
             "presets": [
                 {
                     "name": preset.name,
                     "model": preset.model,
                     "note": preset.note,
-                    "position": preset.position(CHOICES[preset.model], self.tables[preset.model].sliders),
+                    "ran": preset.ran,
+                    "position": position,
                 }
                 for preset in PRESETS
                 if preset.model in self.tables
+                and (position := preset.position(self.tables[preset.model].sliders)) is not None
             ],
             "places": {"node": cluster.node_size, "rack": rack, "pod": RACKS_IN_POD * rack, "source": PODS},
             "zoom": [level.__dict__ | {"share": level.share} for level in levels_of(cluster)],
@@ -119,14 +134,19 @@ class Explorer:
 
 
 def explore(
-    models: Sequence[str] = tuple(CHOICES), gpu: str = "h100", advance: Callable[[str], object] = lambda name: None
+    models: Sequence[str] = tuple(CHOICES),
+    gpu: str = "h100",
+    advance: Callable[[str, int], object] = lambda name, total: None,
+    positions: str = "",
 ) -> Explorer:
     """Plan every position of the sliders.
 
     Args:
-        models: names in CHOICES; each takes some seconds.
+        models: names in CHOICES, or models by hand as ``model_of`` takes them; each takes some seconds.
         gpu: one of GPUS.
-        advance: called with a model's name whenever the layouts on one number of GPUs have been planned.
+        positions: other positions for sliders, ``gpus=24,48;tp=1,3``.
+        advance: called with a model's name whenever the layouts on one number of GPUs have been planned, and with how
+            often it will be called.
 
     Raises:
         ValueError: for an unknown model or GPU, with the known ones, and for none.
@@ -136,14 +156,18 @@ def explore(
     if not models:
         raise ValueError(f"the explorer needs at least one model: choose from {', '.join(CHOICES)}")
     for model in models:
-        if model not in CHOICES:
+        if model not in CHOICES and "=" not in model:
             raise ValueError(f"the explorer has no model {model!r}: {choose(model, CHOICES)}")
     chip = load().accelerators[gpu]
-    chosen = [CHOICES[model] for model in dict.fromkeys(models)]
-    return Explorer(
-        gpu,
-        {one.key: table_of(one, gpu, one.sliders(chip), lambda name=one.key: advance(name)) for one in chosen},
-    )
+    chosen = [
+        with_positions(CHOICES[model] if model in CHOICES else own_choice(model), positions)
+        for model in dict.fromkeys(models)
+    ]
+    total = sum(len(one.positions["gpus"]) for one in chosen)
+    tables = {
+        one.key: table_of(one, gpu, one.sliders(chip), lambda name=one.key: advance(name, total)) for one in chosen
+    }
+    return Explorer(gpu, tables, {one.key: one for one in chosen})
 
 
 def model_as_dict(choice: Choice, table: Table) -> dict:

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from minidist.show.explorer.choices import Choice
-
 START = {
     "gpus": 8,
     "tp": 1,
@@ -23,18 +21,23 @@ class Preset:
 
     Attributes:
         note: what the case shows, in one sentence. It names no result: the page has that from the plan.
+        ran: of a run that took place, though the plan says that it does not fit: how.
     """
 
     name: str
     model: str
     set: dict[str, int | str]
     note: str
+    ran: str = ""
 
-    def position(self, choice: Choice, sliders: dict[str, tuple]) -> dict:
+    def position(self, sliders: dict[str, tuple]) -> dict | None:
+        """The value of each slider; None where the sliders do not have it."""
         start = START | {"sequence": sliders["sequence"][0]} | self.set
-        return {slider: start[slider] for slider in sliders}
+        found = {slider: start[slider] for slider in sliders}
+        return found if all(value in sliders[slider] for slider, value in found.items()) else None
 
 
+EARLY = "arrays were freed early, which is not planned"  # Llama team, 2024, section 3.3.2
 PRESETS = (
     Preset("7B on 8", "7b", {}, "Plain data parallelism: each GPU holds all parameters, gradients and optimizer state"),
     Preset("405B on 8", "llama3-405b", {"tp": 8}, "One node, split eight ways by tensor parallelism"),
@@ -54,18 +57,21 @@ PRESETS = (
         "Llama 3 on 8,192",
         "llama3-405b",
         {"gpus": 8192, "tp": 8, "pp": 16, "zero": 1},
-        "Llama 3's recipe. It trained without recomputation, by freeing arrays early, which is not planned here",
+        "Llama 3's recipe, without recomputation",
+        EARLY,
     ),
     Preset(
         "Llama 3 on 16,384",
         "llama3-405b",
         {"gpus": 16384, "tp": 8, "pp": 16, "zero": 1},
         "The same with 128 replicas: half as many micro-batches for each, so the bubble grows",
+        EARLY,
     ),
     Preset(
         "Llama 3, long",
         "llama3-405b",
         {"gpus": 16384, "tp": 8, "cp": 16, "pp": 16, "sequence": 131072, "zero": 1},
         "Llama 3's last phase: sequences of 131,072 tokens, each on 16 context-parallel ranks",
+        EARLY,
     ),
 )

@@ -22,7 +22,7 @@ def draw(gpu: str, models: tuple[str, ...], colours: dict[str, str]) -> Figure:
     axes = figure.add_subplot()
     for row, preset in enumerate(presets):
         choice, left = CHOICES[preset.model], 0.0
-        run = Planner(choice, gpu)(preset.position(choice, choice.sliders(chip)))
+        run = Planner(choice, gpu)(preset.position(choice.sliders(chip)))
         for part, nbytes in vars(run.memory).items():
             axes.barh(row, nbytes / GIGA, left=left, color=on_paper(colours[part]), label="" if row else MEMORY[part])
             left += nbytes / GIGA

@@ -132,6 +132,9 @@ def table_of(choice: Choice, gpu: str, sliders: dict[str, tuple], advance: Calla
 
     Args:
         advance: called once for each number of GPUs that is done.
+
+    Raises:
+        ValueError: if none is legal, with the reason at the first one.
     """
     planner = Planner(choice, gpu)
     rows, reasons, texts = [], [], {"": 0}
@@ -145,6 +148,8 @@ def table_of(choice: Choice, gpu: str, sliders: dict[str, tuple], advance: Calla
             reasons.append(texts.setdefault(str(error), len(texts)))
         if number % each == 0:
             advance()
-    names = next(filter(None, rows))
+    names = next(filter(None, rows), None)
+    if names is None:
+        raise ValueError(f"{choice.key} has no legal layout at any position of the sliders: {[*texts][1]}")
     columns = {name: [row and row[name] for row in rows] for name in names}
     return Table(sliders, columns, reasons, list(texts))

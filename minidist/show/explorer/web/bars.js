@@ -43,19 +43,27 @@ function drawTime() {
   $("time-total").textContent = seconds(step);
 }
 
-function drawFacts() {
-  const value = (name) => look(state.model, state.place, name);
-  const facts = {
+function factsOf({ model, place }) {
+  const value = (name) => look(model, place, name), tokens = three(planned.gpu.tokens / 1e12);
+  return {
+    "memory": gigabytes(value("memory")),
+    "step": seconds(value("step")),
     "MFU": percent(value("mfu")),
     "tokens/s": count(value("tokens_per_second")),
-    [`${three(planned.gpu.tokens / 1e12)}T tokens take`]: days(value("days")),
+    [`${tokens}T tokens, as planned`]: days(value("days")),
+    ...(state.price && { [`price of ${tokens}T tokens`]: count(Math.round(value("days") * 24 * positionOf(model, place).gpus * state.price)) }),
     "dp": count(value("dp")),
     "micro-batches of a rank": count(value("micro_batches")),
     "stages on a rank": count(value("virtual")),
   };
-  $("facts").replaceChildren(...Object.entries(facts).map(([name, text]) => {
+}
+
+function drawFacts() { // of this layout and, below, of the pinned one
+  const pinned = state.pinned && factsOf(state.pinned), facts = Object.entries(factsOf(state));
+  $("facts").replaceChildren(...facts.slice(pinned ? 0 : 2).map(([name, text]) => { // the first two stand above
     const fact = element("div", "", { "data-fact": name });
     fact.append(element("dt", name), element("dd", text));
+    if (pinned) fact.append(element("small", `pinned: ${pinned[name]}`));
     return fact;
   }));
 }

@@ -18,7 +18,19 @@ function buildControls() {
   });
   const best = element("button", "quickest that fits", { id: "quickest", type: "button", title: "of all layouts with these GPUs, sequence and precision (q)" });
   best.addEventListener("click", goQuickest);
-  form.append(best);
+  const pin = element("button", state.pinned ? "unpin" : "pin, to compare", { id: "pin", type: "button", title: "show the numbers of this layout beside those of others (p)" });
+  pin.addEventListener("click", pinThis);
+  const price = element("label", "price of a GPU hour"), input = element("input", "", { id: "price", type: "number", min: 0, step: "any", placeholder: "none" });
+  input.value = state.price || "";
+  input.addEventListener("input", () => { state.price = Math.max(0, Number(input.value)) || 0; draw(); });
+  price.append(input);
+  form.append(best, pin, price);
+}
+
+function pinThis() {
+  state.pinned = state.pinned ? null : { model: state.model, place: state.place };
+  $("pin").textContent = state.pinned ? "unpin" : "pin, to compare";
+  draw();
 }
 
 function range(slider, positions, i) {
@@ -85,13 +97,13 @@ function goQuickest() {
 }
 
 const keys = {
-  q: goQuickest, m: () => openTab("costs"), r: () => openTab("places"), z: () => openTab("zoom"),
+  q: goQuickest, p: pinThis, m: () => openTab("costs"), a: () => openTab("map-of-all"), r: () => openTab("places"), z: () => openTab("zoom"),
   d: () => { document.documentElement.dataset.theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark"; draw(); },
   "?": () => { $("help").hidden = !$("help").hidden; }, Escape: () => { $("help").hidden = true; },
 };
 
 document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.tagName === "SELECT") return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("select, input[type=number]")) return;
   if (/^[1-9]$/.test(event.key)) goPreset(Number(event.key) - 1);
   else if (keys[event.key]) keys[event.key]();
 });

@@ -1,7 +1,10 @@
 // What is shown: a model and the place of its sliders. show/explorer/page.py writes the JSON.
 
 const planned = await unpack($("planned").textContent);
-const state = { model: null, place: [] };
+const state = { model: null, place: [], tab: "costs", pinned: null, price: 0 };
+const TABS = ["costs", "map-of-all", "places", "zoom"];
+const keyOf = (model) => Object.keys(planned.models).find((key) => planned.models[key] === model);
+const positionOf = (model, place) => Object.fromEntries(Object.entries(model.sliders).map(([slider, values], i) => [slider, values[place[i]]]));
 
 for (const model of Object.values(planned.models)) model.sizes = Object.values(model.sliders).map((positions) => positions.length);
 
@@ -18,10 +21,12 @@ function show(model, place, { moved = -1, preset = null, quickest = false } = {}
   $("ways").replaceChildren();
   tell(preset, quickest);
   draw();
+  write();
 }
 
 function draw() {
   if (reasonAt(state.model, state.place)) return;
+  if (!$("map-of-all").hidden) drawMap();
   drawMemory();
   drawTime();
   drawFacts();
@@ -44,24 +49,45 @@ const largestOf = (parts) => parts.reduce((most, one) => (one.value > most.value
 function tell(preset, quickest) {
   const { model, place } = state, total = look(model, place, "memory"), limit = planned.gpu.memory;
   const memory = largestOf(numbersOf("memory")), step = look(model, place, "step"), parts = numbersOf("time"), time = largestOf(parts);
-  $("outcome").textContent = look(model, place, "fits")
-    ? `Fits: ${gigabytes(total)} of the ${three(limit)} GB that a GPU has.`
-    : `Does not fit: a GPU needs ${gigabytes(total)}, ${gigabytes(total - limit)} more than it has.`;
+  const { low, high, count: runs, held } = spread(), planned15 = look(model, place, "days");
+  const excess = `${gigabytes(total)}, ${gigabytes(total - limit)} more than a GPU has`;
+  const verdict = look(model, place, "fits") ? `Fits: ${gigabytes(total)} of ${three(limit)} GB.`
+    : preset?.ran ? `By this plan ${gigabytes(total - limit)} too much; yet it ran: ${preset.ran}.` : `Does not fit: ${excess}.`;
+  $("outcome").textContent = `${verdict} ${three(planned.gpu.tokens / 1e12)}T tokens take ${between(planned15 * low, planned15 * high)}.`;
+  $("range").textContent = `As published runs of this kind: ${low.toFixed(2)} to ${high.toFixed(2)} times as long as planned (8 in 10 of ${runs}; other sources foretold ${percent(held)}).`;
   const rest = parts.filter((one) => one !== time), second = rest.length ? largestOf(rest) : null;
   const where = `Largest in memory: ${memory.name}, ${gigabytes(memory.value)}. Largest in the step: ${time.name}, ${percent(time.value / step)}`;
   const then = second ? `; then ${second.name}, ${percent(second.value / step)}.` : ".";
-  $("because").textContent = `${preset ? `${preset.note}. ` : quickest ? "The quickest of all layouts here that fit. " : ""}${where}${then}`;
+  $("because").textContent = `${preset ? `${preset.note}. ` : quickest ? "Of all layouts here that fit and come within 1 % of the quickest, this one splits least. " : ""}${where}${then}`;
 }
 
+const spread = () => planned.spreads[Number(positionOf(state.model, state.place).zero === 3)]; // of runs that shard as this one
+
 function openTab(name) {
-  for (const tab of ["costs", "places", "zoom"]) {
+  for (const tab of TABS) {
     $(tab).hidden = tab !== name;
     $(`tab-${tab}`).setAttribute("aria-selected", tab === name);
   }
-  if (state.model) draw();
+  state.tab = name;
+  if (state.model) { draw(); write(); }
 }
 
-for (const tab of ["costs", "places", "zoom"]) $(`tab-${tab}`).addEventListener("click", () => openTab(tab));
+function write() { // the address of what is shown
+  if (location.protocol === "about:") return;
+  const where = new URLSearchParams({ model: keyOf(state.model), ...positionOf(state.model, state.place), tab: state.tab });
+  history.replaceState(null, "", `#${where}`);
+}
+
+function read() { // what the address names, if it is all there is
+  const where = Object.fromEntries(new URLSearchParams(location.hash.slice(1))), model = planned.models[where.model];
+  const place = model && Object.entries(model.sliders).map(([slider, values]) => values.findIndex((value) => String(value) === where[slider]));
+  if (!place || place.includes(-1)) return false;
+  if (TABS.includes(where.tab)) openTab(where.tab);
+  show(model, place);
+  return true;
+}
+
+for (const tab of TABS) $(`tab-${tab}`).addEventListener("click", () => openTab(tab));
 if (matchMedia("(prefers-color-scheme: dark)").matches) document.documentElement.dataset.theme = "dark";
 $("assumed").textContent = `Everything was planned by minidist for ${planned.gpu.name}; this page only looks it up. Parameters and activations have 16 bits, gradients and optimizer state 32; `
   + `${gigabytes(planned.assumed.reserved)} are reserved for CUDA and NCCL, and ${percent(planned.assumed.fragmentation)} of what comes and goes is lost to fragmentation. dp fills the GPUs that tp, cp and pp leave. `
@@ -71,7 +97,7 @@ buildPresets();
 buildPlaces();
 buildZoom();
 openTab("costs");
-if (planned.presets.length) goPreset(0);
+if (read()) { /* as the address says */ } else if (planned.presets.length) goPreset(0);
 else { const model = Object.values(planned.models)[0]; show(model, nearest(model, model.sizes.map(() => 0))); }
 new ResizeObserver(draw).observe($("costs"));
 document.body.classList.add("ready");

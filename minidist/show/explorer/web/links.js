@@ -3,16 +3,19 @@
 const AXIS_NAMES = { tp: "tensor", cp: "context", ep: "expert", dp: "data", pp: "pipeline" };
 
 function drawLinks() {
-  const value = (name) => look(state.model, state.place, name), step = value("step");
+  const value = (name) => look(state.model, state.place, name);
   const rows = Object.keys(planned.axes).filter((axis) => value(`sent.${axis}`) > 0).map((axis) => {
-    const row = element("tr", "", { "data-axis": axis }), leaves = value(`leaves.${axis}`), exposed = value(`exposed.${axis}`);
+    const row = element("tr", "", { "data-axis": axis }), leaves = value(`leaves.${axis}`);
+    const takes = value(`seconds.${axis}`), shown = value(`time.${axis}`), again = value(`exposed.${axis}`) - shown, hidden = takes - shown - again;
+    const words = (part) => (part > 0.005 * takes ? seconds(part) : "");
     row.append(
       element("td", `${axis}, ${AXIS_NAMES[axis]}`),
       element("td", count(value(`group.${axis}`))),
       element("td", leaves ? "network, between nodes" : "NVLink, inside a node", { class: leaves ? "between" : "" }),
       element("td", gigabytes(value(`sent.${axis}`))),
-      element("td", seconds(value(`seconds.${axis}`))),
-      element("td", exposed ? `${seconds(exposed)}, ${percent(exposed / step)} of the step` : "all hidden", { class: exposed ? "shown" : "" }),
+      element("td", words(shown), { class: "shown" }),
+      element("td", words(again)),
+      element("td", words(hidden)),
     );
     return row;
   });

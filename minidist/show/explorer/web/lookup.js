@@ -44,13 +44,15 @@ function nearest(model, place, kept = -1) {
   return best;
 }
 
-// The quickest place that fits, where the sliders ``fixed`` stay as they are; null if none fits.
+// Of the places that fit, where the sliders ``fixed`` stay as they are, the simplest within 1 % of the quickest: the one
+// that moves the fewest sliders from their first position; null if none fits.
 function quickest(model, place, fixed) {
-  let best = null, least = Infinity;
+  const fitting = [];
   for (const other of placesOf(model.sizes)) {
     if (fixed.some((i) => other[i] !== place[i]) || reasonAt(model, other) || !look(model, other, "fits")) continue;
-    const step = look(model, other, "step");
-    if (step < least) [best, least] = [[...other], step];
+    fitting.push({ place: [...other], step: look(model, other, "step"), moved: other.filter(Boolean).length });
   }
-  return best;
+  const least = Math.min(...fitting.map((one) => one.step)) * 1.01;
+  const close = fitting.filter((one) => one.step <= least).sort((a, b) => a.moved - b.moved || a.step - b.step);
+  return close[0]?.place ?? null;
 }

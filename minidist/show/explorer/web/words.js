@@ -11,6 +11,11 @@ function seconds(value) {
 }
 
 const days = (value) => (value >= 1000 ? `${three(value / 365)}\u00a0years` : `${three(value)}\u00a0days`);
+function between(low, high) { // the unit once, where it is the same
+  const [one, other] = [days(low), days(high)], unit = other.split("\u00a0")[1];
+  return `${one.replace(`\u00a0${unit}`, "")} to ${other}`;
+}
+
 const percent = (share) => (share < 0.0005 && share > 0 ? "<\u00a00.1\u00a0%" : `${(100 * share).toFixed(1)}\u00a0%`);
 const count = (value) => value.toLocaleString("en");
 const named = (slider, value) => (slider === "gpus" || slider === "sequence" ? `${planned.sliders[slider]} ${count(value)}` : `${planned.sliders[slider]} ${value}`);
