@@ -9,6 +9,8 @@ from minidist.show.stage import page, still
 from minidist.show.stage.marks import HEIGHT, WIDTH
 from minidist.show.stage.story import Story
 
+LARGE = 40  # pixels of the stage: the size of type that a small picture still shows
+
 
 @dataclass(frozen=True, repr=False)
 class Animation:
@@ -73,13 +75,16 @@ class Animation:
         return still.sheet([story.at_start for story in self.scenes], 3)
 
     def small_picture(self) -> bytes:
-        """A beat in the middle of the first scene, as a PNG file without words around it."""
+        """A beat in the middle of the first scene, as a PNG file without words too small for it."""
         from matplotlib.figure import Figure
 
         story = self.right[0].at_start
         figure = Figure(figsize=(4.2, 4.2 * HEIGHT / WIDTH))
         moments = [(one.at + other.at) / 2 for one, other in pairwise(story.beats)] or [0.0]
-        still.draw(figure.add_axes((0, 0, 1, 1)), story, moments[len(moments) // 2], 72 * 4.2 / WIDTH)
+        large = replace(
+            story, marks=[mark for mark in story.marks if mark.kind != "text" or mark.still["size"] >= LARGE]
+        )
+        still.draw(figure.add_axes((0, 0, 1, 1)), large, moments[len(moments) // 2], 72 * 4.2 / WIDTH)
         return png(figure, 160)
 
     def _repr_html_(self) -> str:
