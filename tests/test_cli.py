@@ -224,6 +224,7 @@ class InterruptedByNumpy:
 
 sys.meta_path.insert(0, InterruptedByNumpy())
 from minidist.cli import program
+sys.argv = ["minidist", "verify"]
 sys.exit(program())
 """
 STARTED = "import sys, minidist.cli.main as cli; cli.build_parser('check'); print('numpy' in sys.modules)"
