@@ -89,7 +89,7 @@ SIZES = ["--layers", "1", "--width", "16", "--heads", "2", "--context", "8", "--
 TRAIN = ["train", "--dp", "3", "--steps", "1", *SIZES]
 COMMANDS = [
     "plan --model llama3-8b --cluster h100:8 --batch-tokens 4M", "hardware", "hardware h100:2x8",
-    "scaling --flops 1e21", "failures --gpus 1024 --spares 1 --repair-hours 72", "demo ring --scene numbers",
+    "scaling --flops 1e21", "failures --gpus 1024 --spares 1 --repair-hours 72", "demo ring --scene naive",
     "train --steps 20 --tables " + " ".join(SIZES),
 ]  # fmt: skip
 
