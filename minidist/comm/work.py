@@ -33,9 +33,16 @@ class Done(Work):
         return True
 
     def wait(self) -> bool:
-        if self in self._unwaited:
-            del self._unwaited[: self._unwaited.index(self) + 1]
+        waited_for(self, self._unwaited)
         return True
+
+
+def waited_for(work: Work, unwaited: list[Work]) -> bool:
+    """Take a work, and those before it, which are done with it, from a rank's list; return whether it was there."""
+    there = work in unwaited
+    if there:
+        del unwaited[: unwaited.index(work) + 1]
+    return there
 
 
 def wait_any(works: Sequence[Work]) -> int:
@@ -145,9 +152,8 @@ class Background:
 
     def told_done(self, work: BackgroundWork) -> None:
         """The rank knows that a work is done, and so are all before it."""
-        if work in self.unwaited:
+        if waited_for(work, self.unwaited):
             work.record("wait")
-            del self.unwaited[: self.unwaited.index(work) + 1]
 
     def _run(self) -> None:
         self.transport.threads.add(threading.get_ident())

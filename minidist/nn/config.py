@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, inf, isfinite
+from math import ceil, inf, isfinite, isqrt
 
 from minidist.nn.attention.tiled import SOFTMAXES
 
@@ -38,9 +38,14 @@ def check_one_of(settings, name: str, choices: Iterable[str]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, not {getattr(settings, name)!r}")
 
 
-def divisors(number: int, most: int) -> str:
-    """List the divisors of a number up to ``most``, in words."""
-    return ", ".join(str(n) for n in range(1, min(number, most) + 1) if number % n == 0)
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a number, in ascending order."""
+    low = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
+    return low + [number // n for n in reversed(low) if n * n != number]
+
+
+def listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))
 
 
 @dataclass(frozen=True)
@@ -95,7 +100,7 @@ class MoEConfig(Routing, Experts):
         if self.experts % self.expert_nodes:
             raise ValueError(
                 f"expert_nodes {self.expert_nodes} does not divide the {self.experts} experts: choose from "
-                f"{divisors(self.experts, self.experts)}"
+                f"{listed(divisors(self.experts))}"
             )
         if self.route_nodes > self.expert_nodes:
             raise ValueError(
@@ -157,7 +162,7 @@ class GPTConfig(ModelSizes):
         if self.context % self.sequence_chunks:
             raise ValueError(
                 f"sequence_chunks {self.sequence_chunks} does not divide a context of {self.context} tokens: choose "
-                f"from {divisors(self.context, 64)}, or another context"
+                f"from {listed(n for n in divisors(self.context) if n <= 64)}, or another context"
             )
         if self.softmax != "exact" and self.attention == "plain" and self.sequence_chunks == 1:
             raise ValueError(

@@ -68,6 +68,19 @@ Visit = Callable[[int, object], object]
 Tiles = list[tuple[int, slice]]  # number and tokens of each
 
 
+def pass_on(array, group: ProcessGroup, tag: int) -> tuple:
+    """Begin to send an array to the next rank; return where the one from the rank before arrives, and both messages."""
+    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
+    arrived = xp.empty_like(array)
+    return arrived, [irecv(arrived, left, group, tag), isend(array, right, group, tag)]
+
+
+@trace.traced("wait for the ring", "wait")
+def wait_for(works: Sequence[Work]) -> None:
+    for work in works:
+        work.wait()
+
+
 @overridable
 def ring_forward(keys_values, group: ProcessGroup, visit: Visit) -> None:
     """Send keys and values once round the ring; the next ones arrive while this rank computes with those it has.
@@ -77,27 +90,11 @@ def ring_forward(keys_values, group: ProcessGroup, visit: Visit) -> None:
         group: the ranks of the ring. Each sends N - 1 times.
         visit: called with a rank and its keys and values; this rank's own come first, then those of the rank before.
     """
-    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     for step in range(group.size):
-        following, works = xp.empty_like(keys_values), []
-        if step < group.size - 1:
-            works = [irecv(following, left, group), isend(keys_values, right, group)]
+        following, works = pass_on(keys_values, group, 0) if step < group.size - 1 else (None, [])
         visit((group.rank - step) % group.size, keys_values)
         wait_for(works)
         keys_values = following
-
-
-@trace.traced("wait for the ring", "wait")
-def wait_for(works: Sequence[Work]) -> None:
-    for work in works:
-        work.wait()
-
-
-def pass_on(array, group: ProcessGroup, tag: int) -> tuple:
-    """Begin to send an array to the next rank; return where the one from the rank before arrives, and both messages."""
-    right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
-    arrived = xp.empty_like(array)
-    return arrived, [irecv(arrived, left, group, tag), isend(array, right, group, tag)]
 
 
 @overridable

@@ -7,6 +7,7 @@ real system adds: how many samples a micro-batch has, and which attention kernel
 from dataclasses import dataclass, replace
 from math import prod
 
+from minidist.nn.config import divisors
 from minidist.parallel.context import parts_of
 from minidist.plan.cluster.efficiency import ATTENTION
 from minidist.plan.cluster.toml_tables import choose
@@ -151,12 +152,6 @@ class PlannedLayout:
                 f"{self.micro_batches(batch)}: set virtual=1, or another dp or micro_batch"
             )
         return ""
-
-
-def divisors(number: int) -> list[int]:
-    """The divisors of a number, in ascending order."""
-    low = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
-    return low + [number // n for n in reversed(low) if n * n != number]
 
 
 def nearest(value: int, fitting: list[int]) -> str:

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from time import perf_counter
 
+from minidist.nn.config import divisors
 from minidist.nn.recompute import MODES
-from minidist.plan.layout import PlannedLayout, divisors, with_attention
+from minidist.plan.layout import PlannedLayout, with_attention
 from minidist.plan.memory import RESERVED, memory_of, saved_by_block, saved_scores
 from minidist.plan.planned_run import PlannedRun, plan_run
 from minidist.plan.time import StepCosts

@@ -14,6 +14,7 @@ import numpy as np
 from minidist.comm.collectives import ALL_GATHER, ALL_REDUCE
 from minidist.comm.placement import HIERARCHICAL, check_node_size, node_counts
 from minidist.comm.transports.shared_memory import MAX_RANKS
+from minidist.nn.config import divisors, listed
 from minidist.nn.recompute import MODES
 from minidist.parallel.compression.hook import read_method
 from minidist.parallel.context import KINDS
@@ -58,14 +59,6 @@ def zero_or_one(layout, *keys: str) -> Iterator[str]:
     for key in keys:
         if getattr(layout, key) not in (0, 1):
             yield f"{key}={getattr(layout, key)}: choose 0 or 1"
-
-
-def divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
-
-
-def listed(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers))
 
 
 # A layout by itself

@@ -7,10 +7,11 @@ from itertools import product
 import pytest
 from choosing import long
 
+from minidist.nn.config import divisors
 from minidist.nn.recompute import MODES
 from minidist.plan.cluster.efficiency import PERFECT
 from minidist.plan.cluster.hardware import ClusterSpec
-from minidist.plan.layout import PlannedLayout, divisors
+from minidist.plan.layout import PlannedLayout
 from minidist.plan.models import ModelShape, model_of
 from minidist.plan.planned_run import plan_run
 from minidist.plan.search import least_memory, relatives, search, what_would_help, why_slower

@@ -14,7 +14,7 @@ from math import inf
 from pathlib import Path
 
 from minidist.comm.collectives import ALL_REDUCE
-from minidist.nn.config import GATES, SCOPES
+from minidist.nn.config import GATES, SCOPES, divisors
 from minidist.nn.precision.policy import POLICIES
 from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS
@@ -81,10 +81,6 @@ class Settings:
         """Choose the value of a setting that need not meet all others."""
         self.all[key] = self.rng.choice(values)
         return self.all[key]
-
-
-def divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
 
 
 def draw(rng: random.Random) -> Case | None:

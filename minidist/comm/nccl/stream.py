@@ -29,7 +29,7 @@ from minidist.backend import xp
 from minidist.comm.algorithms import all_gather_direct
 from minidist.comm.group import ProcessGroup, check_group
 from minidist.comm.nccl.communicator import DTYPES, Communicator, drops_nan
-from minidist.comm.work import Work
+from minidist.comm.work import Work, waited_for
 
 TEXT_BYTES = 512  # a host name has 64 bytes at most on Linux (man gethostname), an id 36 and a PCI address 13
 
@@ -88,9 +88,7 @@ class NcclWork(Work):
         """Let what is computed from here on find the result. The host goes on at once."""
         self._check()
         xp.cuda.get_current_stream().wait_event(self._done)
-        unwaited = self._gpus.unwaited
-        if self in unwaited:
-            del unwaited[: unwaited.index(self) + 1]  # the works before it are waited for with it
+        waited_for(self, self._gpus.unwaited)
         self._arrays = None
         return True
 

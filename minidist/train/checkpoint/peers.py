@@ -22,6 +22,7 @@ sends while the network has nothing else to do; here training waits.
 """
 
 import time
+from collections import ChainMap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -163,7 +164,11 @@ def survey(cluster: Cluster, not_after: int | None, patience: float | None = Non
 
 def holdings(world: ProcessGroup) -> list[Generation]:
     """What this rank holds, without the values."""
-    return [replace(generation, held={owner: {} for owner in generation.held}) for generation in generations_of(world)]
+    return list(map(without_values, generations_of(world)))
+
+
+def without_values(generation: Generation) -> Generation:
+    return replace(generation, held={owner: {} for owner in generation.held})
 
 
 def merged(ranks: Iterable[list[Generation]]) -> list[Generation]:
@@ -207,12 +212,12 @@ def recover(world: ProcessGroup, step: int, share: Share) -> Progress:
     """
     generations = generations_of(world)
     generations[:] = [generation for generation in generations if generation.progress.step <= step]
-    here = [held for held in holdings(world) if held.progress.step == step]
-    everyone = all_gather_object(here, world)
+    here = [generation for generation in generations if generation.progress.step == step]
+    everyone = all_gather_object([without_values(generation) for generation in here], world)
     owners = [{owner for generation in rank for owner in generation.held} for rank in everyone]
     (whole,) = merged(everyone)
     manifest = Manifest("", {}, "", {}, whole.progress, arrays=whole.available())
-    mine = {owner: parts for held in generations if held.progress.step == step for owner, parts in held.held.items()}
+    mine = dict(ChainMap(*(generation.held for generation in here)))
     holders = {owner: holder_of(owner, owners, world.rank) for owner in whole.held}
     found = fetch(world, mine, [(request, holders[request[0]]) for request in requests_of(manifest, share)])
     return restore(manifest, lambda *request: found[request], share)

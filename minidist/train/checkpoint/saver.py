@@ -232,10 +232,10 @@ class Saver(StepHook):
         if global_max(self.write.thread.is_alive(), self.world):
             return
         write, self.write = self.write, None
-        error = first_text(write.error, self.world)
-        files = all_gather_object({write.path.name: write.entry}, self.world)
-        arrays = all_gather_object(described(write.parts, write.path.name), self.world)
-        name = write.path.parent.name
+        file = write.path.name
+        told = (write.error, {file: write.entry}, described(write.parts, file))
+        errors, files, arrays = zip(*all_gather_object(told, self.world), strict=True)
+        error, name = next(filter(None, errors), ""), write.path.parent.name
         if self.world.rank == 0:
             error = error or self.commit(name, joined(arrays), dict(ChainMap(*files)))
             if error:
