@@ -1,7 +1,7 @@
 """minidist: distributed training of transformers, for real, on a laptop; all layouts match bit for bit.
 
-The names below come from minidist.comm, at their first use. So the command line starts at once, and answers Ctrl-C
-with a sentence while it still loads NumPy.
+The names below are imported at their first use. So the command line starts at once, and answers Ctrl-C with a sentence
+while it still loads NumPy.
 
 The BLAS is pinned to one thread before anything loads NumPy. A rank stands for one device, so it gets one core, and the
 bits of a product may depend on the number of threads that compute it.
@@ -28,7 +28,25 @@ if TYPE_CHECKING:  # what editors and type checkers read
 
 __version__ = "0.1.0"
 
+WHERE = {  # modules of the names that are not minidist.comm's
+    "AdamW": "nn.optim.optimizers",
+    "GPT": "nn.gpt",
+    "GPTConfig": "nn.config",
+    "Layout": "train.layout",
+    "RunOptions": "train.result",
+    "Tensor": "nn.tensor",
+    "TrainConfig": "train.config",
+    "agrees": "verify.comparison",
+    "bits": "verify.comparison",
+    "first_difference": "verify.comparison",
+    "load_corpus": "nn.data",
+    "no_grad": "nn.tensor",
+    "run": "train.trainer",
+    "train_rank": "train.trainer",
+    "ulps_between": "verify.ulps",
+}
 __all__ = [
+    *WHERE,
     "Cluster",
     "Deadlock",
     "DeviceMesh",
@@ -68,7 +86,8 @@ def __getattr__(name: str):
     if name == "backend":
         return import_module("minidist.backend")
     if name in __all__:
-        globals()[name] = found = getattr(import_module("minidist.comm"), name)  # later uses find it without this call
+        module = import_module(f"minidist.{WHERE.get(name, 'comm')}")
+        globals()[name] = found = getattr(module, name)  # later uses find it without this call
         return found
     raise AttributeError(f"module 'minidist' has no attribute {name!r}")
 

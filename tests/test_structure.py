@@ -100,9 +100,11 @@ def test_the_model_says_nothing_of_parallelism():
     assert not {name for name in names if name.lower() in ("group", "world", "rank", "ranks", "all_reduce", "parallel")}
 
 
-def test_the_package_offers_what_comm_offers():
+def test_the_package_offers_what_comm_offers_and_what_a_notebook_begins_with():
     """minidist/__init__.py lists the names, because it loads them only when they are used."""
-    assert sorted(minidist.__all__) == sorted([*minidist.comm.__all__, "backend"])
+    assert sorted(minidist.__all__) == sorted([*minidist.comm.__all__, "backend", *minidist.WHERE])
+    for name, module in minidist.WHERE.items():
+        assert getattr(minidist, name).__module__ == f"minidist.{module}"
 
 
 def test_no_two_test_files_have_one_name():

@@ -1,0 +1,72 @@
+"""What a chapter begins with: NumPy and plots, tables, ranks that stay warm, and training runs on them."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+from unittest.mock import patch
+
+import matplotlib.pyplot as plt
+import numpy as np
+from IPython.display import Markdown
+
+import minidist as md
+from minidist import show
+from minidist.show.notebook import compact_figures
+
+__all__ = [
+    "Markdown", "clean", "clusters", "md", "np", "patch", "plt", "replace", "short", "show", "table", "train", "warm",
+]  # fmt: skip
+compact_figures(80)
+
+
+class _Clusters(dict):
+    """Clusters by their number of ranks: started at first use, then kept warm."""
+
+    def __missing__(self, ranks: int) -> md.Cluster:
+        self[ranks] = md.Cluster(ranks)
+        return self[ranks]
+
+
+clusters = _Clusters()
+
+
+def warm(ranks: int):
+    """Return a context manager that lends the ranks that are there already, for ``md.first_difference``."""
+    return nullcontext(clusters[ranks])
+
+
+def train(config, layout="dp=1", rank_function=None, on_event=lambda rank, event: None, **options):
+    """Train on real ranks; return the ``Run``.
+
+    Args:
+        config: md.TrainConfig.
+        layout: md.Layout, or its text, such as "dp=2,tp=2".
+        rank_function: function that every rank runs in place of ``md.train_rank``, such as one with a bug.
+        on_event: called with what ranks report on their way.
+        options: fields of md.RunOptions.
+    """
+    layout = md.Layout.parse(layout) if isinstance(layout, str) else layout
+    return md.run(
+        clusters[layout.world_size],
+        config,
+        layout,
+        md.RunOptions(**options),
+        rank_function=rank_function,
+        on_event=on_event,
+    )
+
+
+def table(*rows) -> Markdown:
+    """Return a Markdown table; the first row is its heading."""
+    lines = ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+    return Markdown("\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]]))
+
+
+def clean(axes, **settings) -> None:
+    """Take the frame off a plot, and set its labels and limits."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set(**settings)
+
+
+def short(fingerprint: str) -> str:
+    """Return the first twelve digits of a fingerprint, as code."""
+    return f"`{fingerprint[:12]}`"
