@@ -30,13 +30,22 @@ class Network:
         self.names = [text(x, y + high / 2 - SMALLEST * 0.62, names.format(i)) for i, (x, y) in enumerate(places)]
 
     @classmethod
-    def on_ring(cls, ranks: int, size: Place, area) -> "Network":
-        """Rank 0 at the top, the others clockwise. ``area``: (x, y, width, height) of the whole."""
+    def on_ring(cls, ranks: int, size: Place, area, onward: bool = True) -> "Network":
+        """Rank 0 at the top, the others clockwise.
+
+        Args:
+            area: (x, y, width, height) of the whole.
+            onward: whether every rank sends to the next one: arrows show it.
+        """
         x, y, wide, high = area
         center, radii = (x + wide / 2, y + high / 2), ((wide - size[0]) / 2 - 6, (high - size[1]) / 2 - 6)
         made = cls(size, [_around(center, radii, 2 * pi * rank / ranks) for rank in range(ranks)])
         made.ring = center, radii
         made.ways = [line([_around(center, radii, 2 * pi * i / 120) for i in range(120)], width=14, closed=True)]
+        for rank in range(ranks if onward else 0):
+            middle = 2 * pi * (rank + 0.5) / ranks
+            arrow = [_around(center, radii, middle + turn) for turn in (-0.02, 0.03)]
+            made.ways.append(line(arrow, "ink", 12, head=True))
         return made
 
     @classmethod

@@ -22,7 +22,7 @@ class Algorithm:
         formula, arrays: what the busiest rank sends, in arrays: as text, and as a function of N.
         why: the reason.
         lines, lit: lines of comm/algorithms.py without their group, and (step, N) -> the numbers of those that run.
-        shape: where the ranks stand: "ring", "fan" or "tree".
+        shape: where the ranks stand: "ring", "fan" or "tree", or in "pairs", on a ring without a direction.
     """
 
     program: Callable
@@ -230,6 +230,7 @@ while high - low > 1:
 for partner, kept, given in reversed(swaps):
     sendrecv(kept, partner, given, partner)""",
             lambda step, n: (1, 2, 3, 4, 5) if step < n.bit_length() else (7,),
+            "pairs",
         ),
     },
     "rank 1 sends the wrong chunk first",
@@ -284,12 +285,12 @@ ALL_TO_ALL = Kind(
     "all-to-all",
     "All-to-all: chunk r of every rank goes to rank r",
     "How do {} GPUs send something to each other GPU?",
-    "Column r of every GPU is meant for GPU r.",
+    "Every GPU has a column for each GPU: the first for GPU 0, and so on.",
     {
         "pairwise": Algorithm(
             _all_to_all,
             partial(_all_to_all, algorithm=bug.all_to_all_pairwise),
-            lambda step, n: f"Each GPU sends to the GPU {step} after it.",
+            lambda step, n: f"Each GPU sends to the GPU {step} places on.",
             "(N−1)/N",
             lambda n: (n - 1) / n,
             "Every column but its own.",
@@ -301,6 +302,7 @@ for step in range(1, size):
     sendrecv(outgoing[right], right,
              incoming[left], left)""",
             lambda step, n: (2, 3, 4, 5),
+            "pairs",
         )
     },
     "rank 0 swaps two of its chunks",

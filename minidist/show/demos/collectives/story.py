@@ -1,6 +1,7 @@
 """A collective: columns of terms travel from GPU to GPU and pile up, and one number counts the bytes."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -18,7 +19,12 @@ from minidist.show.stage.story import Beat, Question, Story
 STEP, LEAVES, TRAVELS = 1.6, 0.1, 1.2  # seconds: a step, when what travels leaves in it, and how long it is on its way
 FOOT, SIDE = 38, 14  # pixels of a GPU's box: below its columns, and beside them
 AREA = (10, 0, 920, 600)  # of the GPUs: x, y, width, height
-SHAPES = {"ring": "on_ring", "fan": "in_fan", "tree": "in_tree"}
+SHAPES = {
+    "ring": Network.on_ring,
+    "pairs": partial(Network.on_ring, onward=False),
+    "fan": Network.in_fan,
+    "tree": Network.in_tree,
+}
 FACTORS = {"1": lambda n: 1, "2 (N−1)/N": lambda n: 2 * (n - 1) / n, "N−1": lambda n: n - 1, "N": lambda n: n}
 
 
@@ -110,7 +116,7 @@ class _Picture:
     def __init__(self, shape: str, terms: np.ndarray, most: int) -> None:
         self.ranks, self.most = len(terms), most
         self.wide, self.high = (240, 190) if self.ranks <= 4 else (180, 144)
-        self.network = getattr(Network, SHAPES[shape])(self.ranks, (self.wide, self.high), AREA)
+        self.network = SHAPES[shape](self.ranks, (self.wide, self.high), AREA)
         self.column, self.block = (self.wide - 2 * SIDE) / self.ranks, (self.high - FOOT - 20) / most
         self.frames: dict[tuple[int, int], str] = {}
         self.marks = list(self.network.marks())

@@ -39,7 +39,8 @@ def race(
     ends: dict[str, float] = {}
     for number, (sync, step) in enumerate(steps.items()):
         y = 10 + number * high
-        lanes = Lanes(["", ""], (190, y, 900, high - 22), (0, axis), (-BEGUN, RUNS + BEGUN), margin=0, share=0.86)
+        names = ["computes", "sends"]
+        lanes = Lanes(names, (176, y, 914, high - 22), (0, axis), (-BEGUN, RUNS + BEGUN), margin=160, share=0.86)
         for event in step.log:
             if (kind := kind_of(event)) in PHASES:
                 lanes.bar(0, event.start, event.end, MEANINGS[kind], kind)
@@ -53,7 +54,7 @@ def race(
             lanes.bar(1, event.start, under, HIDDEN, "", what)
             lanes.bar(1, under, event.end, EXPOSED, "", what)
         ends[sync] = lanes.at(step.end)
-        marks += [*lanes.marks(), text(178, y + high / 2 - 11, sync, 30, anchor="end")]
+        marks += [*lanes.marks(), text(180, y + high / 2 - 11, sync, 30, anchor="end", weight=700)]
         marks.append(text(1275, y + high / 2 - 11, f"{step.end / 1e6:.3g} ms", 34, anchor="end").enter(ends[sync], 0.2))
     first, last = min(ends, key=ends.__getitem__), max(ends, key=ends.__getitem__)
     hidden = steps["overlapped"].hidden

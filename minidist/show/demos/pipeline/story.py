@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from minidist.parallel.tools.schedule_check import Slot, bubble
 from minidist.show.demos.pipeline.bug import MISTAKEN, corrupted_by
-from minidist.show.demos.pipeline.kinds import KINDS, Kind, end_of
+from minidist.show.demos.pipeline.kinds import KINDS, NAIVE, Kind, end_of
 from minidist.show.figures.pipelines import COLOURS, colour_of
 from minidist.show.stage.lanes import Lanes
 from minidist.show.stage.marks import Mark, box, text
@@ -69,7 +69,11 @@ def plans(ranks: int, micro_batches: int) -> Story:
     told, cannot = "A forward takes one slot, a backward two.", f"needs a multiple of {ranks} micro-batches"
     variants = [
         race(
-            {kind.name: kind.slots(ranks, m) if kind.virtual == 1 or m % ranks == 0 else () for kind in KINDS},
+            {
+                kind.name: kind.slots(ranks, m) if kind.virtual == 1 or m % ranks == 0 else ()
+                for kind in KINDS
+                if kind is not NAIVE  # which takes so long that the others would be small
+            },
             "slots",
             told,
             cannot=cannot,

@@ -18,7 +18,8 @@ def mountains(runs: Mapping[str, Run], details: str, bug: str = "") -> Story:
     """One step of rank 0 in each mode; with the bug, what is recomputed is red."""
     logs = {mode: last_steps(run.ranks[0].log) for mode, run in runs.items()}
     most = max(log.highest("activations") for log in logs.values())
-    marks: list[Mark] = []
+    marks: list[Mark] = [text(158, 26, "recompute", anchor="end"), text(1270, 580, "time →", anchor="end")]
+    marks.append(text(180, 26, "↑ activations", anchor="start"))
     for row, (mode, log) in enumerate(logs.items()):
         y = 26 + row * 192
         wrong = bug and mode != "none"

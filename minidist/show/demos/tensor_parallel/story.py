@@ -19,6 +19,12 @@ from minidist.train.result import Run
 UNIT = 58  # pixels of a row or a column
 MIDDLES, CENTER = (166, 472), 319  # the heights of the two GPUs' halves of the stage, and of the line between them
 CUT, MADE, HALF, SUMMED, END = 1.2, 3.2, 5.2, 7.4, 10.0  # seconds: when each part begins
+SIGNS = (
+    (227, "·", CUT + 0.8),
+    (424, "→", MADE),
+    (709, "·", HALF - 0.6),
+    (927, "=", HALF),
+)  # x, what stands there, when
 WEIGHTS, ACTIVATIONS, WHOLE = MEANINGS["parameters"], MEANINGS["activations"], "#009E73"
 RUNS = 7.0  # seconds, in which a step runs through
 SAME = "Every bit is that of one process."
@@ -34,7 +40,8 @@ def mlp(name: str, ranks: Sequence[Held], one: Held, sequence: bool, bug: str = 
             _weights(one.a, (240 + rank * columns * UNIT, 0), (columns, one.a.shape[0]), rank, 240, "A", "columns of A")
         )
         marks.append(_weights(one.b, (720, rank * rows * UNIT), (one.b.shape[1], rows), rank, 720, "B", "rows of B"))
-        marks.append(_grown(490, MIDDLES[rank], held.z, "GELU", of_rank(rank), MADE, 1.8))
+        marks.append(_grown(490, MIDDLES[rank], held.z, "GELU(xA)", of_rank(rank), MADE, 1.8))
+        marks += [text(x, MIDDLES[rank], sign, 44).enter(at, 0.3) for x, sign, at in SIGNS]
     marks += _sum(ranks, one.y, sequence, bool(bug))
     terms, total = [float(held.partial[0, 0]) for held in ranks], float(one.y[0, 0])
     sums = f"{' + '.join(f'{term:g}' for term in terms)} = {total:g}"
@@ -53,7 +60,7 @@ def mlp(name: str, ranks: Sequence[Held], one: Held, sequence: bool, bug: str = 
             1,
             "Outside the products nothing mixes tokens: half of them take half of the memory.",
         )
-        opening = "Between the products nothing mixes tokens. Must both GPUs keep all of them?"
+        opening = "Between the products no token needs another. Must both GPUs keep all of x and y?"
         last = f"A reduce-scatter: each gets the sums of its own tokens, such as {sums}."
     if bug:
         last = f"Without the sum each goes on with its half. Right is {sums}."
