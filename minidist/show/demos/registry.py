@@ -104,7 +104,7 @@ GROUPS = {
         ),
         Demonstration(
             "cluster", "one step on three clusters, wire by wire; tp across nodes",
-            ("one node", "two nodes", "congested uplink"), cluster.animation, 8, 384, "the model's width",
+            ("two nodes", "congested uplink", "one node"), cluster.animation, 8, 384, "the model's width",
             least_ranks=4, most=cluster.MOST,
         ),
         Demonstration(

@@ -19,7 +19,8 @@ class Animation:
     Args:
         name: name of the demonstration on the command line.
         title: what it shows.
-        scenes: the right runs, and the broken ones, each with the name of the right one that it belongs to.
+        scenes: the right runs, and the broken ones, each with the name of the right one that it belongs to; the first
+            one opens.
         logs: what each rank traced in the run of the first scene, for Perfetto.
     """
 
@@ -36,11 +37,13 @@ class Animation:
         return tuple(story for story in self.scenes if not story.broken)
 
     def find(self, name: str | None = None, broken: bool = False) -> Story:
-        """The story of this name, or the first one, or the run that the bug spoils in its place.
+        """The story of this name, or the run that the bug spoils in its place; by default the one that opens.
 
         Raises:
             ValueError: if there is none, naming those that there are.
         """
+        if name is None and not broken:
+            return self.scenes[0]
         those = [story for story in self.scenes if bool(story.broken) == broken]
         for story in those:
             if name in (None, story.name):
@@ -62,8 +65,8 @@ class Animation:
         return replace(self, scenes=tuple(story for story in self.scenes if story.name in kept))
 
     def html(self, first: Story | None = None, links: Mapping[str, str] = page.NO_LINKS) -> str:
-        """A page that needs no network and begins with a story, or the first right one; links as in ``page.whole``."""
-        return page.whole(self.title, self.scenes, self.scenes.index(first or self.right[0]), links)
+        """A page that needs no network and begins with a story, or the one that opens; links as in ``page.whole``."""
+        return page.whole(self.title, self.scenes, self.scenes.index(first or self.find()), links)
 
     @property
     def bug(self) -> str:
@@ -78,7 +81,7 @@ class Animation:
         """A beat in the middle of the first scene, as a PNG file without words too small for it."""
         from matplotlib.figure import Figure
 
-        story = self.right[0].at_start
+        story = self.find().at_start
         figure = Figure(figsize=(4.2, 4.2 * HEIGHT / WIDTH))
         moments = [(one.at + other.at) / 2 for one, other in pairwise(story.beats)] or [0.0]
         large = replace(
@@ -88,6 +91,6 @@ class Animation:
         return png(figure, 160)
 
     def _repr_html_(self) -> str:
-        first = self.right[0]
+        first = self.find()
         stills = [story.at_start for story in (first, self.twin(first)) if story]
         return page.in_notebook(self.html(), self.title, png(still.sheet(stills, 3), 56))

@@ -33,10 +33,17 @@ class Mark:
     thing: str = ""
 
     def to(self, at: float, lasting: float = 0.0, **changes) -> "Mark":
-        """Hold still until ``at``, then change evenly; return the mark, so that changes can follow each other."""
+        """Hold still until ``at``, then change evenly; return the mark, so that changes can follow each other.
+
+        What began before the story, at a moment below 0, is on its way, or there, when the story opens.
+        """
         last, now = self.keys[-1]
         if wrong := changes.keys() - set(MOVING):
             raise ValueError(f"a mark cannot change {', '.join(sorted(wrong))}: only {', '.join(MOVING)}")
+        if at < 0 and last == 0:
+            share = min(1.0, -at / lasting) if lasting else 1.0
+            now = now | {name: between(now[name], value, share) for name, value in changes.items()}
+            self.keys, at, lasting = [(0.0, now)], 0.0, max(0.0, at + lasting)
         if at < last - 1e-6:  # what begins when another change ends may be a rounding error early
             raise ValueError(f"a change at {at:g} s begins before the last one ends, at {last:g} s")
         at = max(at, last)

@@ -215,7 +215,5 @@ def print_animation(animation: Animation, story: Story, console: Console) -> Non
         console.print(picture(story, beat.at, *PRINTED, console.color_system is not None), soft_wrap=True)
         console.print(says(story, number))
         console.print(evidence(story, number, console.width))
-    others = [f"--scene {one.name!r}" for one in animation.right if one.name != story.name] + ["--break"] * (
-        not story.broken
-    )
+    others = [f"--scene {one.name!r}" for one in animation.right if one is not story] + ["--break"] * (not story.broken)
     console.print(Text(f"\nalso: {', '.join(others)}", "dim"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Clusters: the same step on one node, on two, behind a congested uplink, and with tensor parallelism across nodes.
+"""Clusters: the same step on two nodes, behind a congested uplink, on one, and with tensor parallelism across nodes.
 
 Real ranks take one training step and record what they compute and send. The simulator (analysis/replay.py) replays it
 on H100s with other links in between. In the broken run, each tensor-parallel group lies across the nodes.
@@ -34,7 +34,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         if wrong.seconds <= right.seconds:
             raise RuntimeError("with tensor parallelism across nodes the step is not longer: choose another size")
     longest = max(step.seconds for step in (*steps, *bad))
-    stories = [tell(steps, step, longest, details=proof) for step in steps]
+    stories = [tell(steps, step, longest, details=proof) for step in (*steps[1:], steps[0])]
     stories += [tell(steps, step, longest, BUG, proof) for step in bad]
     return Animation(
         "cluster", "Clusters: one step, and the links that it needs", tuple(stories), steps[0].replayed.logs

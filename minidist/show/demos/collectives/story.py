@@ -63,7 +63,7 @@ def tell(kind: Kind, name: str, steps: Sequence[Step], right: Sequence[Step], br
         kind.question.format(ranks),
         [*picture.marks, *counter(1110, 250, f"arrays sent\nby {sender}", shown)],
         beats,
-        f"{wrong} of {result.sum()} columns are wrong." if broken else "Every bit is that of one process.",
+        f"Wrong: {wrong} of {result.sum()} columns." if broken else "Every bit is that of one process.",
         kind.bug if broken else "",
         code=how.lines.split("\n"),
     )
@@ -109,7 +109,7 @@ class _Picture:
 
     def __init__(self, shape: str, terms: np.ndarray, most: int) -> None:
         self.ranks, self.most = len(terms), most
-        self.wide, self.high = (190, 160) if self.ranks <= 5 else (150, 132)
+        self.wide, self.high = (240, 190) if self.ranks <= 4 else (180, 144)
         self.network = getattr(Network, SHAPES[shape])(self.ranks, (self.wide, self.high), AREA)
         self.column, self.block = (self.wide - 2 * SIDE) / self.ranks, (self.high - FOOT - 20) / most
         self.frames: dict[tuple[int, int], str] = {}

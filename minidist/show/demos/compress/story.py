@@ -39,7 +39,7 @@ def columns(name: str, run: Recorded, right: Recorded, nbytes: int, bug: str = "
         for step, message in enumerate(run.drawn):
             at = step * PACE
             tall, stays = (HIGH * abs(float(values[number])) / most for values in (message.corrected, message.after))
-            column.to(at + 0.1, 0.4, y=BASE - tall, h=tall, fill=GRADIENT)
+            column.to(at + 0.1 if step else -1.0, 0.4, y=BASE - tall, h=tall, fill=GRADIENT)  # one is there at once
             if sent := abs(float(message.sent[number])):
                 high = min(HIGH * sent / most, 130.0)
                 drop = box(
@@ -65,12 +65,12 @@ def columns(name: str, run: Recorded, right: Recorded, nbytes: int, bug: str = "
     facts = {
         "bytes": f"{nbytes} of {full}",
         "never sent": f"{never} of {count}",
-        "add up to the bit": f"{balanced:,} of {total:,}",
+        "sent + waits = what was to be sent": f"{balanced:,} of {total:,}",
     }
     end = (
         f"{never} of {count} numbers have never moved."
         if bug
-        else "Nothing is lost: sent and waiting add up to all gradients, to the bit."
+        else "Nothing is lost: what does not go now waits, and goes later."
     )
     beats = [
         Beat(0, "A gradient is to cross a slow network. Must all of it be sent?", facts, asks=asked),

@@ -161,7 +161,7 @@ def ulysses(
         Beat(5.6, "Attention as on one GPU, without a message.", facts),
         Beat(7.8, "A second all-to-all brings the outputs home.", facts),
     ]
-    verdict = f"{len(wrong)} of {ranks**2} outputs are wrong." if bug else SAME
+    verdict = f"Wrong: {len(wrong)} of {ranks**2} outputs." if bug else SAME
     return Story("Ulysses", "Need keys travel at all?", marks, beats, verdict, bug, details)
 
 

@@ -14,6 +14,7 @@ from minidist.show.stage.marks import Mark, text
 from minidist.show.stage.story import Beat, Question, Story
 
 RUNS = 7.0  # seconds, in which the longest step runs through
+BEGUN = 1.2  # seconds of it before the story opens: forward has begun
 EXPOSED, HIDDEN = MEANINGS["communication"], MEANINGS["hidden communication"]
 KEY = {phase: MEANINGS[phase] for phase in PHASES} | {"sending": EXPOSED, "sending, under backward": HIDDEN}
 
@@ -38,7 +39,7 @@ def race(
     ends: dict[str, float] = {}
     for number, (sync, step) in enumerate(steps.items()):
         y = 10 + number * high
-        lanes = Lanes(["", ""], (190, y, 900, high - 22), (0, axis), (0, RUNS), margin=0, share=0.86)
+        lanes = Lanes(["", ""], (190, y, 900, high - 22), (0, axis), (-BEGUN, RUNS + BEGUN), margin=0, share=0.86)
         for event in step.log:
             if (kind := kind_of(event)) in PHASES:
                 lanes.bar(0, event.start, event.end, MEANINGS[kind], kind)

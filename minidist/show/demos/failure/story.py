@@ -47,7 +47,7 @@ def dies(run: Interrupted, details: str, right: Interrupted | None = None, bug: 
         ("step", "loss"),
         (sorted({0, after.first, before.ended, run.steps - 1}), ()),
     )
-    chart.curve(losses, "#0072B2", 0.2, 2.8)
+    chart.curve(losses, "#0072B2", -1.2, 4.2)  # it has trained for a while
     marks = chart.marks()
     x, y = chart.at(*losses[-1])
     cross = [line([(x - 22, y + s * 22), (x + 22, y - s * 22)], "wrong", 8) for s in (1, -1)]

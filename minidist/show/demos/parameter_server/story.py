@@ -14,6 +14,7 @@ from minidist.show.stage.marks import Mark, box, text
 from minidist.show.stage.story import Beat, Question, Story
 
 RUNS = 9.0  # seconds, of what is shown of a run
+BEGUN = 0.8  # seconds of it before the story opens
 SHOWN = 3  # gradients of the straggler
 TARGET = 4.0  # the loss that all runs are to reach: they begin at 5.5
 Runs = Mapping[str, Sequence[Recorded]]  # kind -> its runs, one for each seed
@@ -37,7 +38,7 @@ def lanes(kind: str, run: Recorded, until: float, bug: str = "", details: str = 
     last = max(one.found for one in landed) + 1
     names = [f"worker {worker}" for worker in range(workers)] + ["server"]
     named = len(landed) < 40  # else the stage is full of them
-    rows = Lanes(names, (0, 60, 1080, 500), (0, until), (0.2, RUNS), margin=160)
+    rows = Lanes(names, (0, 60, 1080, 500), (0, until), (-BEGUN, RUNS + BEGUN), margin=160)
     for one in landed:
         colour = "wrong" if one.again else of_version(one.read, last)
         what = (

@@ -11,6 +11,7 @@ from minidist.show.stage.marks import Mark, box, text
 from minidist.show.stage.story import Beat, Dial, Question, Story
 
 RUNS = 8.0  # seconds, in which the longest schedule runs through
+BEGUN = 1.0  # seconds of it before the story opens: you see the first wave
 KEY = {"forward": COLOURS["F"], "backward": COLOURS["B"], "backward of weights": COLOURS["W"], "idle": "faint"}
 CHOICES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # micro-batches on the dial
 
@@ -36,7 +37,9 @@ def race(
         if not ranks:
             marks.append(text(630, y + high / 2 - 7, cannot, 28, "wrong"))
             continue
-        lanes = Lanes([""] * len(ranks), (190, y, 880, high - 14), (0, longest), (0, RUNS), margin=0, share=0.94)
+        lanes = Lanes(
+            [""] * len(ranks), (190, y, 880, high - 14), (0, longest), (-BEGUN, RUNS + BEGUN), margin=0, share=0.94
+        )
         for rank, row in enumerate(ranks):
             for slot in row:
                 what = f"{which}: micro-batch {slot.action.micro_batch}"

@@ -7,10 +7,8 @@ from minidist.analysis.steps import step_length, traced_step
 from minidist.comm.transports.cores import cores
 from minidist.show.demos.shared.on_gpus import GIGABYTES, LINK, last_step_of, on_gpus
 from minidist.show.demos.shared.runs import WarmRanks, diverges, fastest, warm_ranks
-from minidist.show.demos.tensor_parallel import attention, bug, story
-from minidist.show.demos.tensor_parallel.numbers import numbers_of
+from minidist.show.demos.tensor_parallel import attention, bug, mlp, story
 from minidist.show.demos.tensor_parallel.run import config_of
-from minidist.show.demos.tensor_parallel.split import RANKS, matches, split, whole
 from minidist.show.stage.animation import Animation
 from minidist.show.stage.story import Story
 from minidist.train.config import TrainConfig
@@ -55,9 +53,9 @@ def _mlp(warm: WarmRanks, seed: int, sequence: bool = False, broken: bool = Fals
     Raises:
         RuntimeError: if the parts do not join to the bits of one process, or the bug does no harm.
     """
-    numbers = numbers_of(RANKS, seed)
-    one, ranks = whole(warm, numbers), split(warm, numbers, sequence, "g" if broken else "")
-    if matches(ranks, one) == broken:
+    numbers = mlp.numbers_of(seed)
+    one, ranks = mlp.whole(warm, numbers), mlp.split(warm, numbers, sequence, broken)
+    if mlp.matches(ranks, one) == broken:
         raise RuntimeError("the ranks' parts do not match one process, or the bug changes no bit: a bug in minidist")
     return story.mlp("MLP", ranks, one, sequence, NO_G if broken else "")
 

@@ -6,8 +6,6 @@ from unittest.mock import patch
 from minidist.backend import xp
 from minidist.comm.group import ProcessGroup
 from minidist.nn import functional
-from minidist.nn.layers import Parameter
-from minidist.nn.tensor import Tensor
 from minidist.parallel import tensor
 from minidist.parallel.sequence import SequenceParallelLayerNorm
 from minidist.parallel.tools import mappings
@@ -22,11 +20,6 @@ def without_g():
     """Context manager: inside, g adds nothing up; each rank continues with its own partial sum."""
     with patch.object(mappings, "sum_over", lambda array, group, dtype: _skip(DROPPED_G, group) or array):
         yield
-
-
-def gain_without_sum(gain: Parameter, group: ProcessGroup) -> Tensor:
-    """A parameter whose gradient each rank has from its own tokens alone."""
-    return mappings.Mapping.apply(gain, xp.copy, lambda gradient: _skip(DROPPED_GAIN, group) or gradient, None, None)
 
 
 def drops_g(world, config, layout, options):
@@ -53,7 +46,10 @@ def drops_gains(world, config, layout, options):
     """Each rank has the gradient of LayerNorm's gains from its own tokens alone."""
 
     def forward(self: SequenceParallelLayerNorm, x):
-        gain = gain_without_sum(self.gain, self.group)
+        def unsummed(gradient):
+            return _skip(DROPPED_GAIN, self.group) or gradient
+
+        gain = mappings.Mapping.apply(self.gain, xp.copy, unsummed, None, None)
         bias = mappings.copy_parameter_to_group(self.bias, self.group, self.reduce_dtype)
         return functional.layer_norm(x, gain, bias)
 

@@ -8,7 +8,7 @@ import numpy as np
 from minidist.analysis.steps import step_length, traced_step
 from minidist.show.demos.shared.on_gpus import is_dropped
 from minidist.show.demos.tensor_parallel import attention, halves
-from minidist.show.demos.tensor_parallel.split import Held
+from minidist.show.demos.tensor_parallel.mlp import Held
 from minidist.show.palette import COLLECTIVES, MEANINGS, of_rank
 from minidist.show.stage.counter import counter
 from minidist.show.stage.lanes import Lanes
@@ -16,8 +16,8 @@ from minidist.show.stage.marks import Mark, box, text
 from minidist.show.stage.story import Beat, Question, Story
 from minidist.train.result import Run
 
-UNIT = 44  # pixels of a row or a column
-MIDDLES, CENTER = (150, 450), 300  # the heights of the two GPUs' halves of the stage, and of the line between them
+UNIT = 58  # pixels of a row or a column
+MIDDLES, CENTER = (166, 472), 319  # the heights of the two GPUs' halves of the stage, and of the line between them
 CUT, MADE, HALF, SUMMED, END = 1.2, 3.2, 5.2, 7.4, 10.0  # seconds: when each part begins
 WEIGHTS, ACTIVATIONS, WHOLE = MEANINGS["parameters"], MEANINGS["activations"], "#009E73"
 RUNS = 7.0  # seconds, in which a step runs through
@@ -33,8 +33,8 @@ def mlp(name: str, ranks: Sequence[Held], one: Held, sequence: bool, bug: str = 
         marks.append(
             _weights(one.a, (240 + rank * columns * UNIT, 0), (columns, one.a.shape[0]), rank, 240, "A", "columns of A")
         )
-        marks.append(_weights(one.b, (790, rank * rows * UNIT), (one.b.shape[1], rows), rank, 790, "B", "rows of B"))
-        marks.append(_grown(470, MIDDLES[rank], held.z, "GELU", of_rank(rank), MADE, 1.8))
+        marks.append(_weights(one.b, (720, rank * rows * UNIT), (one.b.shape[1], rows), rank, 720, "B", "rows of B"))
+        marks.append(_grown(490, MIDDLES[rank], held.z, "GELU", of_rank(rank), MADE, 1.8))
     marks += _sum(ranks, one.y, sequence, bool(bug))
     terms, total = [float(held.partial[0, 0]) for held in ranks], float(one.y[0, 0])
     sums = f"{' + '.join(f'{term:g}' for term in terms)} = {total:g}"
@@ -64,7 +64,7 @@ def mlp(name: str, ranks: Sequence[Held], one: Held, sequence: bool, bug: str = 
         else Beat(2.4, "A is cut into columns, B into rows."),
         Beat(4.6, "Each makes half of the hidden units, whole ones: GELU goes on without a message."),
         Beat(6.8, f"Each has a y of full size, and of every number a part: {terms[0]:g} and {terms[1]:g}."),
-        Beat(END, last, {"sent by each GPU": f"{ranks[0].sent[1]} bytes"}, answers=None if bug else asked),
+        Beat(END, last, {"sent by each GPU": f"{ranks[0].sent} bytes"}, answers=None if bug else asked),
     ]
     verdict = "y is wrong on both." if bug else SAME
     return Story(name, "How do two GPUs multiply one matrix?", marks, beats, verdict, bug, details, key=_key())
@@ -78,10 +78,10 @@ def heads(ranks: Sequence["attention.Held"], one: "attention.Held", bug: str = "
         middle = MIDDLES[rank]
         for number, part in enumerate("qkv"):
             matrix = getattr(held, part)[0]
-            place = 250 + number * 100
+            place = 244 + number * 124
             marks.append(_grown(place, middle, matrix, part.upper(), of_rank(rank), MADE - 1.2 + 0.3 * number))
-        marks += _triangle(580, middle, held.weights[0], of_rank(rank), MADE + 0.6)
-        marks.append(_grown(800, middle, held.o[0], "O", of_rank(rank), MADE + 1.4))
+        marks += _triangle(640, middle, held.weights[0], of_rank(rank), MADE + 0.6)
+        marks.append(_grown(806, middle, held.o[0], "O", of_rank(rank), MADE + 1.4))
     marks += _sum(ranks, one.y, False, bool(bug))
     terms, total = [float(held.partial[0, 0]) for held in ranks], float(one.y[0, 0])
     sums = f"{' + '.join(f'{term:.3g}' for term in terms)} = {total:.3g}"
@@ -212,7 +212,7 @@ def _faded(mark: Mark, at: float, opacity: float) -> Mark:
 def _sum(ranks: Sequence, y: np.ndarray, sequence: bool, broken: bool) -> list[Mark]:
     """Two half-bright results of full size; the sum lays them over each other and gives each GPU what it keeps."""
     rows, columns = y.shape
-    x, marks = 1010, []
+    x, marks = 960, []
     value_at = x + columns * UNIT + 18
     for rank, held in enumerate(ranks):
         top = MIDDLES[rank] - rows * UNIT / 2
