@@ -28,7 +28,18 @@ TESTS = {  # of each package, the nearest first
 def found_by(tree: Path, folders: list[str]) -> str:
     """The first test that fails, of the short tests and then of the long ones; "" if none does."""
     for which, folder in product(([], ["--all", "--fresh", "-m", "long"]), folders):
-        command = [sys.executable, "-m", "pytest", *which, "-x", "-q", "-p", "no:cacheprovider", f"tests/{folder}"]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            *which,
+            "-x",
+            "-q",
+            "-rfE",
+            "-p",
+            "no:cacheprovider",
+            f"tests/{folder}",
+        ]
         environment = os.environ | {"PYTHONPATH": str(tree)}
         done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
         lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
