@@ -28,23 +28,15 @@ TESTS = {  # of each package, the nearest first
 def found_by(tree: Path, folders: list[str]) -> str:
     """The first test that fails, of the short tests and then of the long ones; "" if none does."""
     for which, folder in product(([], ["--all", "--fresh", "-m", "long"]), folders):
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            *which,
-            "-x",
-            "-q",
-            "-rfE",
-            "-p",
-            "no:cacheprovider",
-            f"tests/{folder}",
-        ]
+        options = ["-x", "-q", "-rfE", "-p", "no:cacheprovider", *which]
+        command = [sys.executable, "-m", "pytest", *options, f"tests/{folder}"]
         environment = os.environ | {"PYTHONPATH": str(tree)}
         done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
         lines = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        if lines:
+            return lines[0].split(" - ")[0]
         if done.returncode not in (0, NONE):
-            return lines[0].split(" - ")[0] if lines else f"pytest ended with status {done.returncode}"
+            raise SystemExit(f"pytest cannot run:\n{done.stdout}{done.stderr}")
     return ""
 
 
