@@ -1,36 +1,32 @@
-"""Recomputation: the bytes and FLOPs that were predicted, and what it says when misused."""
+"""Recomputation: the bytes that were predicted, and what it says when misused."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from minidist import flops, ledger
+from minidist import ledger
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.precision.policy import autocast
 from minidist.nn.random import DropoutRNG
-from minidist.nn.recompute import MODES, checkpoint, recompute_blocks
+from minidist.nn.recompute import checkpoint, recompute_blocks
 from minidist.nn.tensor import Tensor
 from minidist.parallel.pipeline import backward_inputs
 
-CONFIG = GPTConfig(vocab=64, layers=2, heads=3, width=24, context=10, dropout=0.2)
 
-
-def step(config: GPTConfig, mode: str, precision: str = "fp32"):
-    """Of one micro-batch: the bytes that forward has saved, the peak, and the FLOPs by phase."""
+def saved(config: GPTConfig, mode: str) -> int:
+    """The bytes that forward saves of one micro-batch in bf16."""
     model = GPT(config, seed=1)
     recompute_blocks(model, mode)
     tokens, targets = np.random.default_rng(0).integers(0, config.vocab, (2, 2, config.context))
-    memory, before = ledger.start(), flops.snapshot()
+    memory = ledger.start()
     try:
-        with autocast(precision):
+        with autocast("bf16"):
             loss = model(tokens, targets, DropoutRNG(0, 0, 0))
-        saved = memory.held["activations"]
-        loss.backward()
-        peak = memory.peaks["activations"]
+        assert loss.grad_fn  # as long as it is there, so is all that it needs
+        return memory.held["activations"]
     finally:
         ledger.stop()
-    return saved, peak, flops.snapshot() - before
 
 
 @pytest.mark.parametrize("heads, width, context", [(4, 32, 16), (3, 24, 10), (2, 64, 40)])
@@ -48,19 +44,7 @@ def test_a_block_saves_what_korthikanti_et_al_say(heads, width, context):
         "selective": s * b * h * 34 + norms,
         "full": s * b * h * 2,
     }.items():  # of one more block
-        assert step(replace(config, layers=2), mode, "bf16")[0] - step(config, mode, "bf16")[0] == expected, mode
-
-
-def test_flops_of_each_phase():
-    config = GPTConfig(vocab=64, layers=3, heads=4, width=32, context=12)
-    tokens, width, context = 2 * 12, 32, 12
-    block = 2 * tokens * width * 12 * width + 2 * 2 * tokens * context * width  # 12 C^2 weights; q k and P v
-    head = 2 * tokens * width * 64
-    for mode, again in (("none", 0), ("selective", 3 * 2 * 2 * tokens * context * width), ("full", 3 * block)):
-        counted = step(config, mode)[2]
-        assert counted["forward"] == 3 * block + head
-        assert counted["backward"] == 2 * counted["forward"] and counted["recompute"] == again
-    assert MODES == ("none", "selective", "full")
+        assert saved(replace(config, layers=2), mode) - saved(config, mode) == expected, mode
 
 
 def leaf(*shape: int) -> Tensor:

@@ -1,17 +1,11 @@
-"""Context parallelism: whose chunks, and the bits of one process from ranks that have some of the queries."""
+"""Context parallelism: whose chunks, and tiles within them. (Its bits are in verify/test_matrix.py.)"""
 
 import itertools
 
-import numpy as np
 import pytest
 
 from minidist.nn.attention.tiled import tiles
-from minidist.nn.gpt import GPT, GPTConfig
 from minidist.parallel.context import KINDS, PAIRED, sequence_chunks_of, tiles_of_ranks
-from minidist.train.config import TrainConfig
-from minidist.train.layout import Layout
-from minidist.train.trainer import run
-from minidist.verify.comparison import agrees
 
 
 def test_every_chunk_is_on_one_rank():
@@ -32,27 +26,3 @@ def test_tiles_never_cross_a_chunk():
     mine, theirs = tiles_of_ranks(20, 3, 4, 2, "zigzag")
     assert mine == list(zip([0, 1, 6, 7], tiles(10, 3, 2), strict=True))  # chunks 0 and 3, of two tiles each
     assert [number for number, _ in theirs] == [2, 3, 4, 5]
-
-
-def test_chunks_change_no_more_than_the_last_bits():
-    tokens = np.random.default_rng(0).integers(0, 256, (2, 24))
-    models = [GPT(GPTConfig(heads=2, width=16, context=24, sequence_chunks=n)) for n in (1, 2, 3, 24)]
-    for model in models:
-        model(tokens, tokens).backward()
-    losses = [model(tokens, tokens).item() for model in models]
-    np.testing.assert_allclose(losses, losses[0], rtol=1e-6)  # sums of float32 products in another order
-    for one, *others in zip(*(model.parameters() for model in models), strict=True):
-        for other in others:
-            np.testing.assert_allclose(other.grad, one.grad, atol=2e-6 * max(1, np.abs(one.grad).max()))
-    np.testing.assert_allclose(models[2].logits(tokens[:, :7]).data, models[0].logits(tokens[:, :7]).data, atol=1e-5)
-
-
-@pytest.mark.long
-def test_five_and_seven_ranks_have_the_bits_of_one_process(ranks):
-    """Tiles end within a chunk; the keys come in another order on every rank."""
-    for size, kind in itertools.product((5, 7), KINDS):
-        config = TrainConfig(
-            layers=1, heads=size, width=3 * size, context=6 * size, sequence_chunks=2 * size, attention="tiled",
-            attention_tile=2, dropout=0.3, steps=1, global_batch=2, precision="bf16" if size == 7 else "fp32",
-        )  # fmt: skip
-        assert agrees(run(ranks(1), config, Layout()), run(ranks(size), config, Layout(cp=size, cp_kind=kind))), kind

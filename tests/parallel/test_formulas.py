@@ -155,6 +155,8 @@ TABLE = [  # layout, changes to BASE, what, how much
     ("dp=4,node_size=2,algorithm=ring", {}, "between", sums(4, P) // 2),
     ("dp=4,node_size=2,algorithm=hierarchical", {}, "between", sums(4, P) // 3),
     ("dp=4,algorithm=ring", {}, "between", 0),
+    # tp changes fastest, as in Megatron-LM, so that its many messages stay on one machine
+    ("dp=2,tp=2,sync=naive,algorithm=ring,node_size=2", {}, "between", 2 * sums(2, SPLIT // 2 + COPIED)),
     # bytes that each rank holds at most: moments, and masters in 16 bits; a float64 sum, and its average beside it
     *((text, {"precision": precision}, f"memory {kind}", times * P)
       for text, precision, *each in (

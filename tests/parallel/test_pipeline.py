@@ -27,27 +27,9 @@ def noting_sends(world, *arguments):
     return result
 
 
-def sends(ranks, text: str, micro_batches: int) -> list[list[int]]:
-    layout, config = Layout.parse(text), replace(CONFIG, global_batch=micro_batches)
-    return [rank.log for rank in run(ranks(layout.world_size), config, layout, rank_function=noting_sends).ranks]
-
-
 def test_a_gradient_that_has_been_sent_is_let_go_of(ranks):
     """The last rank sends gradients alone, which nobody else needs; each fits the queue, and so is sent at once."""
     for schedule in ("gpipe", "1f1b", "zb-h1"):
-        few, many = (sends(ranks, f"pp=2,schedule={schedule}", count)[1] for count in (4, 12))
+        layout, configs = Layout(pp=2, schedule=schedule), [replace(CONFIG, global_batch=count) for count in (4, 12)]
+        few, many = (run(ranks(2), each, layout, rank_function=noting_sends).ranks[1].log for each in configs)
         assert len(many) == 12 and max(many) == max(few) <= 1, schedule
-
-
-def test_only_the_micro_batches_in_flight_hold_activations(ranks):
-    """GPipe's grow with the micro-batches; 1F1B's do not, and a rank in the middle holds p - rank of them."""
-
-    def held(text: str, micro_batches: int) -> list[int]:
-        config = replace(CONFIG, global_batch=micro_batches)
-        return [rank.memory["activations"] for rank in run(ranks(4), config, Layout.parse(text)).ranks]
-
-    few, many = (held("pp=4,schedule=gpipe", count) for count in (4, 12))
-    assert all(2.9 < other / one <= 3 for one, other in zip(few, many, strict=True))  # leaves are counted once
-    assert held("pp=4", 4) == held("pp=4", 12)
-    middle = held("pp=4", 12)[1:3]  # ranks 1 and 2: a block each
-    assert middle[0] / 3 == middle[1] / 2 and many[1] == 4 * middle[0]

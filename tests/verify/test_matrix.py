@@ -6,7 +6,6 @@ import random
 from collections import Counter
 from dataclasses import fields, replace
 
-import numpy as np
 import pytest
 from parallel.faults import one_overflow
 from verify.sameness import difference
@@ -59,15 +58,6 @@ def test_every_pair_of_settings_keeps_the_bits(ranks, tmp_path, part):
 # Precisions
 
 
-def test_each_precision_has_bits_of_its_own_and_losses_nearby(ranks):
-    runs = [run(ranks(1), replace(SMALL, precision=name, dropout=0.0), Layout()) for name in POLICIES]
-    assert len({each.fingerprint for each in runs}) == len(POLICIES)
-    losses = np.array([each.losses for each in runs])
-    # what rounding to 8 bits of mantissa, or 4 in fp8's products, does to a loss of 5.5 in two steps; a wrong format or
-    # a missing scale is off by tenths
-    assert np.abs(losses - losses[0]).max() < 0.02
-
-
 def test_an_overflow_that_one_rank_sees_is_agreed_by_all(ranks):
     """Two of the layouts, without agreement, are in the table of faults."""
     config = replace(SMALL, precision="fp16")
@@ -81,7 +71,7 @@ def test_an_overflow_that_one_rank_sees_is_agreed_by_all(ranks):
 def test_a_scale_chosen_by_hand_stays_and_a_run_that_diverges_says_so(ranks):
     (rank,) = run(ranks(1), replace(SMALL, precision="fp16", loss_scale=2.0**40), Layout()).ranks
     assert (rank.loss_scale, rank.skipped_steps) == (2.0**40, SMALL.steps)  # far too large
-    with pytest.raises(RankFailed, match=r"training diverged in step \d+: the loss is"):
+    with pytest.raises(RankFailed, match=r"training diverged in step \d+: the loss is (nan|inf)"):
         run(ranks(1), replace(SMALL, precision="fp16", lr=1e6, clip=1e9, steps=20), Layout())
 
 

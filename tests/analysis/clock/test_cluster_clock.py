@@ -1,7 +1,5 @@
 """The cluster's clock beside closed forms: rings, trees, two levels, pipelines, overlap, shared links."""
 
-from math import ceil, log2
-
 import numpy as np
 import pytest
 from choosing import long
@@ -58,18 +56,6 @@ def reducing(world, elements, algorithm, node_size=None):
     if node_size:
         place_on_nodes(world, node_size)
     all_reduce(np.ones(elements, np.float32), group=world, algorithm=algorithm)
-
-
-@pytest.mark.parametrize("size", [2, 3, 5, 8])
-def test_rings_trees_and_halving_doubling(recorded, size):
-    for nbytes in (0, 4 * 840, 4 * 840_000):
-        rounds, share = 2 * ceil(log2(size)), 2 * (size - 1) / size
-        expected = {"ring": (2 * (size - 1), share)}
-        if size.bit_count() == 1 and nbytes > 4 * 840:
-            expected |= {"tree": (rounds, rounds), "halving_doubling": (rounds, share)}
-        for algorithm, (latencies, moved) in expected.items():
-            seconds = replay(recorded(reducing, size, nbytes // 4, algorithm), star(size), None).seconds
-            assert seconds == pytest.approx(latencies * ALPHA + moved * nbytes * BETA, rel=EXACT), (algorithm, nbytes)
 
 
 @pytest.mark.parametrize("text", ["a100:3x2", *map(long, ("h100:2x4", "h100:4x3", "h100:4x2,oversubscription=4"))])
