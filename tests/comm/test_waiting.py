@@ -7,16 +7,6 @@ import pytest
 
 from minidist.comm.runtime.deadlock import SETTLE_SECONDS, DeadlockWatch, find_deadlock
 from minidist.comm.transports import cores
-from minidist.comm.transports.cores import (
-    FORGO,
-    IN_A_ROW,
-    LONGEST_FORGONE,
-    PATIENCE,
-    SHARED_SECONDS,
-    ComputeClock,
-    Core,
-    PatientClock,
-)
 from minidist.comm.transports.transport import BLOCKED, FINISHED, RUNNING, Status
 
 MS = 1_000_000  # ns
@@ -40,13 +30,13 @@ def test_what_yields_tell(monkeypatch):
         for clock.taken, shared, forgone in (
             (500, False, 0),  # nobody wants the core
             (200_000, True, 0),  # another rank had it, and waits again
-            (4 * MS, True, FORGO * 4 * MS),  # another program had it for a time slice
-            (3600 * 1000 * MS, True, LONGEST_FORGONE),  # the process was stopped meanwhile
+            (4 * MS, True, cores.FORGO * 4 * MS),  # another program had it for a time slice
+            (3600 * 1000 * MS, True, cores.LONGEST_FORGONE),  # the process was stopped meanwhile
         ):
-            here = Core()
-            for _ in range(IN_A_ROW):
+            here = cores.Core()
+            for _ in range(cores.IN_A_ROW):
                 assert not here.crowded
-                assert (here.give_up() > SHARED_SECONDS) == shared
+                assert (here.give_up() > cores.SHARED_SECONDS) == shared
             assert here.crowded == (forgone > 0)
             clock.now += max(forgone - 1, 0)
             assert here.crowded == (forgone > 0)
@@ -54,8 +44,8 @@ def test_what_yields_tell(monkeypatch):
             assert not here.crowded
             here.give_up()  # one is enough to renew it
             assert here.crowded == (forgone > 0)
-        here = Core()
-        for clock.taken in ([4 * MS] * (IN_A_ROW - 1) + [500]) * 9:  # long ones among short ones tell nothing
+        here = cores.Core()
+        for clock.taken in ([4 * MS] * (cores.IN_A_ROW - 1) + [500]) * 9:  # long ones among short ones tell nothing
             here.give_up()
             assert not here.crowded
 
@@ -65,8 +55,8 @@ def test_what_yields_tell(monkeypatch):
 
 def test_waits_for_ranks_and_for_cores_are_told_apart(monkeypatch):
     now = np.array([10.0, 5.0])  # seconds; and of them, since the thread began, without a core
-    monkeypatch.setattr(ComputeClock, "_look", lambda self: tuple(now))
-    clock = ComputeClock()
+    monkeypatch.setattr(cores.ComputeClock, "_look", lambda self: tuple(now))
+    clock = cores.ComputeClock()
 
     def has(seconds, without_core):
         return (clock.seconds(), clock.seconds_without_core()) == (seconds, without_core)
@@ -80,7 +70,7 @@ def test_waits_for_ranks_and_for_cores_are_told_apart(monkeypatch):
     assert has(3.0, 1.0)
     now += 2.0, 0.5
     assert has(4.5, 1.5)
-    clock = ComputeClock()
+    clock = cores.ComputeClock()
     clock._schedule = object()  # as on Linux
     now += 4.0, 1.5
     clock.count_wait(3.0, delay=1.0)  # a short wait counts as a pause does
@@ -99,15 +89,15 @@ def test_a_time_limit_hardly_counts_waits_for_a_core(monkeypatch):
         ([(1, 0.0), (1, 0.25), (1, 0.5), (1, 0.75)], 0.75),  # one computes, on a quarter of a core
         ([(4, 0.0), (4, 2.0), (4, 4.0), (4, 6.0)], 3.0),  # four share two cores, and have them to themselves
         ([(4, 0.0), (4, 1.0), (4, 2.0), (4, 3.0)], 1.5),  # and have half of them
-        ([(1, 0.0)] * 4, 3 / PATIENCE),  # nothing moves: it ends all the same, some day
-        ([(1, 0.0), (1, 9.0), (1, 9.0), (1, 9.0)], 1 + 2 / PATIENCE),  # never faster than time
+        ([(1, 0.0)] * 4, 3 / cores.PATIENCE),  # nothing moves: it ends all the same, some day
+        ([(1, 0.0), (1, 9.0), (1, 9.0), (1, 9.0)], 1 + 2 / cores.PATIENCE),  # never faster than time
         ([(1, 0.0), (1, 0.5), (0, 0.5), (0, 0.5)], 2.5),
     ):
         replies, now = iter(looks), iter(range(len(looks)))
         with monkeypatch.context() as patch:
-            patch.setattr(PatientClock, "_look", lambda self: next(replies))  # noqa: B023
+            patch.setattr(cores.PatientClock, "_look", lambda self: next(replies))  # noqa: B023
             patch.setattr(cores.time, "monotonic", lambda: next(now))  # noqa: B023
-            clock = PatientClock([])
+            clock = cores.PatientClock([])
             assert [clock.seconds() for _ in looks[1:]][-1] == pytest.approx(seconds), looks
 
 

@@ -3,16 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
+from parallel.plain import Plain
 
-from minidist.nn.data import load_corpus
-from minidist.nn.gpt import GPT
-from minidist.nn.optim.clip import clip_grad_norm
-from minidist.nn.optim.optimizers import AdamW, average_gradients, warmup_cosine
 from minidist.parallel.loosened.delayed import DelayedDataParallel
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
-from minidist.train.share import batch_of
 from minidist.train.trainer import run
 
 CONFIG = TrainConfig(
@@ -23,27 +19,16 @@ CONFIG = TrainConfig(
 
 def textbook(config: TrainConfig) -> tuple[dict, list[float]]:
     """One process whose optimizer gets each step's gradients after the next step's backward."""
-    corpus, model = load_corpus(config.text, config.context), GPT(config.model, seed=config.seed)
-    optimizer = AdamW(model.parameters(), config.lr, weight_decay=config.weight_decay)
-    losses, late = [], None
+    one, losses, late = Plain(config), [], {}
     for step in range(config.steps):
-        model.zero_grad()
-        total = 0.0
-        for index in range(config.micro_batches):
-            loss = model(*batch_of(corpus, config, step, index))
-            loss.backward()
-            total += float(loss.data)
-        losses.append(total / config.micro_batches)
-        computed = [parameter.grad for parameter in model.parameters()]
-        if late is not None:
-            for parameter, gradient in zip(model.parameters(), late, strict=True):
-                parameter.grad = gradient
-            average_gradients(model.parameters(), config.micro_batches)
-            clip_grad_norm(model.parameters(), config.clip)
-            optimizer.lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
-            optimizer.step()
+        losses.append(sum(one.compute(step, range(config.micro_batches))) / config.micro_batches)
+        computed = {name: parameter.grad for name, parameter in one.parameters.items()}
+        for name, gradient in late.items():
+            one.parameters[name].grad = gradient
+        if late:
+            one.update(step, config.micro_batches)
         late = computed
-    return {parameter.name: parameter.data for parameter in model.parameters()} | optimizer.state(), losses
+    return {name: parameter.data for name, parameter in one.parameters.items()} | one.optimizer.state(), losses
 
 
 def test_it_is_the_textbook_s_run_bit_for_bit(ranks):

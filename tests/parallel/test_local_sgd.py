@@ -6,18 +6,14 @@ from math import inf
 import numpy as np
 import pytest
 from choosing import long
+from parallel.plain import Plain
 
-from minidist.nn.data import load_corpus
-from minidist.nn.gpt import GPT
 from minidist.nn.kernels import rounded
-from minidist.nn.optim.clip import clip_grad_norm
-from minidist.nn.optim.optimizers import SGD, AdamW, average_gradients, warmup_cosine
 from minidist.parallel.data import share_of
 from minidist.parallel.loosened.local import outer_step
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
-from minidist.train.share import batch_of
 from minidist.train.trainer import run
 
 # 7 micro-batches: some workers have fewer than others. Seven steps are no multiple of the local steps.
@@ -47,28 +43,17 @@ def test_the_outer_step_is_torchs_nesterov_sgd():
 
 def textbook(config: TrainConfig, layout: Layout) -> tuple[dict, list[float]]:
     """Local SGD of several models in one process, one after the other: what they share in the end, and the losses."""
-    corpus = load_corpus(config.text, config.context)
-    modules = [GPT(config.model, seed=config.seed) for _ in range(layout.dp)]
-    models = [dict(module.named_parameters()) for module in modules]
-    kind = {"adamw": AdamW, "sgd": SGD}[config.optimizer]
-    inner = [kind(module.parameters(), config.lr, weight_decay=config.weight_decay) for module in modules]
-    start = {name: parameter.data.copy() for name, parameter in models[0].items()}
+    workers = [Plain(config) for _ in range(layout.dp)]
+    start = {name: parameter.data.copy() for name, parameter in workers[0].parameters.items()}
     momentum = {name: np.zeros_like(data) for name, data in start.items()}
     count, losses = config.micro_batches, []
 
     for step in range(config.steps):
         total = 0.0
-        for worker, module in enumerate(modules):
-            mine = share_of(worker, layout.dp, count)
-            module.zero_grad()
-            for index in mine:
-                loss = module(*batch_of(corpus, config, step, index))
-                loss.backward()
-                total += float(loss.data)
-            average_gradients(module.parameters(), len(mine))
-            clip_grad_norm(module.parameters(), config.clip)
-            inner[worker].lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
-            inner[worker].step()
+        for place, worker in enumerate(workers):
+            mine = share_of(place, layout.dp, count)
+            total = sum(worker.compute(step, mine), start=total)
+            worker.update(step, len(mine))
         losses.append(total / count)
         for name, weights in start.items():
             block = int(name.split(".")[1]) % layout.fragments if name.startswith("blocks.") else 0
@@ -76,17 +61,18 @@ def textbook(config: TrainConfig, layout: Layout) -> tuple[dict, list[float]]:
             if (step + 1 + offset) % layout.local_steps and step + 1 < config.steps:
                 continue
             moved = np.zeros(weights.shape)
-            for worker, model in enumerate(models):
-                moved += len(share_of(worker, layout.dp, count)) * (np.float64(weights) - model[name].data)
+            for place, worker in enumerate(workers):
+                mine = worker.parameters[name].data
+                moved += len(share_of(place, layout.dp, count)) * (np.float64(weights) - mine)
             gradient = rounded(moved / count, np.float32)
             momentum[name] = np.float32(layout.outer_momentum) * momentum[name] + gradient
             weights -= layout.outer_lr * (gradient + layout.outer_momentum * momentum[name])
-            for model in models:
-                model[name].data[...] = weights
+            for worker in workers:
+                worker.parameters[name].data[...] = weights
 
     state = start | ({f"outer_momentum.{name}": buffer for name, buffer in momentum.items()})
-    for key in inner[0].state():
-        of_workers = np.stack([optimizer.state()[key] for optimizer in inner])
+    for key in workers[0].optimizer.state():
+        of_workers = np.stack([worker.optimizer.state()[key] for worker in workers])
         state[key] = of_workers[0] if (of_workers == of_workers[0]).all() else of_workers
     return state, losses
 

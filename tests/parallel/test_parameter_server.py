@@ -7,22 +7,18 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from parallel.plain import Plain
 
 import minidist as md
-from minidist.nn.data import load_corpus
 from minidist.nn.gpt import GPT
-from minidist.nn.optim.clip import clip_grad_norm
-from minidist.nn.optim.optimizers import AdamW, average_gradients, warmup_cosine
 from minidist.parallel.data import share_of
 from minidist.parallel.loosened import server as server_module
 from minidist.parallel.loosened.arrivals import may_begin, seeded_order
 from minidist.parallel.loosened.server import AsynchronousServer, shard_map
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.parallelize import forward_backward
 from minidist.train.resilience.faults import Fault
 from minidist.train.result import RunOptions
-from minidist.train.share import batch_of
 from minidist.train.trainer import run
 
 CONFIG = TrainConfig(
@@ -98,32 +94,25 @@ def one_process_in_that_order(config, workers, order):
 
     Returns the weights, by name, and how stale each gradient was.
     """
-    corpus = load_corpus(config.text, config.context)
-    model = GPT(config.model, seed=config.seed)
-    optimizer = AdamW(model.parameters(), config.lr, weight_decay=config.weight_decay)
-    start = {name: parameter.data.copy() for name, parameter in model.named_parameters()}
-    computing = {worker: (0, start) for worker in range(workers)}  # the version that each has, and its weights
+    one = Plain(config)
+
+    def weights_now() -> dict:
+        return {name: parameter.data.copy() for name, parameter in one.parameters.items()}
+
+    computing = {worker: (0, weights_now()) for worker in range(workers)}  # the version that each has, its weights
     stale = []
     for version, (worker, step) in enumerate(order):
-        read, weights = computing[worker]
-        newest = {name: parameter.data.copy() for name, parameter in model.named_parameters()}
-        for name, parameter in model.named_parameters():
+        (read, weights), newest = computing[worker], weights_now()
+        for name, parameter in one.parameters.items():
             parameter.data[...] = weights[name]
-            parameter.grad = np.zeros(parameter.shape, np.float64)
-            parameter.grad_dtype = np.float64
         mine = share_of(worker, workers, config.micro_batches)
-        for index in mine:
-            forward_backward(model, batch_of(corpus, config, step, index))
-        for name, parameter in model.named_parameters():
+        one.compute(step, mine)
+        for name, parameter in one.parameters.items():
             parameter.data[...] = newest[name]
-        average_gradients(model.parameters(), len(mine))
-        clip_grad_norm(model.parameters(), config.clip)
-        optimizer.lr = warmup_cosine(version // workers, config.steps, config.lr, config.warmup, config.lr / 10)
-        optimizer.lr /= workers
-        optimizer.step()
+        one.update(version // workers, len(mine), workers)
         stale.append(version - read)
-        computing[worker] = version + 1, {name: p.data.copy() for name, p in model.named_parameters()}
-    return {name: parameter.data for name, parameter in model.named_parameters()}, stale
+        computing[worker] = version + 1, weights_now()
+    return weights_now(), stale
 
 
 @pytest.mark.long
