@@ -122,9 +122,8 @@ def test_a_long_path_for_temporary_files_and_python_without_asserts(tmp_path):
     folder.mkdir(parents=True)
     assert command_in(tmp_path, TRAIN, env=os.environ | {"TMPDIR": str(folder)})[0] == 0
     assert list(folder.iterdir()) == []
-    status, printed = command_in(
-        tmp_path, ["check", "3.1", "--impl", str(tmp_path)], env=os.environ | {"PYTHONOPTIMIZE": "2"}
-    )
+    check, optimized = ["check", "3.1", "--impl", str(tmp_path)], os.environ | {"PYTHONOPTIMIZE": "2"}
+    status, printed = command_in(tmp_path, check, env=optimized)
     assert status in (1, 2) and "docstring" not in printed  # graders have their asserts
 
 

@@ -44,15 +44,11 @@ def test_one_layout_is_explained_and_its_numbers_add_up(shown):
     assert {(sent["axis"], sent["leaves_node"]) for sent in layout["sent"]} >= {("tp", False), ("dp", True)}
     (flash,) = shown(*ONE, "--attention", "flash", json_too=True)["layouts"]  # counts the pairs that it computes
     assert flash["mfu"] == flash["mfu_causal"] == flash["hfu"] < flash["mfu_all_pairs"]
-    spread, slow = (
-        layout["published_runs"],
-        sorted(one.slowdown for one in compare_all() if one.slowdown and one.family == family_of(False)),
-    )
+    spread, family = layout["published_runs"], family_of(False)
+    slow = [one.slowdown for one in compare_all() if one.slowdown and one.family == family]
     assert spread["step_seconds"] == [layout["step_seconds"] * spread[end] for end in ("low", "high")]
-    assert spread["count"] == len(slow) and sum(spread["low"] <= one <= spread["high"] for one in slow) == round(
-        0.8 * len(slow)
-    )
-    assert 0.5 < spread["held"] < 1
+    within = sum(spread["low"] <= one <= spread["high"] for one in slow)
+    assert spread["count"] == len(slow) and within == round(0.8 * len(slow)) and 0.5 < spread["held"] < 1
     out = shown(*ONE, "--price", "2")
     stages = [float(gb) for gb in re.findall(r"stage \d+ +│ +([\d.]+)", out)]
     assert len(stages) == 16 and max(stages) == pytest.approx(layout["memory_bytes"] / 1e9, abs=0.05)

@@ -169,6 +169,5 @@ def test_the_scale_follows_the_overflows():
         history.append(scaler.scale)
     assert history == [8, 4, 4, 8, 4, 2, 2, 4, 4, 8] and (fixed.scale, fixed.skipped, scaler.skipped) == (4.0, 3, 3)
     for elsewhere in (0.0, 1.0):
-        assert scaler.unscale([parameter([0], gradient=[1.0])], lambda mine, e=elsewhere: max(mine, e)) is bool(
-            elsewhere
-        )
+        found = scaler.unscale([parameter([0], gradient=[1.0])], lambda mine, other=elsewhere: max(mine, other))
+        assert found is bool(elsewhere)

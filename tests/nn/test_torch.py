@@ -103,9 +103,7 @@ def compare(ranks, row: dict, text: str) -> None:
     found = run(ranks(1), config, layout, options, rank_function=train_shaken).ranks[0]
     corpus, start = load_corpus(text, config.context), shaken(config.model)
     arrays = {name: parameter.data for name, parameter in start.named_parameters()}
-    losses, expected, model = torch_gpt.train(
-        config, arrays, lambda step, index: batch_of(corpus, config, step, index)[:2]
-    )
+    losses, expected, model = torch_gpt.train(config, arrays, lambda *place: batch_of(corpus, config, *place)[:2])
     # float64 has 53 bits. Norms, for clipping and for LAMB, are exact to about 2^-40, and there are five steps.
     assert found.losses == pytest.approx(losses, rel=1e-9), row
     assert found.arrays.keys() == expected.keys(), row

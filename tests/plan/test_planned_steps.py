@@ -220,8 +220,7 @@ def test_a_plain_ring_waits_in_each_step_for_its_slowest_rank(cp):
     """Rank r meets the keys of rank r, r - 1, ... in turn: half of its own, all of earlier ones, none of later."""
     seen = [[0.5 if hop == 0 else float(hop <= rank) for hop in range(cp)] for rank in range(cp)]
     slowest = sum(map(max, zip(*seen, strict=True)))
-    costs = StepCosts(
-        model_of("layers=6,width=1536,heads=6,vocab=6000,context=768"), ClusterSpec.parse("h100:1x8"), "bf16"
-    )
+    model = model_of("layers=6,width=1536,heads=6,vocab=6000,context=768")
+    costs = StepCosts(model, ClusterSpec.parse("h100:1x8"), "bf16")
     assert costs.part(PlannedLayout(cp=cp, cp_kind="ring")).pairs == pytest.approx(slowest / cp)
     assert costs.part(PlannedLayout(cp=cp, cp_kind="zigzag")).pairs == 0.5

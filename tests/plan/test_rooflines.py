@@ -112,9 +112,8 @@ def test_a_mixture_sends_what_is_counted_message_by_message():
         links = expert_traffic.Links(inside=10.0, between=1.0, node_size=node_size)
         assert expert_traffic.all_to_all_elements(n, width, k, ranks) == pytest.approx(crossing + staying)
         assert expert_traffic.between_nodes(n, width, k, ranks, node_size) == pytest.approx(crossing)
-        assert expert_traffic.all_to_all_seconds(n, width, k, ranks, links) == pytest.approx(
-            max(staying / 10, crossing)
-        )
+        slower = max(staying / 10, crossing)
+        assert expert_traffic.all_to_all_seconds(n, width, k, ranks, links) == pytest.approx(slower)
         if ranks <= node_size:
             ring = 2 * sum(n * width / ranks for step in range(2 * (ranks - 1)))  # an all-reduce each way
             assert expert_traffic.all_reduce_elements(n, width, ranks) == pytest.approx(ring)
@@ -131,10 +130,7 @@ def test_from_how_many_experts_a_token_on_a_mixture_is_slower():
         (64, 10.0, True, 1),  # 7/8 of the rows leave the node
         (64, 1.0, True, 9),  # 7 x 8/8 / (7/8): 8 take as long
     ):
-        assert expert_traffic.smallest_k(ranks, 8, 64, expert_traffic.Links(inside, 1.0, 8), same_batch) == expected, (
-            ranks,
-            inside,
-        )
-    assert (
-        expert_traffic.smallest_k(2, 2, 1, expert_traffic.Links(10.0, 1.0, 8)) is None
-    )  # one expert for each token, inside: just as much
+        found = expert_traffic.smallest_k(ranks, 8, 64, expert_traffic.Links(inside, 1.0, 8), same_batch)
+        assert found == expected, (ranks, inside)
+    links = expert_traffic.Links(10.0, 1.0, 8)
+    assert expert_traffic.smallest_k(2, 2, 1, links) is None  # one expert for each token, inside: just as much

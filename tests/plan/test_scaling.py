@@ -90,9 +90,8 @@ def test_closed_forms_are_numeric_minima(law):
     for flops in (1e12, 5.76e23):
         best = law.optimum(flops)
         losses = law.loss(best.parameters * near, flops / 6 / best.parameters / near)
-        assert near[losses.argmin()] == pytest.approx(1, abs=2e-4) and best.loss == pytest.approx(
-            losses.min(), rel=1e-9
-        )
+        assert near[losses.argmin()] == pytest.approx(1, abs=2e-4)
+        assert best.loss == pytest.approx(losses.min(), rel=1e-9)
         assert best.flops == pytest.approx(flops, rel=1e-12)
         assert law.times_optimal_tokens(best.parameters, 5 * best.tokens) == pytest.approx(5, rel=1e-9)
         cheapest = law.cheapest(best.loss)

@@ -27,9 +27,8 @@ class TorchRanks:
         pairs = [context.Pipe() for _ in range(size)]
         self.pipes, self.processes = [mine for mine, _ in pairs], []
         for rank, (_, theirs) in enumerate(pairs):
-            self.processes.append(
-                context.Process(target=_serve, args=(theirs, rank, size, store, seconds), daemon=True)
-            )
+            arguments = theirs, rank, size, store, seconds
+            self.processes.append(context.Process(target=_serve, args=arguments, daemon=True))
             self.processes[-1].start()
             theirs.close()  # so that a process that dies is noticed
 

@@ -48,9 +48,8 @@ def check(story: Story) -> None:
         assert visible, f"{story.name} shows nothing at {moment:g} s"
         for mark, (left, top, right, bottom) in visible:
             inside = left >= -CLOSE and right <= WIDTH + CLOSE and top >= -CLOSE and bottom <= HEIGHT + CLOSE
-            assert inside, (
-                f"{story.name}, {moment:g} s: {mark.still.get('text') or mark.thing or mark.kind} leaves the stage"
-            )
+            name = mark.still.get("text") or mark.thing or mark.kind
+            assert inside, f"{story.name}, {moment:g} s: {name} leaves the stage"
         texts = [(mark, place) for mark, place in visible if mark.kind == "text"]
         for (one, a), (other, b) in combinations(texts, 2):
             apart = a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]

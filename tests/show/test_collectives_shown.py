@@ -68,9 +68,9 @@ def test_terms_arrays_and_steps_are_those_of_the_textbook_and_the_bug_is_counted
         frames = [mark for mark in told.marks if mark.still.get("stroke") == "wrong" and mark.at(told.ends)["opacity"]]
         assert len(frames) >= wrong.sum()  # in sight
         shown = story.tell(kind, name, steps, steps)
-        assert shown.beats[-1].facts["arrays sent"] == f"{arrays:.3g}" and shown.beats[0].asks.choices[
-            shown.beats[0].asks.answer
-        ].endswith(f"{arrays:.3g}")
+        asked = shown.beats[0].asks
+        assert shown.beats[-1].facts["arrays sent"] == f"{arrays:.3g}"
+        assert asked.choices[asked.answer].endswith(f"{arrays:.3g}")
         landed = [one for one in shown.marks if "'s term" in one.thing and one.at(shown.ends)["opacity"]]
         assert len(landed) == steps[-1].terms.sum()  # a block for each term, and none is left on its way
 

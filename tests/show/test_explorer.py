@@ -91,10 +91,8 @@ def test_a_run_is_what_its_sliders_say_and_illegal_ones_have_the_reason(explorer
     for key in ("tp", "cp", "pp", "ep", "micro_batch", "recompute", "zero"):
         assert getattr(run.layout, key) == position[key]
     assert run.layout.sp == 1 and run.layout.dp == 4 and run.layout.attention == "flash"
-    assert any(
-        "share the experts, and do not divide dp=4: choose ep from 1, 2, 4" in text
-        for text in explorer.tables["mixtral-8x7b"].texts
-    )
+    reason = "share the experts, and do not divide dp=4: choose ep from 1, 2, 4"
+    assert any(reason in text for text in explorer.tables["mixtral-8x7b"].texts)
 
 
 def test_the_number_of_stages_on_a_rank_is_the_quickest():
@@ -212,9 +210,8 @@ def test_a_moved_slider_shows_the_numbers_of_its_position(page, explorer):
     assert (key, position["micro_batch"], position["zero"]) == ("7b", 2, 1)
     run = Planner(CHOICES[key], "h100")(position)
     assert text(page, "#outcome").startswith("Fits: ") and run.fits
-    assert f"{spread.low:.2f} to {spread.high:.2f} times as long as planned (8 in 10 of {spread.count};" in text(
-        page, "#range"
-    )
+    told = f"{spread.low:.2f} to {spread.high:.2f} times as long as planned (8 in 10 of {spread.count};"
+    assert told in text(page, "#range")
     assert float(text(page, "#memory-total").split()[0]) == pytest.approx(run.memory.total / 1e9, rel=ROUNDED)
     assert float(text(page, "#time-total").split()[0]) == pytest.approx(run.step_seconds, rel=ROUNDED)
     rows = page.locator("#memory .parts div").all()
@@ -292,9 +289,8 @@ def test_the_map_shows_the_quickest_of_each_split_and_a_click_goes_there(page, e
             if not table.reasons[number] and table.columns["fits"][number] and one.items() >= wanted
         ]
         shown = button.inner_text().replace("\u00a0", " ")
-        assert (
-            shown == "none fits" if not rates else float(shown.split()[0]) == pytest.approx(100 * max(rates), rel=0.011)
-        )
+        best = [pytest.approx(100 * rate, rel=0.011) for rate in sorted(rates)[-1:]]
+        assert [float(shown.split()[0])] == best if rates else shown == "none fits"
     cells_shown[-1].click()
     assert position_on(page, explorer)[1].items() >= {"tp": sliders["tp"][-1], "pp": sliders["pp"][-1]}.items()
 

@@ -12,15 +12,10 @@ from PIL import Image
 from minidist.course.answers import ROOT
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.gallery import files, key_pictures
-from minidist.show.stage.animation import Animation
 
 NAMES = ("broadcast", "ring", "dp", "flash")
 PICTURE = io.BytesIO()
 Image.new("RGB", (40, 20), "#0072B2").save(PICTURE, "PNG")
-
-
-def an_animation(name: str) -> Animation:
-    return carts.animation(name)
 
 
 def a_notebook(folder, name: str, tags: list[str]) -> None:
@@ -36,7 +31,7 @@ def folder(tmp_path_factory):
     chapters, written = tmp_path_factory.mktemp("chapters"), tmp_path_factory.mktemp("gallery")
     for name, tag in (("03_carts.ipynb", "gallery"), ("04_none.ipynb", "another"), ("draft.ipynb", "gallery")):
         a_notebook(chapters, name, [tag])
-    shown = {name: an_animation(name) for name in NAMES} | {"dp": "it failed: ValueError: <no wheel>"}
+    shown = {name: carts.animation(name) for name in NAMES} | {"dp": "it failed: ValueError: <no wheel>"}
     made = dict(files(shown, key_pictures(chapters)))
     assert list(made)[-1] == "index.html"
     for name, content in made.items():
@@ -50,14 +45,12 @@ def test_cards_say_what_they_show_and_the_bug_or_that_it_failed(folder):
     assert len(cards) == len(NAMES) + 1 and not (folder / "dp.html").exists()
     for name, card in zip(NAMES, cards, strict=False):
         assert f"<h3>{name}</h3>" in card and DEMONSTRATIONS[name].about.replace("'", "&#x27;") in card
-        assert (
-            "it failed: ValueError: &lt;no wheel&gt;" if name == "dp" else "&lt;/script&gt; &amp; a wheel is off"
-        ) in card
-        assert (f'href="{name}.html"' in card) is (name != "dp")
+        said = "it failed: ValueError: &lt;no wheel&gt;" if name == "dp" else "&lt;/script&gt; &amp; a wheel is off"
+        assert said in card and (f'href="{name}.html"' in card) is (name != "dp")
     assert [path.name for path in folder.glob("chapter*")] == ["chapter-03-0.png"]
     assert (folder / "chapter-03-0.png").read_bytes() == PICTURE.getvalue()
     assert re.search(r"<h3>3\. Carts</h3><p>Why do carts go\?</p>", index)
-    assert "chapters" not in dict(files({"ring": an_animation("ring")}, []))["index.html"].decode()
+    assert "chapters" not in dict(files({"ring": carts.animation("ring")}, []))["index.html"].decode()
 
 
 def test_every_chapter_has_a_picture():

@@ -51,9 +51,8 @@ def test_peaks_of_each_stage_are_in_order_and_the_bug_is_red_where_parameters_ar
     elements = sum(one.size for one in GPT(runs[0].config.model).parameters())
     for one, sizes in zip(runs, [(4, 8, 12), (4, 2, 3), (4, 2, 3), (1, 2, 3)], strict=False):
         held, memory = last_steps(one.ranks[0].log).at(1), one.ranks[0].memory
-        assert [held[kind] / elements for kind in ("parameters", "optimizer", "gradients")] == pytest.approx(
-            sizes, abs=0.02
-        )
+        of_each = [held[kind] / elements for kind in ("parameters", "optimizer", "gradients")]
+        assert of_each == pytest.approx(sizes, abs=0.02)
         assert f"peak {memory['peak'] / 1e3:,.0f} kB" in words(right, right.ends)
     peaks = [int(word[5:-3].replace(",", "")) for word in words(right, right.ends) if word.startswith("peak")]
     assert len(peaks) == 4 and peaks == sorted(peaks, reverse=True)
@@ -102,20 +101,14 @@ def test_the_ball_is_where_the_run_stored_the_weight(place):
     stored = format.decode(codes).astype(float)
     ball = next(mark for mark in story.marks if mark.thing.startswith("the weight in"))
     heights = [ball.at(0.2 + bf16_story.PACE * step)["y"] + 22 for step in range(STEPS + 1)]
-    rungs = [
-        mark.still["points"][0][1] for mark in story.marks if mark.kind == "line" and len(mark.still["points"]) == 2
-    ]
+    both = story, animation.twin(story)
+    lines = [[mark.still["points"] for mark in one.marks if mark.kind == "line"] for one in both]
+    rungs = [points[0][1] for points in lines[0] if len(points) == 2]
     assert all(min(abs(height - rung) for rung in rungs) < 0.1 for height in heights)
-    assert [a > b for a, b in zip(heights[1:], heights, strict=False)] == [
-        a < b for a, b in zip(stored[1:], stored, strict=False)
-    ]
+    assert np.array_equal(np.diff(heights) > 0, np.diff(stored) < 0)
     assert str((codes[1:] != codes[:-1]).sum()) in words(story, story.ends)
     if not story.broken:  # the master's dot, on the same scale
-        twin = animation.twin(story)
-        lines = [
-            [mark.still["points"] for mark in one.marks if mark.kind == "line"][: len(rungs)] for one in (story, twin)
-        ]
-        assert lines[0] == lines[1]  # both panes of a comparison have one ladder
+        assert lines[0][: len(rungs)] == lines[1][: len(rungs)]  # both panes of a comparison have one ladder
     elif place == 1:
         assert (codes == codes[0]).all()  # bf16 without a master: it never leaves its rung
 

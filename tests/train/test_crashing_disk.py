@@ -242,9 +242,8 @@ def test_whoever_goes_back_is_never_left_at_what_it_passes_over():
         make_root(disk, ROOT)
         for step in (10, 20, 30):
             disk.make_folder(ROOT / name_of(step))
-            commit(
-                disk, ROOT, name_of(step), Manifest("dp=1", {}, "", {}, Progress(step, (1.0,) * step, step)).encoded()
-            )
+            manifest = Manifest("dp=1", {}, "", {}, Progress(step, (1.0,) * step, step))
+            commit(disk, ROOT, name_of(step), manifest.encoded())
         return disk
 
     back = lambda _, disk, promised: discard_newer(disk, ROOT, 10)  # noqa: E731

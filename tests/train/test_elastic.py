@@ -159,9 +159,8 @@ def test_what_was_checked_counts_for_that_attempt_alone(tmp_path, expected):
 def test_a_trained_model_may_be_run_for_longer_than_the_patience(tmp_path, expected):
     """Only one rank runs it, and the others wait for nobody: it reports now and then."""
     events = []
-    result, found = elastic(
-        "dp=2", saving=sync(tmp_path), validate=True, sample=100, on_event=lambda *event: events.append(event)
-    )
+    options = {"saving": sync(tmp_path), "validate": True, "sample": 100}
+    result, found = elastic("dp=2", on_event=lambda *event: events.append(event), **options)
     assert events.count((0, ("evaluating",))) > 100 and not found and result.fingerprint == expected
 
 

@@ -21,9 +21,8 @@ NDARRAY, INDEXER = 1, 2  # CuPy's kinds of arguments (cupy/_core/_kernel.pxd)
 
 def kernels():
     """All of the library's fused kernels, each once: inputs, outputs, operation, name, preamble."""
-    files = (
-        file for file in sorted((ROOT / "minidist").rglob("*.py")) if DECORATOR in file.read_text(encoding="utf-8")
-    )
+    every = sorted((ROOT / "minidist").rglob("*.py"))
+    files = (file for file in every if DECORATOR in file.read_text(encoding="utf-8"))
     modules = (import_module(".".join(file.relative_to(ROOT).with_suffix("").parts)) for file in files)
     return dict.fromkeys(one.in_c for module in modules for one in vars(module).values() if hasattr(one, "in_c"))
 
