@@ -15,12 +15,8 @@ from minidist.show.demos.bf16.run import STEPS, Synced
 from minidist.show.demos.flash.bug import merge_without_rescaling
 from minidist.show.demos.flash.run import KINDS, WIDTH, run_of
 from minidist.show.demos.flash.story import tell
-from minidist.show.demos.recompute.run import bytes_of_block
 from minidist.show.demos.shared.memory_log import last_steps
 from minidist.show.demos.zero.story import RANKS, tanks
-from minidist.train.config import TrainConfig
-from minidist.train.layout import Layout
-from minidist.train.trainer import run
 
 
 def told(name: str):
@@ -73,17 +69,6 @@ def test_recomputation_holds_and_adds_what_the_formulas_say():
         most.append(one.ranks[0].memory["activations"])
         assert f"{most[-1] / 1e3:,.0f} kB" in shown and f"+{4 * again / step:.0%} compute" in shown
     assert most == sorted(most, reverse=True)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("mode", MODES)
-def test_a_model_with_one_more_block_holds_as_much_more_as_the_formula_says(ranks, mode):
-    def config(layers: int) -> TrainConfig:
-        return TrainConfig(layers=layers, heads=4, width=16, context=16, global_batch=4, micro_batch=2, steps=1,
-                           dropout=0.1, precision="bf16")  # fmt: skip
-
-    held = [run(ranks(2), config(layers), Layout(dp=2, recompute=mode)).ranks[0].memory for layers in (2, 3)]
-    assert held[1]["activations"] - held[0]["activations"] == bytes_of_block(config(2), mode)
 
 
 @pytest.mark.parametrize("place", range(4), ids=["bf16", "broken bf16", "fp16", "broken fp16"])
