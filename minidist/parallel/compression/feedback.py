@@ -1,18 +1,16 @@
 """Error feedback: what compression leaves out of a gradient is added to the next one.
 
-Without it a method that is biased can stall, or go the wrong way, however small the steps: an element that
+Without it a method that is wrong in the mean can stall, or go the wrong way, however small the steps: an element that
 is never among the largest is never sent. With it everything is sent in the end (Seide et al., "1-Bit Stochastic
 Gradient Descent", Interspeech 2014; Stich et al., "Sparsified SGD with Memory", arXiv 1809.07599, 2018; Karimireddy et
 al., "Error Feedback Fixes SignSGD", arXiv 1901.09847, 2019).
 
-What there is to send, gradient + old residual, is a float64 sum and rounded once, as every sum is. From there on
-nothing is lost: sent + residual is that number, in real arithmetic. Top-k sends elements as they are, so its residuals
-are exact. Any other difference of floats may round where a small element is next to a large one. So where messages are
-not made of elements themselves, gradient and old residual are first rounded to multiples of one small unit. Let b be a
-bound on |gradient| + |old residual| of any element, times the root of their number: no method that is a projection or
-a mean sends more than b. The unit is at most 2^-49 b and at least 2^-50 b, so sums and differences are whole multiples
-below 2^53 of it: exact. What is rounded, once and before, is half a unit: for a million elements 2^-40 of the largest,
-where a float32 rounds 2^-25.
+Nothing is lost only if the books are exact: sent + residual = gradient + old residual, in real numbers. A difference of
+floats rounds where a small element is next to a large one. So where messages are not made of elements themselves, all
+four are multiples of one small unit. Let b be a bound on |gradient| + |old residual| of any element, times the root of
+their number: no method that is a projection or a mean sends more than b. The unit is at most 2^-49 b and at least
+2^-50 b, so sums and differences are whole multiples below 2^53 of it: exact. What is rounded, once and before, is half
+a unit: for a million elements 2^-40 of the largest, where a float32 rounds 2^-25.
 """
 
 from collections.abc import Callable
@@ -35,7 +33,7 @@ def feed_back(gradient, residual, send: Callable) -> tuple:
         send: function that sends a float64 array and returns the array that the message decodes to.
 
     Returns:
-        What was sent, and what is left for the next step: together gradient + residual, which is rounded once.
+        What was sent, and what is left for the next step, so that their sum is gradient + residual.
     """
     corrected = gradient + residual
     sent = send(corrected)
