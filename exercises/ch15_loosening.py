@@ -173,8 +173,8 @@ def feed_back(
             a number, a product of two thin matrices. Call it once. It does not modify what it gets.
 
     Returns:
-        What the message stood for, and the new residual. Nothing is lost: both together are what was to be sent, the
-        gradient plus the old residual, which is rounded once.
+        What the message stood for, and the new residual. Nothing is lost: both together are the gradient and the old
+        residual.
     """
     raise NotImplementedError("task 15.7")
 

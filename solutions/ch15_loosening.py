@@ -226,8 +226,8 @@ def feed_back(
             a number, a product of two thin matrices. Call it once. It does not modify what it gets.
 
     Returns:
-        What the message stood for, and the new residual. Nothing is lost: both together are what was to be sent, the
-        gradient plus the old residual, which is rounded once.
+        What the message stood for, and the new residual. Nothing is lost: both together are the gradient and the old
+        residual.
     """
     # >>> 15.7
     corrected = gradient + residual
