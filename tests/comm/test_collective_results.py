@@ -1,15 +1,16 @@
-"""Every collective, by every algorithm, leaves what NumPy says."""
+"""Every collective, by every algorithm, leaves what NumPy says; on MPI also what MPICH's own collectives leave."""
 
 from itertools import product
 
 import numpy as np
 import pytest
-from calls import available, cases, methods, wrong
+from calls import REDUCING, available, call, cases, inputs, methods, wrong
 from choosing import long
 
 import minidist as md
 from minidist.comm.collectives import ALL_REDUCE
 from minidist.comm.point_to_point import overlap
+from minidist.comm.runtime.clusters import job_size
 
 # Ranks, ranks on a node, and the groups that call at the same time, each with its ranks in an order of their own.
 SHAPES = [
@@ -56,6 +57,45 @@ def test_results_are_numpys(ranks, shapes):
 
 def test_queues_may_be_smaller_than_the_arrays(small_queues):
     assert small_queues(3).run(check, 3, [[0, 1, 2]], 0) == [[]] * 3
+
+
+def differing_from_mpich(world, turn: int) -> list:
+    """The cases in which MPICH's own collectives leave something else than ours."""
+    from mpi4py import MPI
+
+    ops = {"SUM": MPI.SUM, "AVG": MPI.SUM, "PRODUCT": MPI.PROD, "MIN": MPI.MIN, "MAX": MPI.MAX}
+    ops_of_bools = {"SUM": MPI.LOR, "PRODUCT": MPI.LAND, "MIN": MPI.LAND, "MAX": MPI.LOR}
+    comm, rank, different = world.transport.comm, world.rank, []
+    for case in cases(world.nodes, turn):
+        if case.dtype == "float16" or case.how.startswith("in place"):  # MPI has no float16
+            continue
+        ours, (one, many) = call(world, case)[0][0], inputs(world, case)
+        op = (ops_of_bools if case.dtype == "bool" else ops)[case.op.name]
+        small, large, root = one[rank].copy(), many[rank].copy(), case.root
+        at_root = case.collective not in ("reduce", "gather") or rank == root
+        theirs = np.empty_like(ours) if at_root and case.collective != "broadcast" else small
+        function, *arguments = {
+            "broadcast": (comm.Bcast, theirs, root),
+            "reduce": (comm.Reduce, small, theirs, op, root),
+            "all_reduce": (comm.Allreduce, small, theirs, op),
+            "reduce_scatter_tensor": (comm.Reduce_scatter_block, large, theirs, op),
+            "all_gather_into_tensor": (comm.Allgather, small, theirs),
+            "all_to_all_single": (comm.Alltoall, large, theirs),
+            "scatter": (comm.Scatter, large, theirs, root),
+            "gather": (comm.Gather, small, theirs, root),
+        }[case.collective]
+        function(*arguments)
+        if case.collective in REDUCING and case.op.name == "AVG" and at_root:
+            theirs = theirs / theirs.dtype.type(world.size)
+        different += [] if np.array_equal(ours, theirs) else [(case, ours, theirs)]
+    return different
+
+
+@pytest.mark.skipif(job_size() is None, reason="MPI's part of test_conformance_on_mpi.py")
+def test_results_are_mpichs(ranks):
+    for size in available(1, 2, 3, 5, 8):
+        for different in ranks(size).run(differing_from_mpich, size):
+            assert different == [], size
 
 
 def sums(world, node_size: int) -> dict[str, tuple[bytes, bytes]]:

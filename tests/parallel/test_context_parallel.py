@@ -1,4 +1,4 @@
-"""Context parallelism: whose chunks, and tiles within them. (Its bits are in verify/test_matrix.py.)"""
+"""Context parallelism: whose chunks, tiles within them, and more ranks than verify/test_matrix.py draws."""
 
 import itertools
 
@@ -6,6 +6,10 @@ import pytest
 
 from minidist.nn.attention.tiled import tiles
 from minidist.parallel.context import KINDS, PAIRED, sequence_chunks_of, tiles_of_ranks
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.trainer import run
+from minidist.verify.comparison import agrees
 
 
 def test_every_chunk_is_on_one_rank():
@@ -26,3 +30,14 @@ def test_tiles_never_cross_a_chunk():
     mine, theirs = tiles_of_ranks(20, 3, 4, 2, "zigzag")
     assert mine == list(zip([0, 1, 6, 7], tiles(10, 3, 2), strict=True))  # chunks 0 and 3, of two tiles each
     assert [number for number, _ in theirs] == [2, 3, 4, 5]
+
+
+@pytest.mark.long
+def test_five_and_seven_ranks_have_the_bits_of_one_process(ranks):
+    """Tiles end within a chunk; the keys come in another order on every rank."""
+    for size, kind in itertools.product((5, 7), KINDS):
+        config = TrainConfig(
+            layers=1, heads=size, width=3 * size, context=6 * size, sequence_chunks=2 * size, attention="tiled",
+            attention_tile=2, dropout=0.3, steps=1, global_batch=2, precision="bf16" if size == 7 else "fp32",
+        )  # fmt: skip
+        assert agrees(run(ranks(1), config, Layout()), run(ranks(size), config, Layout(cp=size, cp_kind=kind))), kind

@@ -1,13 +1,10 @@
-"""Schedules as data: what is proved of each, how papers write them, and schedules that the checker must refuse.
-
-(How long they take, and what they hold: plan/test_planned_steps.py.)
-"""
+"""Schedules as data: what is proved of each, when its actions happen, and schedules that the checker must refuse."""
 
 import itertools
 
 import pytest
 
-from minidist.parallel.tools.schedule_check import ScheduleError, check_schedule
+from minidist.parallel.tools.schedule_check import ScheduleError, bubble, check_schedule, in_flight, timeline
 from minidist.parallel.tools.schedules import SCHEDULES, Action, schedule, written
 
 RANKS, MICRO_BATCHES = range(1, 9), range(1, 17)
@@ -29,6 +26,38 @@ def test_every_schedule_is_proved():
         check_schedule(actions, count)
         backward = 2 if name == "zb-h1" else 1
         assert [len(rank) for rank in actions] == [count * virtual * (1 + backward)] * ranks
+
+
+def test_bubbles_are_those_of_the_formulas():
+    """(p-1)/(m+p-1) with a forward of 1 and a backward of 2; the other values beside it."""
+    for name, p, m, v in all_schedules():
+        expected = {
+            "naive": (p - 1) / p,
+            "gpipe": (p - 1) / (m + p - 1),
+            "1f1b": (p - 1) / (m + p - 1),
+            "interleaved": (p - 1) / (v * m + p - 1),  # a stage takes 1/v of the time
+            "zb-h1": (p - 1) / (3 * m + p - 1),  # idle for F + I - W, and not for F + I + W, p - 1 times
+        }[name]
+        if name == "zb-h1" and m < p:
+            continue  # too few micro-batches to fill the gaps with
+        assert bubble(timeline(schedule(name, p, m, v))) == pytest.approx(expected, abs=1e-12), (name, p, m, v)
+
+
+def test_micro_batches_in_flight():
+    for name, p, m, v in all_schedules():
+        found = [in_flight(rank) for rank in schedule(name, p, m, v)]
+        if name == "naive":
+            assert found == [1] * p
+        elif name == "gpipe":
+            assert found == [m] * p
+        elif name == "1f1b" or (name == "interleaved" and v == 1):
+            assert all(count <= 2 * (p - rank) for rank, count in enumerate(found))
+            if name == "1f1b":
+                assert found == [min(m, p - rank) for rank in range(p)]
+        elif name == "zb-h1":
+            assert max(found) <= min(p, m)  # no more than 1F1B's first rank
+        else:  # in stages, each 1/v of a rank's layers
+            assert all(count <= min(m * v, 2 * (p - 1 - rank) + (v - 1) * p + 1) for rank, count in enumerate(found))
 
 
 def test_as_the_papers_write_them():

@@ -78,6 +78,12 @@ def test_it_has_the_bits_of_gloo(torch_ranks, trained):
     assert trained is fsdp1 or first[1] == second[1]
 
 
+@pytest.mark.parametrize("size", [3, 4])
+def test_ddp_leaves_the_same_bits_on_every_rank(torch_ranks, size):
+    _, hashes = zip(*torch_ranks(size)(on_both, ddp), strict=True)
+    assert hashes == (hashes[0],) * size
+
+
 def tensor_parallel(groups):
     """The largest difference between gradients of a model that is split by columns and rows, and of the full one."""
     split, full = model(), model()

@@ -26,17 +26,6 @@ def layouts_of(ranks: int) -> list[Layout]:
     return [Layout(dp=ranks, recompute=mode) for mode in MODES]
 
 
-def bytes_of_block(config: TrainConfig, mode: str) -> int:
-    """The bytes that one block keeps in 16 bits from forward to backward (nn/recompute.py)."""
-    s, b, h, a = config.context, config.micro_batch, config.width, config.heads
-    statistics = s * b * 8  # of the norms
-    return {
-        "none": s * b * (34 * h + 3 * a * s) + statistics + 4 * a * s * b,
-        "selective": s * b * 34 * h + statistics,
-        "full": 2 * s * b * h,
-    }[mode]
-
-
 def recomputed_share(config: TrainConfig, mode: str) -> float:
     """The FLOPs that a mode adds, as a share of those of a step's forward and backward."""
     tokens, h = config.micro_batch * config.context, config.width

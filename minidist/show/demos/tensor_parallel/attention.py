@@ -58,7 +58,10 @@ class Held:
 
 
 def numbers_of(seed: int) -> Numbers:
-    """Draw until each rank has a positive term of the first sum, whose digits add up as they are shown."""
+    """Draw until each rank has a positive term of the first token's sum, and the heads weigh the tokens differently.
+
+    The first token attends to itself alone, so its terms, which are shown, are integers.
+    """
     random = np.random.default_rng((seed, RANKS))
     while True:
         x, out = random.integers(0, 3, (TOKENS, WIDTH)), random.integers(0, 2, (RANKS, HEAD, WIDTH))
