@@ -1,0 +1,1 @@
+"""Scripts of appendix 2: a door to PyTorch."""
