@@ -3,7 +3,10 @@
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from minidist.plan.published_runs import Comparison
 from minidist.show.palette import SERIES
+
+CHIPS = ("V100", "A100", "H100", "H200", "GB200", "B200")  # the others share one colour
 
 
 class Dot(NamedTuple):
@@ -12,6 +15,18 @@ class Dot(NamedTuple):
     chip: str
     gpus: int
     mfu: float
+
+
+def dots_of(compared: Iterable[Comparison]) -> dict[str, Dot]:
+    """Return the runs in 16 bits whose MFU is published, by name."""
+    dots = {}
+    for one in compared:
+        for figure in one.figures:
+            if figure.name == "mfu" and one.run.precision != "fp8":
+                cluster = one.planned.cluster
+                chip = next((chip for chip in CHIPS if cluster.accelerator.name.startswith(chip)), "others")
+                dots[one.run.name] = Dot(chip, cluster.world_size, figure.published)
+    return dots
 
 
 def draw(dots: Iterable[Dot], named: dict[str, Dot]):
