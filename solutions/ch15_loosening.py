@@ -162,10 +162,11 @@ def quickest_lr(delay: int) -> tuple[float, float]:
 class Server:
     """15.5  Debugging: a parameter server on a network that may deliver a message twice.
 
-    A worker that gets no answer sends its gradient again. So the same gradient may arrive twice, and between the two
-    there may be those of others. (New gradients of one worker arrive in their order: 0, 1, 2, ...) Someone noticed that
-    updates were applied twice, and added a check. It passed all tests with one worker. Two errors are left: some
-    updates are still applied twice, and some workers compute gradients of weights that no version ever had.
+    A worker that waits too long for an answer sends its gradient again. So a gradient may arrive several times, and in
+    between those of others, and later ones of the same worker: a copy may be late. (For the first time the gradients of
+    one worker arrive in their order: 0, 1, 2, ...) Someone noticed that updates were applied twice, and added a check.
+    It passed all tests with one worker. Two errors are left: some updates are still applied twice, and some workers
+    compute gradients of weights that no version ever had.
     """
 
     def __init__(self, weights: np.ndarray, lr: float) -> None:

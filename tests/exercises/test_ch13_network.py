@@ -179,6 +179,7 @@ class TestPrefillAndDecode:
             for context in (0, 1, 100, 1000, 8192):
                 for peak, bandwidth in (H100, (100.0, 3.0), (5.0, 5.0)):
                     cases.append((*model, context, peak, bandwidth))
+        cases.append((8, 1, 2, 2, 2, 2, 2.0, 1.0))  # a sequence takes as long to compute as its cache to read
         found = student.call_each("least_batch", cases)
         for case, batch in zip(cases, found, strict=True):
             *model, context, peak, bandwidth = case
@@ -640,10 +641,14 @@ class TestAllReduceHierarchical:
     def test_groups(self, student):
         """Of six ranks on three nodes; the groups have theirs on other nodes, in other orders."""
         nodes, groups = (0, 0, 1, 1, 2, 2), ([4, 2, 3, 5], [1, 0])
-        for rank, one in enumerate(student.on_ranks(6, in_a_group, run_hierarchical, nodes, groups, 9)):
-            group = next(each for each in groups if rank in each)
-            parts = [many_digits(place, 9) for place in range(len(group))]
-            is_sum(one.value, parts, f"rank {rank} in the group {group}")
+        for elements in (9, 24):
+            seen = student.on_ranks(6, in_a_group, run_hierarchical, nodes, groups, elements)
+            for rank, one in enumerate(seen):
+                group = next(each for each in groups if rank in each)
+                parts = [many_digits(place, elements) for place in range(len(group))]
+                is_sum(one.value, parts, f"rank {rank} in the group {group}")
+        for group in groups:
+            self.check_bytes(seen, nodes, elements, group)
 
     def test_other_operations(self, student):
         for op in ("maximum", "minimum"):
@@ -669,36 +674,32 @@ class TestAllReduceHierarchical:
                 "work in views of the array, such as np.array_split gives"
             )
 
-    def test_bytes_between_nodes(self, student):
-        for nodes, per_node in GRIDS if working_dtype() == np.float64 else GRIDS[:1]:
-            ranks, elements = nodes * per_node, 24 * nodes * per_node
-            sent = bytes_sent(self.check(student, blocks(nodes, per_node), elements))
-            mine = nbytes(elements)
-            expected = 2 * (nodes - 1) * mine // (nodes * per_node)
-            for rank in range(ranks):
-                others = {peer: int(sent[rank, peer]) for peer in range(ranks) if peer // per_node != rank // per_node}
-                where = f"rank {rank}, {nodes} nodes of {per_node}, an array of {mine} bytes"
-                assert sum(others.values()) == expected, (
-                    f"{where}: bytes to other nodes: expected {expected}, 2 (n-1)/n M/L, got {sum(others.values())}"
-                )
-                to = [peer for peer, count in others.items() if count]
-                assert all(peer % per_node == rank % per_node for peer in to), (
-                    f"{where}: sends to ranks {to}; only those with its own local index have the same part"
-                )
-                assert len(to) <= 1, f"{where}: sends to ranks {to} of other nodes; in a ring it is one"
+    def check_bytes(self, results, nodes, elements: int, ranks=None) -> None:
+        """What each rank of a group sent to other nodes, and inside its own."""
+        ranks = list(ranks or range(len(nodes)))
+        sent, nodes = bytes_sent(results)[np.ix_(ranks, ranks)], [nodes[rank] for rank in ranks]
+        count, per_node, mine = len(set(nodes)), len(nodes) // len(set(nodes)), nbytes(elements)
+        between, inside = 2 * (count - 1) * mine // len(nodes), 2 * (per_node - 1) * mine // per_node
+        local = [nodes[:rank].count(node) for rank, node in enumerate(nodes)]
+        for rank, node in enumerate(nodes):
+            others = {peer: int(sent[rank, peer]) for peer in range(len(nodes)) if nodes[peer] != node}
+            where = f"rank {rank}, nodes {tuple(nodes)}, an array of {mine} bytes"
+            assert sum(others.values()) == between, (
+                f"{where}: bytes to other nodes: expected {between}, 2 (n-1)/n M/L, got {sum(others.values())}"
+            )
+            to = [peer for peer, nonzero in others.items() if nonzero]
+            assert all(local[peer] == local[rank] for peer in to), (
+                f"{where}: sends to ranks {to}; only those with its own local index have the same part"
+            )
+            assert len(to) <= 1, f"{where}: sends to ranks {to} of other nodes; in a ring it is one"
+            found = int(sent[rank].sum()) - between
+            assert found == inside, f"{where}: bytes inside the node: expected {inside}, 2 (L-1)/L M, got {found}"
 
-    def test_bytes_inside(self, student):
-        for nodes, per_node in GRIDS if working_dtype() == np.float64 else GRIDS[:1]:
-            elements = 24 * nodes * per_node
-            sent = bytes_sent(self.check(student, blocks(nodes, per_node), elements))
-            expected = 2 * (per_node - 1) * nbytes(elements) // per_node
-            for rank, row in enumerate(sent):
-                first = rank // per_node * per_node
-                found = int(row[first : first + per_node].sum())
-                assert found == expected, (
-                    f"rank {rank}, {nodes} nodes of {per_node}, an array of {nbytes(elements)} bytes: bytes inside the "
-                    f"node: expected {expected}, 2 (L-1)/L M, got {found}"
-                )
+    def test_bytes(self, student):
+        places = [blocks(*grid) for grid in GRIDS] + list(SHUFFLED)
+        for nodes in places if working_dtype() == np.float64 else places[:1]:
+            elements = 24 * len(nodes)
+            self.check_bytes(self.check(student, nodes, elements), nodes, elements)
 
     @pytest.mark.one_dtype
     def test_steps(self, student):

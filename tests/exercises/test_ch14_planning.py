@@ -764,6 +764,7 @@ class TestScaling:
     def test_tokens(self, student):
         cases = [(law, loss, size) for law in LAWS for loss in (2.0, 2.2, 3.0) for size in (1e6, 1e9, 1e12)]
         cases += [(law, law.E * 0.9, 1e9) for law in LAWS]
+        cases += [(LAWS[3], 12.0, 1e4)]  # 2 + 100 / 10: only without end
         for (law, loss, size), found in zip(cases, found_for(student, "tokens_to_reach", cases), strict=True):
             what = f"tokens_to_reach({law}, {loss:g}, {size:g})"
             if loss_of(law, size, 1e300) >= loss:

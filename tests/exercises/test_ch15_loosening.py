@@ -505,6 +505,13 @@ class TestTopK:
         )
         self.check(student, [(arrays[-2].astype(working_dtype()), k) for k in (40, 137, 299)])
 
+    def test_any_magnitude(self, student):
+        """Neighbours in this dtype, and numbers whose squares it does not have."""
+        limits = np.finfo(working_dtype())
+        near = np.array([1.0, 1 + limits.eps, 1 - limits.epsneg], working_dtype())
+        arrays = [near, -near, near * limits.tiny * 4, near * (limits.max / 2)]
+        self.check(student, [(array, k) for array in arrays for k in (1, 2)])
+
     def test_nothing(self, student):
         self.check(student, [(np.empty(0, working_dtype()), 0)])
 
@@ -535,10 +542,13 @@ def message_of(kind: str, array: np.ndarray) -> np.ndarray:
 KINDS_OF_MESSAGES = ("everything", "nothing", "the largest", "whole numbers", "signs")
 
 
-def gradients_of(steps: int, shape, seed: int) -> list[np.ndarray]:
-    """Multiples of 1/64, so that sums and differences are exact."""
-    rng = generator(15, 7, seed)
-    return [(rng.integers(-900, 900, shape) / 64).astype(working_dtype()) for _ in range(steps)]
+def gradients_of(steps: int, shape, kind: str, exact: bool = False) -> list[np.ndarray]:
+    """Numbers whose sums round, where messages consist of elements; else, for exact differences, multiples of 1/64."""
+    rng = generator(15, 7, len(kind), steps)
+    if exact or kind in ("whole numbers", "signs"):
+        return [(rng.integers(-900, 900, shape) / 64).astype(working_dtype()) for _ in range(steps)]
+    scales = [10.0 ** rng.uniform(-3, 0, shape) for _ in range(steps)]
+    return [(scale * rng.standard_normal(shape)).astype(working_dtype()) for scale in scales]
 
 
 def run_feed_back(world, module, kind, gradients):
@@ -575,7 +585,7 @@ class TestFeedBack:
         for shape in ((5,), (3, 4), (1,), (0,)):
             if not np.prod(shape) and kind == "the largest":
                 continue
-            gradients = gradients_of(7, shape, len(kind))
+            gradients = gradients_of(7, shape, kind)
             owed = np.zeros_like(gradients[0])
             for step, (sent, left, got, kept, shared) in enumerate(
                 student.on_ranks(1, run_feed_back, kind, gradients)[0].value
@@ -591,9 +601,9 @@ class TestFeedBack:
                 owed = left
 
     def test_nothing_is_lost(self, student):
-        """All that was sent, and the last residual: the sum of all gradients, exactly."""
+        """All that was sent, and the last residual: the sum of all gradients, exactly where no sum rounds."""
         for kind in KINDS_OF_MESSAGES:
-            gradients = gradients_of(40, (6,), 70 + len(kind))
+            gradients = gradients_of(40, (6,), kind, exact=True)
             seen = student.on_ranks(1, run_feed_back, kind, gradients)[0].value
             total = [sum(map(Fraction, column.tolist())) for column in np.stack(gradients, axis=1)]
             sent = [sum(map(Fraction, column.tolist())) for column in np.stack([one[0] for one in seen], axis=1)]
@@ -629,6 +639,14 @@ def run_rounding(world, module, values, unit, seed, times):
         total / times, low, high, first, np.array_equal(lent, values), np.array_equal(again, first),
         rng.bit_generator.state["state"]["state"] == expected.bit_generator.state["state"]["state"],
     )  # fmt: skip
+
+
+def run_least(world, module, values):
+    class Least(np.random.Generator):
+        def random(self, size=None, *_, **__):
+            return np.zeros(size)
+
+    return module.stochastic_round(values, 1.0, Least(np.random.PCG64(0)))
 
 
 @answers("minidist.parallel.compression.gathered:stochastic_round")
@@ -697,6 +715,8 @@ class TestStochasticRound:
         """Whatever their size: a sum with a random number may round up."""
         whole = generator(15, 88).integers(-(2**39), 2**39, 3000).astype(np.float64)
         self.check(student, whole, 1.0, 8)
+        found = student.on_ranks(1, run_least, whole.astype(working_dtype()))[0].value
+        same(found, whole.astype(working_dtype()), "multiples of the unit, where rng.random gives 0, its least number")
 
     def test_nothing(self, student):
         self.check(student, np.empty(0), 1.0, 9)

@@ -38,10 +38,14 @@ def same(found, expected: np.ndarray, what: str) -> None:
     )
     assert found.shape == expected.shape, f"{what}: expected shape {expected.shape}, got {found.shape}"
     wrong = np.flatnonzero(found.ravel() != expected.ravel())
-    assert not len(wrong), (
-        f"{what}: element {wrong[0]}: expected {expected.flat[wrong[0]]:.9g}, got {found.flat[wrong[0]]:.9g}"
-        f" ({len(wrong)} of {found.size} elements differ)"
-    )
+    if len(wrong):
+        pair = expected.flat[wrong[0]], found.flat[wrong[0]]
+        right, came = (f"{value:.9g}" for value in pair)
+        if right == came:  # they differ by less
+            right, came = map(str, pair)
+        raise AssertionError(
+            f"{what}: element {wrong[0]}: expected {right}, got {came} ({len(wrong)} of {found.size} elements differ)"
+        )
 
 
 def number(value, what: str):
