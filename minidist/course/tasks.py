@@ -72,8 +72,9 @@ class TaskResult:
 
     @property
     def failure(self) -> Verdict | None:
-        """The first verdict that is not "passed"."""
-        return next((verdict for verdict in self.verdicts if verdict.state != "passed"), None)
+        """The first verdict that is "failed", else the first that is to do."""
+        unmet = [verdict for verdict in self.verdicts if verdict.state != "passed"]
+        return next((verdict for verdict in unmet if verdict.state == "failed"), next(iter(unmet), None))
 
 
 def results_of(tasks: Sequence[Task], verdicts: Sequence[Verdict]) -> list[TaskResult]:

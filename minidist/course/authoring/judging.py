@@ -101,11 +101,13 @@ class Judging:
             as_given = getattr(item, "as_given", False)
             verdict.state = "todo" if as_given or is_to_do(call.excinfo.value) else "failed"
             verdict.message, verdict.details = map(readable, explain(call.excinfo.value, name))
+            verdict.message = verdict.message.removesuffix(f" (task {verdict.task})")
             if verdict.state == "todo":
                 report.longrepr = f"task {verdict.task} is still to do: {verdict.message}"
             elif report.capstdout:
                 verdict.details += f"\nprinted:\n{readable(report.capstdout[-PRINTED_CHARACTERS:])}"
-            self.done.add((verdict.task, verdict.mutant))
+            if not has_parts(marker) or mutant is not None or is_violation(call.excinfo.value) or not student:
+                self.done.add((verdict.task, verdict.mutant))
             self.needs_new_ranks = True
             if is_violation(call.excinfo.value) and not as_given:
                 verdict.remarks.append(" ".join(verdict.message.split())[:REMARK_CHARACTERS])
@@ -131,10 +133,17 @@ class ToDo(Exception):
     """The learner has not started the task."""
 
 
+def has_parts(marker) -> bool:
+    """Whether a task's tests are judged apart: those of a worksheet, whose functions hardly need each other."""
+    return marker.kwargs.get("kind") == "worksheet"
+
+
 def explain(error: BaseException, name: str) -> tuple[str, str]:
     """What is wrong, and the lines of the file of answers of that name that led there."""
     if isinstance(error, RankFailed):
         places = re.findall(rf'["/\\]{name}\.py", line (\d+), in (\S+)', error.traceback_text)
+        if places and (stub := re.match(r"NotImplementedError: (task \d+\.\d+)", error.summary)):
+            return f"{places[-1][1]} is still a stub ({stub[1]})", ""
         where = f" (rank {error.rank}, {name}.py:{places[-1][0]} in {places[-1][1]})" if places else ""
         summary = error.summary.removeprefix("AssertionError: ") or "the process ended"
         return f"{summary}{where}", own_frames(error.traceback_text, name)

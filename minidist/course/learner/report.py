@@ -82,13 +82,20 @@ def _failure(result: TaskResult, alike: list[str], failing: Collection[str], in_
     """What is wrong with a task, and with those ``alike``, which fail for the same reason."""
     verdict = result.failure
     title = f"{result.task.number} fails in {verdict.test}"
+    lines, details = verdict.message.splitlines(), verdict.details
     if result.state == "failed" and len(alike) > 1:
         title = f"{', '.join(alike)} fail"
-    elif result.state == "todo":
+    elif len(result.verdicts) > 1 and result.task.kind == "worksheet":
+        unmet = [part for part in result.verdicts if part.state != "passed"]
+        title = f"{result.task.number}: {len(result.verdicts) - len(unmet)} of {len(result.verdicts)} tests pass"
+        lines = list(dict.fromkeys(part.message for part in unmet))
+        details = "\n".join(dict.fromkeys(part.details for part in unmet if part.details))
+    elif result.state == "todo" and result.task.kind == "debugging":
         title = f"{result.task.number} is to do: the program fails in {verdict.test}"
-    lines = verdict.message.splitlines()
+    elif result.state == "todo":
+        title = f"{result.task.number} is to do"
     if in_full:
-        lines += ["", *verdict.details.splitlines()] if verdict.details.strip() else []
+        lines += ["", *details.splitlines()] if details.strip() else []
     elif len(lines) > LINES:
         lines = [*lines[:LINES], "..."]
     message = " ".join(verdict.message.split())
