@@ -47,6 +47,8 @@ MANIFEST, LATEST = "manifest.json", "latest"
 #     disk.flush_folder(path)     the names in a folder are on the disk
 #     disk.names(path)            what is in a folder
 #
+# Removing a file that is not there does nothing, and is no error.
+#
 # A grader cuts the power at every operation, and looks at all that may be left. Flushes are slow: make no more than you
 # need.
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from minidist.show.palette import MEANINGS, on_paper
+from minidist.show.palette import MEANINGS, ink_on, on_paper
 
 AGREED, ODD, SPLIT = "#A9CCE3", on_paper("wrong"), MEANINGS["lost"]
 
@@ -37,7 +37,7 @@ def draw(panels: Mapping[str, Mapping[str, Sequence[str]]], voters: Mapping[str,
             for x, (vote, colour) in enumerate(zip(votes, colours_of(votes), strict=True)):
                 axes.add_patch(Rectangle((x + 0.04, y + 0.08), 0.92, 0.84, facecolor=colour))
                 axes.text(x + 0.5, y + 0.5, vote, ha="center", va="center", fontsize=9, family="monospace",
-                          fontweight="bold" if colour != AGREED else "normal")  # fmt: skip
+                          fontweight="bold" if colour != AGREED else "normal", color=ink_on(colour))  # fmt: skip
         names = voters[title]
         axes.set_title(title, fontsize=9.5)
         axes.set_xticks([x + 0.5 for x in range(len(names))], names, fontsize=8.5)
@@ -50,3 +50,18 @@ def draw(panels: Mapping[str, Mapping[str, Sequence[str]]], voters: Mapping[str,
     handles = [Rectangle((0, 0), 1, 1, color=colour, label=label) for label, colour in kinds]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     return figure
+
+
+def draw_columns(
+    votes: Mapping[str, Sequence[Sequence[str]]], rows: Sequence[str], names: Mapping[str, Sequence[str]] = {}
+):
+    """A matplotlib Figure of votes that are given voter by voter.
+
+    Args:
+        votes: title -> for each voter what it says, row by row.
+        rows: names of the rows.
+        names: title -> names of the voters, where they are not rank 0, rank 1, ...
+    """
+    panels = {title: dict(zip(rows, zip(*columns, strict=True), strict=True)) for title, columns in votes.items()}
+    ranks = {title: [f"rank {rank}" for rank in range(len(columns))] for title, columns in votes.items()}
+    return draw(panels, ranks | names)

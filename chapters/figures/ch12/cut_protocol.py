@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from minidist.show.palette import SERIES, on_paper
+from minidist.show.palette import SERIES, ink_on, on_paper
 
 COLOURS = tuple(SERIES[number] for number in (2, 5, 4, 3))
 NOTHING, BROKEN = "nothing", on_paper("wrong")
@@ -30,7 +30,8 @@ def draw(operations: Sequence[str], outcomes: Mapping[str, Sequence[str]], notes
             found = outcomes[kind][row]
             x = 5.0 + 1.6 * column
             axes.add_patch(Rectangle((x, row + 0.06), 1.55, 0.88, facecolor=colours[found]))
-            axes.text(x + 0.775, row + 0.5, found, ha="center", va="center", fontsize=8.5, color="white")
+            ink = ink_on(colours[found])
+            axes.text(x + 0.775, row + 0.5, found, ha="center", va="center", fontsize=8.5, color=ink)
         if row in notes:
             axes.text(5.1 + 1.6 * len(kinds), row + 0.5, notes[row], ha="left", va="center", fontsize=8.5)
     for column, kind in enumerate(kinds):

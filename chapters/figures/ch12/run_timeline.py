@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from minidist.show.palette import MEANINGS, on_paper
+from minidist.show.palette import MEANINGS, ink_on, on_paper
 
 COLOURS = {
     "step": MEANINGS["computing"],
@@ -90,8 +90,7 @@ def draw(runs: Mapping[str, list[Span]], failure: float):
             )
             middle = (span.start + span.stop) / 2
             if span.kind in ("step", "lost", "again"):
-                ink = "white" if span.kind == "again" else "black"
-                axes.text(middle, 0.4, span.step, ha="center", va="center", fontsize=8.5, color=ink)
+                axes.text(middle, 0.4, span.step, ha="center", va="center", fontsize=8.5, color=ink_on(colour))
             if row and span.stop - span.start > 1.5:
                 axes.text(middle, 1.4, f"write {span.step}", ha="center", va="center", fontsize=8.5, color="white")
             if row and span.stop != failure:
