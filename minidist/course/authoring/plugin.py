@@ -11,8 +11,8 @@ A grader is an ordinary test class for one task, marked with the task's number a
         def test_values(self, student): ...
 
 A task is passed when all its tests pass. After its first failure its other tests are skipped, so that the learner sees
-one problem at a time; the parts of a worksheet are judged apart. This file holds the options and fixtures and chooses the tests to run; judging.py turns their
-outcomes into verdicts.
+one problem at a time; the parts of a worksheet are judged apart. This file holds the options and fixtures and chooses
+the tests to run; judging.py turns their outcomes into verdicts.
 """
 
 from dataclasses import asdict, replace
