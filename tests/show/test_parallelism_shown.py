@@ -113,7 +113,7 @@ def test_cp_computes_every_pair_up_to_the_diagonal_once_and_sends_the_bytes_of_t
     assert stale == {(hop, rank) for hop in range(1, n) for rank in range(hop, n)}
     told = found.animation.find("ring", broken=True)
     assert told.beats[-1].says.startswith(f"{len(stale)} of {n * (n + 1) // 2} tiles")
-    red = [mark for mark in told.marks if mark.at(told.ends)["fill"] == "wrong"]
+    red = [mark for mark in told.marks if mark.kind == "box" and mark.at(told.ends)["fill"] == "wrong"]
     assert len(red) == len(stale)  # a tile is one pair of chunks
 
 
@@ -144,7 +144,7 @@ def test_ep_routes_as_one_process_and_sends_the_rows_that_it_shows():
         assert sent == 4 * moved * fact(story, "bytes of a row")[0]  # there, back, and in backward
         assert fact(story, "rows") == rows.sum(axis=0).tolist() and fact(story, "mean") == [rows.sum() / n]
         asked = story.beats[0].asks
-        assert asked.choices[asked.answer] == str(rows.sum(axis=0).max())  # all wait for the tallest column
+        assert asked.choices[asked.answer] == f"after {rows.sum(axis=0).max()} steps"  # all wait for the tallest column
         dropped = n * 2 * 2 - rows.sum()
         assert (f"{dropped} rows find their expert full" in story.beats[1].says) == bool(dropped)
 
@@ -184,7 +184,7 @@ def test_pp_plans_have_the_bubbles_and_stores_of_the_closed_forms_and_runs_did_w
         idle = 1 - 3 * m / length
         assert fact(story, "idle")[0] == round(100 * idle, 1) and fact(story, "GPU 0") == [stored[kind.name]]
         assert story.beats[0].asks.choices[story.beats[0].asks.answer] == f"{idle:.0%}"
-        assert f"{bubble(kind.slots(p, m)):.0%} idle" in words(race, race.ends)
+        assert kind.name == "naive" or f"{bubble(kind.slots(p, m)):.0%} idle" in words(race, race.ends)
         ran = slots_of([last_step_of(rank.log) for rank in run.ranks])
         assert [[slot.action for slot in row] for row in ran] == schedule(kind.schedule, p, m, kind.virtual)
         assert f"{bubble(ran):.0%} idle" in words(measured, measured.ends)

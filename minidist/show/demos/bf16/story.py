@@ -37,11 +37,16 @@ def ladder(name: str, right: Weight, lost: Weight, bug: str = "", details: str =
     if not bug:
         curve = line([at(step, float(value)) for step, value in enumerate(weight.masters)], MASTER, 6)
         marks.append(curve.trace(0.2, STEPS * PACE))
+        (x, y), (_, below) = at(0, float(weight.masters[0])), at(0, float(weight.masters[1]))
+        update = line([(x + 60, y), (x + 60, below)], MASTER, 8, head=True)
+        marks += [update.leave(0.2), text(x + 76, (y + below) / 2, "the first update", anchor="start").leave(0.2)]
         dot = box(*(place - 9 for place in at(0, float(weight.masters[0]))), 18, 18, MASTER, "float32 master", round=9)
         for step in range(1, STEPS + 1):
             x, y = at(step, float(weight.masters[step]))
             dot.to(0.2 + (step - 1) * PACE, PACE, x=x - 9, y=y - 9)
         marks.append(dot)
+    stairs = [point for step in range(1, STEPS + 1) for point in (at(step, numbers[step - 1]), at(step, numbers[step]))]
+    marks.append(line([at(0, numbers[0]), *stairs], "wrong" if bug else STORED, 4).trace(0.2, STEPS * PACE))
     ball = box(
         *(place - 22 for place in at(0, numbers[0])),
         44,

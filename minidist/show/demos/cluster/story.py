@@ -33,7 +33,7 @@ def tell(steps: Sequence[Step], step: Step, longest: float, bug: str = "", detai
     marks += _flows(step, places, longest)
     bar = box(290, 500, 0, 56, COMPUTES, step.name)
     ends = RUNS * step.seconds / longest
-    marks += [text(276, 528, step.name, 28, anchor="end"), box(290, 500, 740, 56, "faint")]
+    marks += [text(276, 528, "time of one step", 28, anchor="end"), box(290, 500, 740, 56, "faint")]
     marks.append(bar.to(0.2, ends, w=740 * step.seconds / longest))
     micro = f"{1e6 * step.seconds:,.0f} µs"
     marks += counter(1150, 528, "", [(0.0, ""), (ends + 0.2, micro)], 50)
@@ -84,10 +84,10 @@ def tell(steps: Sequence[Step], step: Step, longest: float, bug: str = "", detai
     ]
     verdict = "The same bits: only the cost is wrong." if bug else ""
     key = {
-        "tensor parallelism": GROUPS[0],
-        "its other group": GROUPS[1],
-        "data parallelism": DATA_PARALLEL,
-        "computes": COMPUTES,
+        "tensor-parallel group": GROUPS[0],
+        "the other group": GROUPS[1],
+        "gradients": DATA_PARALLEL,
+        "GPU computes": COMPUTES,
     }
     return Story(step.name, "What does the link between nodes cost?", marks, beats, verdict, bug, details, key=key)
 
@@ -144,6 +144,7 @@ def _wires(step: Step, places, longest: float) -> list[Mark]:
             load = max(step.load.mean(edge, since, until) for edge in uplinks(step))
             at = 0.2 + RUNS * (since - step.start) / longest
             pipe.to(at, RUNS * step.seconds / longest / STRETCHES * 0.9, fill=_shade(load))
+        found.append(text(640, TOP + NODE[1] - 40, "link", 30))
         found.append(pipe.to(0.3 + RUNS * step.seconds / longest, 0.1, fill="#D0D0D0"))
     return found
 

@@ -241,7 +241,7 @@ REDUCE_SCATTER = Kind(
     "reduce-scatter",
     "Reduce-scatter: each rank gets one chunk of the sum",
     "How does each of {} GPUs get its share of a sum?",
-    "Every GPU has an array of its own, and needs the sum of one column.",
+    "Every GPU has an array, and needs one column of the sum: the framed one.",
     {
         "ring": Algorithm(
             _reduce_scatter,
@@ -263,7 +263,7 @@ ALL_GATHER = Kind(
     "all-gather",
     "All-gather: every rank's chunk on every rank",
     "How do {} GPUs collect each other's shares?",
-    "Every GPU has one column. All need all of them.",
+    "Every GPU has one column, and needs the others: the empty frames.",
     {
         "ring": Algorithm(
             _all_gather,
@@ -285,7 +285,7 @@ ALL_TO_ALL = Kind(
     "all-to-all",
     "All-to-all: chunk r of every rank goes to rank r",
     "How do {} GPUs send something to each other GPU?",
-    "Every GPU has a column for each GPU: the first for GPU 0, and so on.",
+    "Every GPU has a column for each GPU. Its number says for which.",
     {
         "pairwise": Algorithm(
             _all_to_all,

@@ -12,7 +12,7 @@ from minidist.show.figures.contributions import LETTERS
 from minidist.show.palette import of_rank
 from minidist.show.stage.counter import counter
 from minidist.show.stage.curve import Chart
-from minidist.show.stage.marks import Mark, box, line
+from minidist.show.stage.marks import Mark, box
 from minidist.show.stage.network import Network
 from minidist.show.stage.story import Beat, Question, Story
 
@@ -37,7 +37,7 @@ def tell(kind: Kind, name: str, steps: Sequence[Step], right: Sequence[Step], br
     """
     ranks, last, how = len(steps[0].terms), len(steps) - 1, kind.algorithms[name]
     result = np.array([[kind.result(rank, chunk, ranks) for chunk in range(ranks)] for rank in range(ranks)])
-    picture = _Picture(how.shape, steps[0].terms, int(right[-1].terms.sum((2, 3)).max()))
+    picture = _Picture(how.shape, steps[0].terms, result, int(right[-1].terms.sum((2, 3)).max()))
     for number in range(1, last + 1):
         picture.step(steps, number)
         wrong = (steps[number].terms != right[min(number, len(right) - 1)].terms).any((2, 3))
@@ -111,18 +111,20 @@ def training(kind: Kind, harm: Harm, broken: bool) -> Story:
 
 
 class _Picture:
-    """The GPUs with their columns, step by step; ``most`` is how many terms a column has in the end."""
+    """The GPUs with their columns, step by step.
 
-    def __init__(self, shape: str, terms: np.ndarray, most: int) -> None:
-        self.ranks, self.most = len(terms), most
+    Args:
+        result: (N, N): whether a column is part of a GPU's result.
+        most: how many terms a column has in the end.
+    """
+
+    def __init__(self, shape: str, terms: np.ndarray, result: np.ndarray, most: int) -> None:
+        self.ranks, self.most, self.names_receiver = len(terms), most, shape == "pairs"
         self.wide, self.high = (240, 190) if self.ranks <= 4 else (180, 144)
         self.network = SHAPES[shape](self.ranks, (self.wide, self.high), AREA)
         self.column, self.block = (self.wide - 2 * SIDE) / self.ranks, (self.high - FOOT - 20) / most
         self.frames: dict[tuple[int, int], str] = {}
         self.marks = list(self.network.marks())
-        for rank in range(self.ranks):  # a whole column is as high as this line
-            (x, y), (end, _) = self._slot(rank, 0, most - 1), self._slot(rank, self.ranks, 0)
-            self.marks.append(line([(x, y), (end, y)], "faint", 2))
         self.piles = [
             [
                 [
@@ -134,6 +136,7 @@ class _Picture:
             for rank in range(self.ranks)
         ]  # fmt: skip  rank, chunk -> (mark, term) from the bottom up
         self.marks += [mark for columns in self.piles for pile in columns for mark, _ in pile]
+        self.marks += [self._frame(rank, chunk, "ink", 2) for rank, chunk in np.argwhere(result)]
 
     def _slot(self, rank: int, chunk: int, level: int) -> tuple[float, float]:
         x, y = self.network.places[rank]
@@ -145,7 +148,12 @@ class _Picture:
     def _block(self, rank: int, chunk: int, level: int, term: tuple[int, int]) -> Mark:
         x, y = self._slot(rank, chunk, level)
         what = f"GPU {term[0]}'s term of column {LETTERS[term[1]]}"
-        return box(x + 1, y + 1, self.column - 2, self.block - 2, of_rank(term[0]), what, sign=str(term[0]))
+        words = {"text": str(term[1])} if self.names_receiver else {}
+        return box(x + 1, y + 1, self.column - 2, self.block - 2, of_rank(term[0]), what, sign=str(term[0]), **words)
+
+    def _frame(self, rank: int, chunk: int, colour: str, width: float) -> Mark:
+        x, y = self._slot(rank, chunk, self.most - 1)
+        return box(x, y, self.column, self.block * self.most, "none", stroke=colour, width=width)
 
     def step(self, steps: Sequence[Step], number: int) -> None:
         """Let what a step's messages carry travel, and pile up or replace what was there."""
@@ -176,9 +184,7 @@ class _Picture:
             state = "wrong" if bad else "right" if done[rank, chunk] else ""
             if state and self.frames.get((rank, chunk)) != state:
                 self.frames[rank, chunk] = state
-                x, y = self._slot(rank, chunk, self.most - 1)
-                frame = box(x, y, self.column, self.block * self.most, "none", stroke=state, width=4)
-                self.marks.append(frame.enter(at, 0.2))
+                self.marks.append(self._frame(rank, chunk, state, 6).enter(at, 0.2))
 
 
 def _listed(terms: np.ndarray) -> list[tuple[int, int]]:

@@ -1,6 +1,7 @@
 """Context parallelism: keys travel round a ring while a triangle of scores fills, or heads change hands."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from minidist.parallel.context import sequence_chunks_of
 from minidist.show.demos.context_parallel.heads_run import Exchanged, Place, same
@@ -12,7 +13,7 @@ from minidist.show.stage.network import Network
 from minidist.show.stage.story import Beat, Question, Story
 
 RUNS, FIRST = 9.0, 0.6  # seconds: of the longest pass, and before it
-AREA, BOX = (0, 0, 620, 600), (150, 92)  # of the ring, and of a GPU
+AREA, BOX = (0, 0, 640, 600), (196, 128)  # of the ring, and of a GPU
 LEFT, TOP, SIDE = 690, 40, 480  # of the triangle
 GRADIENTS = MEANINGS["gradients"]
 SAME = "Every bit is that of one process."
@@ -56,7 +57,13 @@ def ring(kind: str, run: Pass, longest: int, bug: str = "", details: str = "") -
         ),
         Beat(_at(run.end(0), longest), "First each uses its own keys. Meanwhile they travel on.", facts),
         *(
-            [Beat(_at(run.end(1), longest), "The next keys come. Who sees only later ones stands idle.", facts)]
+            [
+                Beat(
+                    _at(run.end(1), longest),
+                    "The next keys come. A GPU is idle if all of them are later.",
+                    facts,
+                )
+            ]
             if run.ranks > 2 and not even
             else []
         ),
@@ -197,17 +204,20 @@ def _passing(run: Pass, longest: float, wrong) -> list[Mark]:
     net, ranks, times = Network.on_ring(run.ranks, BOX, AREA), run.ranks, run.times()
     found: list[Mark] = []
     for rank, (x, y) in enumerate(net.places):
-        lamp = box(x - BOX[0] / 2 + 6, y - BOX[1] / 2 + 6, BOX[0] - 12, 8, of_rank(rank), f"GPU {rank} computes")
+        lamp = box(x - BOX[0] / 2 + 6, y - BOX[1] / 2 + 6, BOX[0] - 12, 10, of_rank(rank), f"GPU {rank} computes")
         lamp.keys[0][1]["opacity"] = 0.1
-        for hop in range(ranks):
-            start, stop = times[hop][rank]
-            if stop > start:
-                lamp.to(_at(start, longest), 0.05, opacity=1).to(_at(stop, longest) - 0.05, 0.05, opacity=0.1)
+        busy = [visit[rank] for visit in times if visit[rank][1] > visit[rank][0]]
+        for start, stop in busy:
+            lamp.to(_at(start, longest), 0.05, opacity=1).to(_at(stop, longest) - 0.05, 0.05, opacity=0.1)
         found.append(lamp)
+        for (_, stop), (start, _) in pairwise([(0, 0), *busy, (run.end(-1), run.end(-1))]):
+            if start > stop:
+                idle = text(x + 46, y - 12, "idle", 32, "wrong", weight=700)
+                found.append(idle.enter(_at(stop, longest), 0.1).leave(_at(start, longest) - 0.1, 0.1))
     gathers = run.visits[0][0].gradients is not None
     for owner in range(ranks):
-        keys = _Traveller(net, owner, 0, 30, f"keys and values of GPU {owner}")
-        grown = _Traveller(net, owner, 34, 0, f"gradient of GPU {owner}'s keys") if gathers else None
+        keys = _Traveller(net, owner, 0, 56, f"keys and values of GPU {owner}")
+        grown = _Traveller(net, owner, 64, 0, f"gradient of GPU {owner}'s keys") if gathers else None
         for hop in range(ranks):
             rank = (owner + hop) % ranks
             start, stop = times[hop][rank]
@@ -234,11 +244,11 @@ class _Traveller:
 
     def __init__(self, net: Network, owner: int, right: float, size: float, thing: str) -> None:
         self.net, self.right = net, right
-        self.mark = box(*self._spot(owner), 30 if size else 0, 26, of_rank(owner) if size else GRADIENTS, thing)
+        self.mark = box(*self._spot(owner), size, 52, of_rank(owner) if size else GRADIENTS, thing)
 
     def _spot(self, rank: int) -> tuple[float, float]:
         x, y = self.net.places[rank]
-        return x - BOX[0] / 2 + 10 + self.right, y - 24
+        return x - BOX[0] / 2 + 12 + self.right, y - 40
 
     def go(self, source: int, destination: int, at: float, until: float) -> None:
         at = max(at, self.mark.keys[-1][0])

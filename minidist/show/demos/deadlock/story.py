@@ -7,7 +7,7 @@ from minidist.comm.failures import Deadlock
 from minidist.show.demos.deadlock.programs import lines_of
 from minidist.show.demos.deadlock.run import FITS, Event, moments
 from minidist.show.palette import MEANINGS
-from minidist.show.stage.marks import Mark, line, text
+from minidist.show.stage.marks import Mark, box, line, text
 from minidist.show.stage.network import Network
 from minidist.show.stage.story import Beat, Question, Story
 
@@ -34,9 +34,11 @@ def tell(
     net = Network.on_ring(ranks, BOX, AREA)
     for rank, (x, y) in enumerate(net.places):  # the name above, the call below
         net.names[rank] = text(x, y - 24, f"rank {rank}")
-    marks: list[Mark] = [*net.ways, *net.boxes, *net.names]
+    marks: list[Mark] = [*net.names]
     calls: dict[int, Mark] = {}
     arrows: dict[tuple[int, int], Mark] = {}
+    frames: dict[int, Mark] = {}  # of the ranks that wait
+    below: list[Mark] = [*net.ways, *net.boxes]
     beats = [
         Beat(
             0,
@@ -57,6 +59,11 @@ def tell(
         for pair in sorted(wanted - arrows.keys()):
             arrows[pair] = _arrow(*pair, ranks, at + 0.2)
             marks.append(arrows[pair])
+        for rank in frames.keys() - state.waiting.keys():
+            frames.pop(rank).leave(at + 0.2, 0.2)
+        for rank in sorted(state.waiting.keys() - frames.keys()):
+            frames[rank] = _frame(net.places[rank], WAITS).enter(at + 0.2, 0.2)
+            below.append(frames[rank])
         says = f"Rank {event.rank} has its numbers and ends." if not event.call else f"Rank {event.rank}: {event.call}."
         waiting = f"{len(state.waiting)} of {ranks} ranks"
         beats.append(
@@ -71,12 +78,20 @@ def tell(
     if error is not None:
         for arrow in arrows.values():
             arrow.to(end + 0.2, 0.5, fill="wrong")
+        below += [_frame(net.places[rank], "wrong").enter(end + 0.2, 0.5) for rank in frames]
         beats.append(Beat(end + 1, "The arrows close to a ring: no rank can ever move.", answers=beats[0].asks))
     else:
         last = beats[-1]
         beats[-1] = Beat(last.at, last.says, last.facts, answers=beats[0].asks, lines=last.lines)
     details = str(error) if error is not None else ""
-    return Story(name, question, marks, beats, verdict, bug, details, program, {"waits for": WAITS, "done": DONE})
+    return Story(
+        name, question, below + marks, beats, verdict, bug, details, program, {"waits for": WAITS, "done": DONE}
+    )
+
+
+def _frame(place: tuple[float, float], colour: str) -> Mark:
+    x, y = place
+    return box(x - BOX[0] / 2, y - BOX[1] / 2, *BOX, "none", stroke=colour, width=10, round=10)
 
 
 def _arrow(rank: int, awaited: int, ranks: int, at: float) -> Mark:

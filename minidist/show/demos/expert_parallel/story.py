@@ -15,7 +15,6 @@ from minidist.show.stage.story import Beat, Question, Story
 FLY, WORK, ROW = 1.4, 3.4, 0.55  # seconds: when tokens leave, when experts begin, and how long a row takes
 TOP, BASE = 34, 470  # of the stage: the tokens at home, and the foot of the columns
 OFF, ON = "#D55E00", "#009E73"  # without a balance loss, and with it
-DONE = "#009E73"
 
 
 def routes(name: str, step: Step, right: Step, bug: str = "", details: str = "") -> Story:
@@ -63,13 +62,13 @@ def routes(name: str, step: Step, right: Step, bug: str = "", details: str = "")
                 height[rank] += 1
                 column = 10 + rank * wide + wide / 2 - side / 2
                 copy.to(FLY, 1.2, x=column, y=BASE - (level + 1) * (side + 3))
-                copy.to(WORK + level * ROW, ROW * 0.8, fill=DONE)
-                copy.to(ends + 0.3, 0.1, fill=of_rank(source)).to(ends + 0.4, 1.2, x=x, y=y)
+                copy.to(FLY + 1.2, 0.2, opacity=0.4).to(WORK + level * ROW, ROW * 0.8, opacity=1)
+                copy.to(ends + 0.4, 1.2, x=x, y=y)
     clock = line([(4, BASE), (1006, BASE)], "ink", 4).enter(WORK - 0.3, 0.2)
     clock.to(WORK, max(loads) * ROW, y=-max(loads) * (side + 3)).leave(ends + 0.1, 0.1)
     marks.append(clock)
     shown = [(0.0, "0")] + [(WORK + row * ROW, str(row)) for row in range(1, max(loads) + 1)]
-    marks += counter(1140, 220, "rows of time", shown)
+    marks += counter(1140, 220, "time steps", shown)
     most = max(*right.gradients.averaged, *step.gradients.averaged)
     for expert, (mine, one) in enumerate(zip(step.gradients.averaged, right.gradients.averaged, strict=True)):
         high = (BASE - TOP - 130) * mine / most
@@ -82,8 +81,8 @@ def routes(name: str, step: Step, right: Step, bug: str = "", details: str = "")
     mean, busiest = sum(loads) / ranks, max(loads)
     values = sorted({busiest, int(mean), busiest + 2} | ({int(mean) + 1} if busiest == int(mean) else set()))
     asked = Question(
-        f"{sum(loads)} rows for {ranks} experts. After how many rows of time are all done?",
-        tuple(map(str, values)),
+        f"{sum(loads)} rows for {ranks} experts, and a time step for each row. When are all done?",
+        tuple(f"after {steps} steps" for steps in values),
         values.index(busiest),
         "All wait for the tallest column: nobody goes home before the last expert is done.",
     )
@@ -106,7 +105,7 @@ def routes(name: str, step: Step, right: Step, bug: str = "", details: str = "")
         ),
         Beat(
             ends + 0.1,
-            f"{busiest} rows of time, where even columns would take {mean:g}.",
+            f"{busiest} time steps, where even columns would take {mean:g}.",
             facts,
             answers=None if bug else asked,
         ),

@@ -47,22 +47,27 @@ def dies(run: Interrupted, details: str, right: Interrupted | None = None, bug: 
         ("step", "loss"),
         (sorted({0, after.first, before.ended, run.steps - 1}), ()),
     )
-    chart.curve(losses, "#0072B2", -1.2, 4.2)  # it has trained for a while
+    chart.curve(losses, "#0072B2", -3.0, 4.2)  # it has trained for a while
     marks = chart.marks()
     x, y = chart.at(*losses[-1])
     cross = [line([(x - 22, y + s * 22), (x + 22, y - s * 22)], "wrong", 8) for s in (1, -1)]
-    marks += [stroke.enter(3.1, 0.1) for stroke in cross]
-    saved, _ = chart.at(after.first, min(values))
-    marks.append(line([(saved, 40), (saved, 420)], SAVED, 8).enter(1.2, 0.2))
-    marks.append(text(saved + 10, 70, f"checkpoint: {after.first} steps", anchor="start").enter(1.2, 0.2))
+    marks += [stroke.enter(1.9, 0.1) for stroke in cross]
+    saved, died = (chart.at(steps - 0.5, values[0])[0] for steps in (after.first, before.ended))  # between two steps
+    lost = box(saved, 40, died - saved, 380, "#F2C4C4", "steps in no checkpoint").enter(4.2, 0.3)
+    marks.insert(0, lost)
+    marks.append(text((saved + died) / 2, 390, "lost", 36, "#8A1020", weight=700).enter(4.2, 0.3))
+    marks.append(line([(saved, 40), (saved, 420)], SAVED, 8))
+    marks.append(text(saved - 10, 62, f"checkpoint: {after.first} steps", 32, anchor="end"))
     ranks = before.layout.world_size
     wide = 1090 / ranks
     for rank in range(ranks):
         gpu = box(130 + rank * wide + 4, 500, wide - 8, 62, of_rank(rank), text=f"rank {rank}", weight=700)
         if rank == run.fault.rank:
-            gpu.to(3.1, 0.2, fill="wrong")
+            gpu.to(1.9, 0.2, fill="wrong")
         marks.append(gpu)
-    jump = line([(x, y), (saved, chart.at(*again[0])[1])], AGAIN, 4)
+    back = chart.at(*again[0])[1]
+    arc = [(x + (saved - x) * i / 12, y + (back - y) * i / 12 - 110 * (1 - (i / 6 - 1) ** 2)) for i in range(13)]
+    jump = line(arc, AGAIN, 8, head=True)
     jump.keys[0][1]["turn"] = 0
     marks.append(jump.to(5.2, 0.8, turn=1))
     for points, colour in ((reference, "right"), (again, AGAIN)):
@@ -85,8 +90,12 @@ def dies(run: Interrupted, details: str, right: Interrupted | None = None, bug: 
         Beat(3.3, f"Rank {run.fault.rank} is dead, and its memory with it.", asks=where),
         Beat(
             6.2,
-            f"Steps lost: {len(run.lost)}. {after.layout} goes on from the checkpoint.",
-            {"checkpoint": f"{run.files} files, {run.nbytes:,} bytes", "error": str(run.error)},
+            f"Steps lost: {len(run.lost)}. {after.layout.world_size} ranks go on from the checkpoint.",
+            {
+                "layout": str(after.layout),
+                "checkpoint": f"{run.files} files, {run.nbytes:,} bytes",
+                "error": str(run.error),
+            },
             answers=where,
         ),
         Beat(9.4, end),

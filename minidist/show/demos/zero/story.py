@@ -14,6 +14,7 @@ from minidist.show.stage.story import Beat, Dial, Question, Story
 BYTES = {"parameters": 2, "gradients": 2, "optimizer": 12}  # of a parameter (Rajbhandari et al., SC 2020, section 3.1)
 SHARDED_FROM = {"optimizer": 1, "gradients": 2, "parameters": 3}  # the first stage in which a kind is sharded
 STAGES = ("replicated", "stage 1", "stage 2", "stage 3")
+SHARDS = ("replicated", "stage 1: optimizer", "2: and gradients", "3: and weights")  # what each stage shards
 RANKS = (2, 3, 4, 6, 8, 16, 32, 64, 128, 256, 512, 1024)
 BILLIONS, ROOM = 7, 80  # parameters of a model, and GB of an H100
 KINDS = ("parameters", "optimizer", "gradients", "activations", "temporary")
@@ -46,9 +47,11 @@ def _tanks(ranks: int) -> Story:
         "parameters": COLOURS["parameters"],
     }
     totals = []
-    for stage, name in enumerate(STAGES):
+    for stage, name in enumerate(SHARDS):
         x = 120 + stage * 300
-        marks.append(box(x - 6, foot - high - 6, 212, high + 12, "none", f"a GPU in {name}", stroke="ink", round=8))
+        marks.append(
+            box(x - 6, foot - high - 6, 212, high + 12, "none", f"a GPU in {STAGES[stage]}", stroke="ink", round=8)
+        )
         pile = Pile(name, (x, foot, 200, high), most, colours)
         amounts = {kind: BILLIONS * kept(kind, 0, ranks) for kind in BYTES}
         pile.set(0.0, amounts)
