@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
+from pkgutil import resolve_name
 from unittest.mock import patch
 
 import matplotlib.pyplot as plt
@@ -14,6 +15,7 @@ from minidist.show.notebook import compact_figures
 
 __all__ = [
     "Markdown", "clean", "clusters", "md", "np", "patch", "plt", "replace", "short", "show", "table", "train", "warm",
+    "with_patch",
 ]  # fmt: skip
 compact_figures(80)
 
@@ -53,6 +55,23 @@ def train(config, layout="dp=1", rank_function=None, on_event=lambda rank, event
         rank_function=rank_function,
         on_event=on_event,
     )
+
+
+def with_patch(name: str, replacement, rank_function=None):
+    """Return a rank function that trains with one function of the library replaced: an injected bug, for example.
+
+    Args:
+        name: function or method, such as "minidist.nn.gpt.Head.mean_loss".
+        replacement: called in its place, with the world, the library's own function, and the arguments of the call.
+        rank_function: function that runs with the replacement; by default ``md.train_rank``.
+    """
+
+    def train_patched(world, config, layout, options):
+        own = resolve_name(name)
+        with patch(name, lambda *arguments, **named: replacement(world, own, *arguments, **named)):
+            return (rank_function or md.train_rank)(world, config, layout, options)
+
+    return train_patched
 
 
 def table(*rows) -> Markdown:
