@@ -14,6 +14,25 @@ def efficiency(work: np.ndarray) -> float:
     return float(work.mean(axis=0).sum() / work.max(axis=0).sum())
 
 
+def count_in_a_run(cluster, kind: str) -> np.ndarray:
+    """Train for one step, and count the pairs of chunks that each rank computes in each step of the ring's forward.
+
+    Args:
+        cluster: N ranks, an md.Cluster.
+        kind: "ring", N chunks, or "zigzag", 2N chunks.
+
+    Returns:
+        (ranks, steps) integers.
+    """
+    from minidist import Layout, RunOptions, run
+    from minidist.show.demos.context_parallel.run import config_of, passes_of, train_watched
+
+    ranks = cluster.world_size
+    config, layout = config_of(kind, ranks, size=8, seed=0), Layout(cp=ranks, cp_kind=kind)
+    result = run(cluster, config, layout, RunOptions(trace=True), rank_function=train_watched)
+    return np.array([[len(visit.pairs) for visit in hop] for hop in passes_of(result)["forward"].visits]).T
+
+
 def draw(rings: Mapping[str, np.ndarray]):
     """A matplotlib Figure: a panel for each ring, a row for each rank, time to the right.
 
