@@ -1,5 +1,6 @@
 """What README and the pages in docs/ show is what happens."""
 
+import json
 import re
 import shlex
 import subprocess
@@ -10,6 +11,8 @@ import pytest
 
 from minidist import show
 from minidist.cli import main as cli
+from minidist.course.answers import chapter_names
+from minidist.course.tasks import tasks_of
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.train.layout import Layout
 from minidist.verify.comparison import DEFAULT_LAYOUTS, MORE_LAYOUTS
@@ -146,3 +149,43 @@ def test_the_page_about_verify_shows_the_layouts_that_are_verified():
     page = TEXT[ROOT / "docs" / "verify.md"]
     assert f"These {len(layouts)} layouts" in page
     assert f"`minidist verify --all` runs {len(DEFAULT_LAYOUTS + MORE_LAYOUTS)}." in page
+
+
+ROW = re.compile(r"^\| (\d+|one \w+) \| ([\d, ]+) \| ([^|]*) ?\| ([\d., to]+) \| (\d+) \|$", re.MULTILINE)  # of a path
+
+
+def numbered(text: str) -> list[str]:
+    """The tasks that a text such as "2.2, 3.3 to 3.5" names."""
+    tasks = []
+    for part in text.split(", "):
+        first, _, last = part.partition(" to ")
+        chapter, number = first.split(".")
+        tasks += [f"{chapter}.{k}" for k in range(int(number), int((last or first).split(".")[1]) + 1)]
+    return tasks
+
+
+def reading_minutes(chapter: str) -> float:
+    (path,) = (ROOT / "chapters").glob(f"{int(chapter):02}_*.ipynb")
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    words = sum(len("".join(cell["source"]).split()) for cell in cells if cell["cell_type"] == "markdown")
+    return words / 130 + sum(cell["cell_type"] == "code" for cell in cells) / 2
+
+
+def test_the_paths_of_the_course_name_what_exists_and_their_minutes_are_computed():
+    page = TEXT[ROOT / "docs" / "course.md"]
+    points = {task.number: task.points for name in chapter_names() for task in tasks_of(name)}
+    paths, total, semester = ROW.findall(page), 0.0, []
+    assert len(paths) == 2 + 12
+    for week, chapters, demonstrations, text, minutes in paths:
+        chapters, tasks = chapters.split(", "), numbered(text)
+        assert set(re.findall(r"`([\w-]+)`", demonstrations)) <= set(DEMONSTRATIONS), week
+        assert {task.split(".")[0] for task in tasks} <= set(chapters) and set(tasks) <= set(points), week
+        computed = sum(map(reading_minutes, chapters)) + sum(min(25, max(10, 5 * points[task])) for task in tasks)
+        assert abs(int(minutes) - computed) <= 0.06 * computed, (week, minutes, computed)
+        if week.isdigit():
+            semester += tasks
+            total += computed
+    assert semester == list(points)
+    hours, evenings = map(int, re.search(r"about (\d+) hours, or\n(\d+) evenings of two hours", page).groups())
+    assert abs(hours - total / 60) < 2 and abs(2 * evenings - hours) < 2
+    assert f"{hours} hours" in TEXT[ROOT / "docs" / "grading.md"]

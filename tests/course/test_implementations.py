@@ -174,6 +174,18 @@ def test_the_reference_runs_without_overrides_and_none_outlives_its_run(ranks):
     assert run(ranks(2), config, Layout(2)).ranks[0].override_calls == {}  # the same ranks, afterwards
 
 
+def test_train_compares_with_the_library(folder, capsys):
+    """Same bits, or the first difference: here a ring that forgets its last step."""
+    assert train(folder("all_reduce_ring", "adamw_update"), "--dp=3", "--algorithm=ring") == 0
+    shown = capsys.readouterr().out
+    assert "2 of the 9 functions" in shown and "verdict: same bits as the library in dp=3,algorithm=ring" in shown
+    mine = folder("all_gather_ring", old="range(size - 1)", new="range(size - 2)")
+    assert train(mine, "--dp=3", "--algorithm=ring", "--json=-") == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["same_as_library"] is False
+    assert "other bits than the library" in printed.err and "first differs after step 0" in printed.err
+
+
 def test_an_override_is_looked_up_at_each_call_and_a_name_is_taken_once():
     @overrides.overridable
     def double(x):

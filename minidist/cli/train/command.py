@@ -22,6 +22,7 @@ from minidist.cli.train.resilience import (
 )
 from minidist.cli.train.summary import print_summary
 from minidist.cli.train.tables import print_tables, utilization_of
+from minidist.cli.train.verdict import compare_with_library
 from minidist.comm.runtime.clusters import job_size, new_cluster
 from minidist.course.learner.implementations import (
     implementations_as_dict,
@@ -226,9 +227,14 @@ def _train(options) -> int:
             console.print(interruptions_table(interruptions))
         if implementations:
             print_implementations(console, implementations, [result])
+            content["same_as_library"] = compare_with_library(
+                console, result, content["implementations"], run_options.links, rank_function
+            )
     finally:  # also if nobody reads the results to their end, as in `minidist train | head`
         write_outputs(console, *files)
-    return 2 if result.ranks[0].save_errors or problem else 0
+    if result.ranks[0].save_errors or problem:
+        return 2
+    return 1 if content.get("same_as_library") is False else 0
 
 
 def _write_trace(path: Path, logs: list[list]) -> None:
