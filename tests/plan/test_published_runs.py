@@ -22,9 +22,9 @@ from minidist.plan.published_runs import (
 )
 
 DOCS = Path(__file__).parents[2] / "docs"
-HEAD = """# Published runs beside their plans
+HEAD = """# Published runs next to their plans
 
-`minidist plan --validate` makes this table; [plan.md](plan.md#held-against-published-runs) says what it means. Where a
+`minidist plan --validate` makes this table; [plan.md](plan.md#compared-with-published-runs) says what it means. Where a
 step's seconds were not published, they follow from tokens or FLOPs a second, as the authors count them. Sources and
 what was inferred are in [published_runs.toml](../minidist/plan/published_runs.toml)."""
 ROUNDED = 0.015  # figures are printed with two or three digits, and some are themselves made from rounded ones
