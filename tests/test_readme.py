@@ -186,6 +186,6 @@ def test_the_paths_of_the_course_name_what_exists_and_their_minutes_are_computed
             semester += tasks
             total += computed
     assert semester == list(points)
-    hours, evenings = map(int, re.search(r"about (\d+) hours, or\n(\d+) evenings of two hours", page).groups())
+    hours, evenings = map(int, re.search(r"about (\d+) hours, or\s(\d+) evenings of two hours", page).groups())
     assert abs(hours - total / 60) < 2 and abs(2 * evenings - hours) < 2
     assert f"{hours} hours" in TEXT[ROOT / "docs" / "grading.md"]

@@ -26,7 +26,7 @@ def compare_with_library(console: Console, result: Run, rows: list[dict], links,
     called = [row["implementation"] == "yours" for row in rows if row["calls"]]
     console.print(f"{sum(called)} of the {len(called)} functions that this run called are yours")
     if layout.slack and layout.arrivals == "live":
-        console.print("verdict: none, because with --arrivals live no two runs have the same bits")
+        console.print("verdict: none, because a run with --arrivals live does not repeat its bits")
         return None
     with console.status("the library's own run, to compare"), new_cluster(layout.world_size) as cluster:
         library = run(cluster, result.config, layout, options)
