@@ -11,7 +11,7 @@ than the queries.
 keys and values of other ranks. The functions of 10.4 to 10.6 have the names and arguments of minidist's own, so the
 library can train with them:
 
-    minidist verify --impl exercises cp=2 cp=3,dp=2 cp=2,cp_kind=zigzag --context 48
+    minidist verify --impl exercises cp=2 cp=3,dp=2 cp=2,cp_kind=zigzag --context 48 --steps 5
 
 You may use the imports below, NumPy, and what you write here. ``minidist check 10`` grades this file,
 ``minidist check --hint 10.3`` gives a hint.

@@ -8,6 +8,7 @@ from math import lcm
 
 import numpy as np
 from rich.console import Console
+from rich.status import Status
 from rich.text import Text
 
 from minidist.cli.flags import HelpByGroup, add_config, config_of, integer
@@ -40,6 +41,7 @@ from minidist.verify.comparison import (
 
 STEPS = 20  # by default; fewer than train's, because every layout runs them
 FEW_STEPS = 5  # of the usual layouts that need sequence chunks or experts: they have references of their own
+SHOWN_STEPS = 5  # steps from one line to the next, where progress goes to no terminal
 EXPERTS = 8  # of the usual layouts that share experts; more where their ranks do not divide 8
 MATRIX_STEPS, MATRIX_LAYERS, MATRIX_RANKS, MATRIX_CHUNKS, MATRIX_EXPERTS = 3, 4, 4, 4, 4  # by default with --matrix
 
@@ -118,17 +120,19 @@ def _verify(options) -> int:
 
     runs = _run_all(console, groups, rank_function)
     references = _references_of(runs)
-    differences = _differences(runs, references, rank_function)
+    differences = _differences(console, runs, references, rank_function)
     _print_verdict(console, runs, list(references.values()), differences)
     trained = [run for run in runs if run is not references[run.config]]
     same_hash = len({run.fingerprint for run in trained}) == 1
     if implementations and len(differences) == len(trained) == len(runs) - 1 and same_hash:
-        shared = called_in_all(implementations, trained)
-        names = ", ".join(shared) or "none"
-        console.print(
-            f"These layouts agree with each other ({trained[0].fingerprint[:8]}) but not with the library, so the "
-            f"cause is something that all of them use. Your functions that all of them call: {names}."
-        )
+        names = ", ".join(called_in_all(implementations, trained)) or "none"
+        if len(trained) == 1:
+            console.print(f"Your functions that {trained[0].layout} calls, where the cause may be: {names}.")
+        else:
+            console.print(
+                f"These layouts agree with each other ({trained[0].fingerprint[:8]}) but not with the library, so the "
+                f"cause is something that all of them use. Your functions that all of them call: {names}."
+            )
     if implementations:
         print_implementations(console, implementations, runs)
     report = [
@@ -201,7 +205,7 @@ def _run_all(console: Console, groups: Sequence[Group], rank_function) -> list[R
         for (config, layouts), group in zip(groups, names, strict=True):
 
             def on_step(layout: Layout, step: int, steps: int = config.steps) -> None:
-                status.update(f"{layout}: step {step + 1} of {steps}")
+                _tell(console, status, f"{layout}: step {step + 1} of {steps}", (step + 1) % SHOWN_STEPS == 0)
 
             reference = None
             for name, run in zip(group, verify(layouts, config, on_step, rank_function), strict=True):
@@ -214,6 +218,13 @@ def _run_all(console: Console, groups: Sequence[Group], rank_function) -> list[R
                     text += Text("yes", "green") if agrees(reference, run) else Text("NO", "red")
                 console.print(text, soft_wrap=True)
     return runs
+
+
+def _tell(console: Console, status: Status, text: str, always: bool = True) -> None:
+    """Say what runs now, in the status line; without a terminal, where that is not shown, as a line on stderr."""
+    status.update(text)
+    if always and not console.is_terminal:
+        print(text, file=sys.stderr, flush=True)
 
 
 def _reference_name(config: TrainConfig) -> str:
@@ -235,14 +246,16 @@ def _references_of(runs: Sequence[Run]) -> dict[TrainConfig, Run]:
 
 
 def _differences(
-    runs: Sequence[Run], references: dict[TrainConfig, Run], rank_function
+    console: Console, runs: Sequence[Run], references: dict[TrainConfig, Run], rank_function
 ) -> dict[int, Difference | None]:
     """Index of each run that differs from its reference -> where it first differs; None if not when run again."""
-    return {
-        number: first_difference(references[run.config], run, rank_function)
-        for number, run in enumerate(runs)
-        if not agrees(references[run.config], run)
-    }
+    differences = {}
+    with console.status("") as status:
+        for number, run in enumerate(runs):
+            if not agrees(references[run.config], run):
+                _tell(console, status, f"{run.layout} differs: running again to see where")
+                differences[number] = first_difference(references[run.config], run, rank_function)
+    return differences
 
 
 def _in_words(differences: dict[int, Difference | None], number: int) -> str | None:

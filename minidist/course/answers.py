@@ -20,29 +20,42 @@ class Source:
     text: str
 
 
-def course_folder(name: str) -> Path:
+def course_folder(name: str, root: Path = ROOT) -> Path:
     """A folder of the course: "exercises", "solutions", "chapters" or "tests/exercises".
 
     Raises:
         ValueError: if minidist was installed without it.
     """
-    folder = ROOT / name
+    folder = root / name
     if not folder.is_dir():
         raise ValueError(
-            f"the course's folder {name}/ is missing from {ROOT}: clone minidist's whole repository and install it "
+            f"the course's folder {name}/ is missing from {root}: clone minidist's whole repository and install it "
             "there with pip install -e ."
         )
     return folder
 
 
+def clone_here() -> Path:
+    """The clone of the course that the current folder is in; elsewhere the one that minidist is installed from."""
+    here = Path.cwd()
+    parts = "minidist/__init__.py", "exercises", "solutions"
+    return next((one for one in (here, *here.parents) if all((one / part).exists() for part in parts)), ROOT)
+
+
+def shown_path(path: Path) -> str:
+    """The path as messages name it: from the current folder if it is inside, else in full."""
+    path, here = path.resolve(), Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
 def implementation_folder(impl: str) -> Path:
-    """The folder that ``--impl`` names: "exercises", "solutions", or a path.
+    """The folder that ``--impl`` names: "exercises" (of the clone that one stands in), "solutions", or a path.
 
     Raises:
         ValueError: if there is no such folder.
     """
     if impl in ("exercises", "solutions"):
-        return course_folder(impl)
+        return course_folder(impl, clone_here() if impl == "exercises" else ROOT)
     if not Path(impl).is_dir():
         raise ValueError(
             f"--impl {impl}: there is no such folder; use exercises, solutions or a folder of chNN_*.py files"

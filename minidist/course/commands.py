@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from minidist.course.answers import implementation_folder
+from minidist.course.answers import implementation_folder, shown_path
 from minidist.course.authoring.mutants import catch_mutants
 from minidist.course.grading.grade_class import grade_class
 from minidist.course.grading.workplace import Limits
@@ -134,7 +134,12 @@ def _hint(values: list[str]) -> tuple[str, int]:
 
 
 def _reset(options) -> int:
-    file, text, lost = plan_reset(options.target, implementation_folder(options.impl))
+    file, text, names = plan_reset(options.target, implementation_folder(options.impl))
+    path = shown_path(file)
+    if file.exists() and file.read_text(encoding="utf-8", errors="replace") == text:
+        print(f"{names or 'everything'} in {path} is untouched: nothing to reset")
+        return 0
+    lost = f"what you wrote in {names} of {path}" if names else f"everything you wrote in {path}"
     if not options.yes and file.exists():
         if not sys.stdin.isatty():
             raise ValueError(f"this would replace {lost}; confirm with --yes")
@@ -142,7 +147,7 @@ def _reset(options) -> int:
             print("nothing changed")
             return 0
     copy = write_reset(file, text)
-    print(f"{file.name} is ready" + (f"; your work is saved in {copy.relative_to(file.parent)}" if copy else ""))
+    print(f"wrote {path}" + (f"; your work is saved in {shown_path(copy)}" if copy else ""))
     return 0
 
 
@@ -163,5 +168,6 @@ def _mutants(options) -> int:
 
 def _stubs(options) -> int:
     changed = write_stubs(options.force)
-    print("\n".join(f"wrote {Path('exercises') / name}" for name in changed) or "all exercises are up to date")
+    folder = shown_path(implementation_folder("exercises"))
+    print("\n".join(f"wrote {folder}/{name}" for name in changed) or f"all exercises in {folder}/ are up to date")
     return 0

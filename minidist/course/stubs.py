@@ -21,7 +21,15 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from minidist.course.answers import CHAPTER_FILE, chapter_of, course_folder, read_answers, write_atomically
+from minidist.course.answers import (
+    CHAPTER_FILE,
+    chapter_of,
+    clone_here,
+    course_folder,
+    read_answers,
+    shown_path,
+    write_atomically,
+)
 
 BEGIN = re.compile(r"( *)# >>> (\d+\.\d+)\n")
 GIVEN = "# === given to the learner\n"
@@ -126,7 +134,7 @@ def write_stubs(force: bool = False) -> list[str]:
     Raises:
         ValueError: if an existing file would change and ``force`` is not set: it may hold a learner's work.
     """
-    solutions, exercises = course_folder("solutions"), course_folder("exercises")
+    solutions, exercises = (course_folder(name, clone_here()) for name in ("solutions", "exercises"))
     generated = {
         file.name: stub_of(file.read_text(encoding="utf-8"), file.name)
         for file in sorted(solutions.glob("ch*.py"))
@@ -136,8 +144,8 @@ def write_stubs(force: bool = False) -> list[str]:
     edited = [name for name in changed if (exercises / name).exists()]
     if edited and not force:
         raise ValueError(
-            f"{', '.join(edited)} in {exercises.name}/ would be overwritten. Use minidist reset to start a task over, "
-            "or --force to generate all stubs again and lose what was written there"
+            f"{', '.join(edited)} in {shown_path(exercises)}/ would be overwritten. Use minidist reset to start a task "
+            "over, or --force to generate all stubs again and lose what was written there"
         )
     for name, text in changed.items():
         (exercises / name).write_text(text, encoding="utf-8")
@@ -149,7 +157,7 @@ def _read(file: Path) -> str | None:
 
 
 def plan_reset(target: str, folder: Path) -> tuple[Path, str, str]:
-    """What a reset would do: the file, its new text, and a description of what it would replace.
+    """What a reset would do: the file, its new text, and the names of what it would replace; "" for the whole file.
 
     Args:
         target: a task ("3.4") or chapter ("3").
@@ -163,7 +171,7 @@ def plan_reset(target: str, folder: Path) -> tuple[Path, str, str]:
     stub, definitions = stub_of(solution, name), definitions_by_task(solution)
     file = folder / f"{name}.py"
     if "." not in target or not file.exists():
-        return file, stub, f"everything you wrote in {file.name}"
+        return file, stub, ""
     if target not in definitions:
         raise ValueError(f"there is no task {target}; chapter {target.partition('.')[0]} has {', '.join(definitions)}")
     try:
@@ -173,7 +181,7 @@ def plan_reset(target: str, folder: Path) -> tuple[Path, str, str]:
             f"{file.name}, line {error.lineno}: {error.msg}. Fix that line first, or start the whole chapter over: "
             f"minidist reset {target.partition('.')[0]}"
         ) from None
-    return file, text, f"what you wrote in {', '.join(definitions[target])} of {file.name}"
+    return file, text, ", ".join(definitions[target])
 
 
 def write_reset(file: Path, text: str) -> Path | None:

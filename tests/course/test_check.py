@@ -139,11 +139,30 @@ def test_reset_asks(folder, capsys, monkeypatch):
     mine = folder / f"{NAME}.py"
     mine.write_text(solve("broadcast_tree"))
     assert main(["reset", "3.1", "--impl", str(folder)]) == 2
-    assert "this would replace what you wrote in broadcast_tree" in capsys.readouterr().err
+    assert "this would replace what you wrote in broadcast_tree of" in capsys.readouterr().err
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     for answer, text in (("n", solve("broadcast_tree")), ("y", STUB)):
         monkeypatch.setattr("builtins.input", lambda question, answer=answer: answer)
         assert main(["reset", "3.1", "--impl", str(folder)]) == 0 and mine.read_text() == text
+
+
+def test_files_belong_to_the_clone_that_one_stands_in(tmp_path, capsys, judged, monkeypatch):
+    """Wherever minidist is installed from; and whatever writes says where."""
+    mine = tmp_path / "exercises" / f"{NAME}.py"
+    for file in (mine, tmp_path / "minidist" / "__init__.py", tmp_path / "solutions" / "any.py"):
+        file.parent.mkdir()
+        file.write_text(solve("broadcast_tree"))
+    monkeypatch.chdir(tmp_path / "solutions")
+    for command, status, words in (
+        (["check", "3.1"], 0, f"passed|{mine.parent / '.progress.json'}"),
+        (["reset", "3.1", "--yes"], 0, f"wrote {mine}; your work is saved in {mine.parent / '.backups'}"),
+        (["reset", "3.1"], 0, f"broadcast_tree in {mine} is untouched: nothing to reset"),
+        (["check", "3.1"], 1, "to do"),
+    ):
+        assert main(command) == status
+        shown = capsys.readouterr().out.replace("\n", "")
+        assert all(word in shown for word in words.split("|")), shown
+    assert mine.read_text() == STUB
 
 
 def test_hints_go_from_a_push_to_nearly_the_code(capsys):

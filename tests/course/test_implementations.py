@@ -145,7 +145,7 @@ def test_the_library_fills_in_for_stubs_and_what_was_called_is_listed_after_the_
     ("solved", "old", "new", "command", "words"),
     [
         (["all_gather_ring"], "range(size - 1)", "range(size - 2)", "verify dp=3,algorithm=ring",
-         ["NO", "first differs after step 0"]),
+         ["NO", "first differs after step 0", "dp=3,algorithm=ring calls, where the cause may be: all_gather_ring."]),
         (["all_reduce_ring"], "    chunks = chunks_of(flat, group.size)", "    chunks = 1 / 0",
          "train --dp=2 --algorithm=ring", ["ZeroDivisionError", 'ch03_collectives.py", line {line}']),
         # AdamW with a rounding of its own changes the bits of every layout: no ring is to blame, and it is said once

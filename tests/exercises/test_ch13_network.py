@@ -11,6 +11,7 @@ from minidist.analysis.replay import replay
 from minidist.course.authoring.assertions import (
     FLOAT64,
     LARGE,
+    brief,
     bytes_sent,
     check_numbers,
     in_steps,
@@ -882,7 +883,7 @@ class TestPlacingAMesh:
         for case, found in zip(cases, student.call_each("hybrid_mesh", cases), strict=True):
             what, right = f"hybrid_mesh{case}", mesh_by_hand(*case)
             is_integers = isinstance(found, np.ndarray) and found.dtype.kind in "iu"
-            assert is_integers, f"{what}: expected an array of integers, got {found!r:.60}"
+            assert is_integers, f"{what}: expected an array of integers, got {brief(found)}"
             assert found.shape == right.shape, f"{what}: expected shape {right.shape}, got {found.shape}"
             wrong = np.argwhere(found != right)
             assert not len(wrong), (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from minidist import ReduceOp, all_reduce
-from minidist.course.authoring.assertions import FLOAT64, number, trained
+from minidist.course.authoring.assertions import FLOAT64, brief, number, trained
 from minidist.course.sandbox.values import generator, working_dtype
 from minidist.nn.optim import lamb
 from minidist.parallel.tools.schedules import schedule
@@ -925,7 +925,7 @@ def run_ratios(world, module, scale):
     def join(op, kind):
         def joined(vector):
             assert isinstance(vector, np.ndarray) and vector.dtype == kind and vector.ndim == 1, (
-                f"expected a vector of {kind.__name__} to join, got {vector!r:.60}"
+                f"expected a vector of {kind.__name__} to join, got {brief(vector)}"
             )
             calls.append((kind.__name__, len(vector)))
             found = vector.copy()

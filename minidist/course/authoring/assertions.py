@@ -48,10 +48,15 @@ def same(found, expected: np.ndarray, what: str) -> None:
         )
 
 
+def brief(value) -> str:
+    """A value of the wrong type, for a message: the dtype of an array is at the end of its text, which may be long."""
+    return f"an array of {value.dtype}, shape {value.shape}" if isinstance(value, np.ndarray) else f"{value!r:.60}"
+
+
 def number(value, what: str):
     """The value, asserted to be a number; a forgotten ``return`` shows up here as None."""
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
-    assert is_number, f"{what}: expected a number, got {value!r:.60}"
+    assert is_number, f"{what}: expected a number, got {brief(value)}"
     return value
 
 

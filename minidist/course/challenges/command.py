@@ -15,7 +15,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from minidist.course.answers import Source, implementation_folder, write_atomically
+from minidist.course.answers import Source, implementation_folder, shown_path, write_atomically
 from minidist.course.challenges.challenge import Challenge, answer_in, file_in, library_answer
 from minidist.course.challenges.judge import run_judge
 from minidist.course.challenges.scoring import CHALLENGES, challenge_of
@@ -71,10 +71,12 @@ def judge_answer(console: Console, folder: Path, chapter: str) -> bool:
     if result.score is None:
         console.print(f"{file} has no score:\n{result.message}", style="red", soft_wrap=True)
         return False
-    add(folder, challenge, source, result.score)
+    noted = add(folder, challenge, source, result.score)
     for remark in result.remarks:
         console.print(remark, style="yellow", soft_wrap=True)
     console.print(comparison(challenge, result.score), style="bold", soft_wrap=True)
+    if noted:
+        console.print(f"noted in {shown_path(folder / FILE)}", style="dim", soft_wrap=True)
     return True
 
 
@@ -131,18 +133,20 @@ def hash_of(source: Source) -> str:
     return hashlib.sha256(source.text.encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def add(folder: Path, challenge: Challenge, source: Source, score: float) -> None:
-    """Append a score, unless the same answer is there with the same score already."""
+def add(folder: Path, challenge: Challenge, source: Source, score: float) -> bool:
+    """Append a score, unless the same answer is there with the same score already; return whether it is there."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     entry = Entry(challenge.module, score, challenge.unit, now, hash_of(source))
     known = {(one.challenge, one.score, one.sha256) for one in entries(folder)}
     if (entry.challenge, entry.score, entry.sha256) in known:
-        return
+        return True
     try:
         with open(folder / FILE, "a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(entry)) + "\n")
     except OSError as error:
         print(f"minidist: cannot save your score in {folder / FILE}: {error.strerror}", file=sys.stderr)
+        return False
+    return True
 
 
 def entries(folder: Path) -> list[Entry]:

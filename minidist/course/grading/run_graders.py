@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from minidist.course.answers import chapter_of, course_folder
+from minidist.course.answers import ROOT, chapter_of, course_folder, implementation_folder
 from minidist.course.grading.workplace import Workplace
 from minidist.course.tasks import TaskResult, Verdict, read_verdicts, results_of
 
@@ -48,9 +48,10 @@ def run_graders(
     """
     with Workplace() as workplace:
         files = RunFiles(workplace.folder, on_verdict)
-        command = grader_command(course_folder("tests/exercises"), files.verdicts, impl, targets, *more)
-        environment = environment_of(workplace)
-        status = workplace.run(command, environment, Path.cwd(), files.output, meanwhile=files.report).status
+        answers = str(implementation_folder(impl).resolve())
+        command = grader_command(course_folder("tests/exercises"), files.verdicts, answers, targets, *more)
+        environment = environment_of(workplace)  # (in ROOT: another clone, in the current folder, has another judge)
+        status = workplace.run(command, environment, ROOT, files.output, meanwhile=files.report).status
         return files.results(status)
 
 

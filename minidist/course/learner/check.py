@@ -36,7 +36,8 @@ def check(
     Raises:
         ValueError: if the chapter or task does not exist.
     """
-    progress = Progress(implementation_folder(impl), chapter_names())
+    folder = implementation_folder(impl)
+    progress = Progress(folder, chapter_names())
     named = [task.number for task in tasks_named(target)] if target is not None else []
     chapter = chapter_of(target) if target is not None else progress.current_chapter()
     numbers = [result.task.number for result in progress.results]
@@ -53,11 +54,11 @@ def check(
         if all_chapters and chapter_of(verdict.task) != before:
             tasks = [result.task for result in progress.results if result.task.chapter == before]
             judged = results_of(tasks, [each for each in verdicts if chapter_of(each.task) == before])
-            console.print(table_of(progress.folder, before, judged))
+            console.print(table_of(folder, before, judged))
             told.append(before)
 
     if numbers:
-        progress.update(_judge(judge or run_graders, impl, numbers, on_verdict, console.is_terminal))
+        progress.update(_judge(judge or run_graders, str(folder.resolve()), numbers, on_verdict, console.is_terminal))
     results = progress.results
     if target is not None:
         shown = [result for result in results if result.task.number in named]
@@ -68,7 +69,7 @@ def check(
         if not numbers and next_task(shown) is None:  # solved, and the learner has seen that it is
             following = next_task(in_turn(results, shown)) or results[-1]
             shown = [result for result in results if result.task.chapter == following.task.chapter]
-    console.print(report(progress.folder, shown, results, in_full=target is not None, told=told))
+    console.print(report(folder, shown, results, in_full=target is not None, told=told))
     return all(result.state == "passed" for result in shown)
 
 

@@ -9,7 +9,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from minidist.course.answers import ROOT
+from minidist.course.answers import ROOT, implementation_folder, shown_path
+from minidist.course.learner.progress import FILE
 from minidist.course.tasks import TaskResult
 
 STATES = {"passed": ("passed", "green"), "failed": ("failing", "red"), "todo": ("to do", "yellow"), "": ("-", "dim")}
@@ -55,11 +56,13 @@ def report(
         parts.append(Text(f"also failing: {', '.join(others)}", "red"))
     parts.append(_what_next(folder, current, next_task(in_turn(all_results, shown)), in_full))
     parts.append(_points(all_results))
+    if (folder / FILE).is_file():
+        parts.append(Text(f"progress: {shown_path(folder / FILE)}{_installed(folder)}", "dim"))
     return Group(*parts)
 
 
 def table_of(folder: Path, chapter: str, results: list[TaskResult]) -> Table:
-    table = Table(title=f"chapter {number_of(chapter)}: {folder.name}/{chapter}.py", title_justify="left")
+    table = Table(title=f"chapter {number_of(chapter)}: {shown_path(folder / chapter)}.py", title_justify="left")
     table.add_column("task", justify="right", no_wrap=True)
     table.add_column("title")
     table.add_column("kind", no_wrap=True)
@@ -112,15 +115,21 @@ def _what_next(folder: Path, current: TaskResult | None, following: TaskResult |
         text.append("Well done! On to the next task.\n", "green")
     elif current is None:
         text.append("Well done, you have solved every task! Now train on your own code:\n", "green")
-        impl = folder.name if folder.parent == ROOT else folder
+        impl = next((name for name in ("exercises", "solutions") if folder == implementation_folder(name)), folder)
         return text.append(f"minidist train --dp 4 --impl {impl}", "green")
     result = current or following
     number = result.task.number
     text.append(f"{'fix' if result.state == 'failed' else 'next'}: {number}  {result.task.title}", "bold")
-    text.append(f"\nedit {folder.name}/{result.task.chapter}.py")
+    text.append(f"\nedit {shown_path(folder / result.task.chapter)}.py")
     if current is not None and current.failure and current.failure.details.strip() and not in_full:
         text.append(f"    details: minidist check {number}")
     return text.append(f"    hint: minidist check --hint {number}")
+
+
+def _installed(folder: Path) -> str:
+    """Where minidist and its graders come from, if not from the clone that has the answers."""
+    elsewhere = folder.parent != ROOT and (folder.parent / "minidist").is_dir()
+    return f"\njudged by minidist as installed from {ROOT}" if elsewhere else ""
 
 
 def _points(results: list[TaskResult]) -> Group:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from minidist.course.answers import course_folder, implementation_folder, read_answers, write_atomically
+from minidist.course.answers import ROOT, course_folder, implementation_folder, read_answers, write_atomically
 from minidist.course.grading.run_graders import RunFiles, environment_of, pytest_arguments
 from minidist.course.grading.workplace import Workplace
 from minidist.course.learner.check import check
@@ -65,9 +65,7 @@ class Standby:
         command = [sys.executable, "-m", "minidist.course.learner.watch", str(self._request)]
         output = RunFiles(self._workplace.folder).output
         self._thread = ThreadPoolExecutor(1)
-        self._outcome = self._thread.submit(
-            self._workplace.run, command, environment_of(self._workplace), Path.cwd(), output
-        )
+        self._outcome = self._thread.submit(self._workplace.run, command, environment_of(self._workplace), ROOT, output)
         return self
 
     def __exit__(self, *_) -> None:
