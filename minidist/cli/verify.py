@@ -41,7 +41,6 @@ from minidist.verify.comparison import (
 
 STEPS = 20  # by default; fewer than train's, because every layout runs them
 FEW_STEPS = 5  # of the usual layouts that need sequence chunks or experts: they have references of their own
-SHOWN_STEPS = 5  # steps from one line to the next, where progress goes to no terminal
 EXPERTS = 8  # of the usual layouts that share experts; more where their ranks do not divide 8
 MATRIX_STEPS, MATRIX_LAYERS, MATRIX_RANKS, MATRIX_CHUNKS, MATRIX_EXPERTS = 3, 4, 4, 4, 4  # by default with --matrix
 
@@ -205,7 +204,7 @@ def _run_all(console: Console, groups: Sequence[Group], rank_function) -> list[R
         for (config, layouts), group in zip(groups, names, strict=True):
 
             def on_step(layout: Layout, step: int, steps: int = config.steps) -> None:
-                _tell(console, status, f"{layout}: step {step + 1} of {steps}", (step + 1) % SHOWN_STEPS == 0)
+                _tell(console, status, f"{layout}: step {step + 1} of {steps}", always=step + 1 == steps // 2)
 
             reference = None
             for name, run in zip(group, verify(layouts, config, on_step, rank_function), strict=True):
