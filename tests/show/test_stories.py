@@ -92,7 +92,9 @@ def test_both_panes_of_a_comparison_have_the_same_axes(name):
 
 
 def _first_bar(story: Story):
-    return next(mark for mark in story.marks if mark.kind == "box" and len(mark.keys) > 1)
+    """A bar that grows, and is no waiting, which is grey."""
+    growing = (mark for mark in story.marks if mark.kind == "box" and len(mark.keys) > 1)
+    return next(mark for mark in growing if mark.now["fill"] != "faint")
 
 
 @pytest.mark.parametrize("name", TOLD)

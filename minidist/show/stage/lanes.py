@@ -1,4 +1,4 @@
-"""A row for each rank on one axis of time: bars grow as the clock passes, and a playhead shows where it is."""
+"""A row for each rank on one axis of time: bars grow as the clock passes, and grey where a row has none: it waits."""
 
 from minidist.show.stage.marks import SMALLEST, Mark, box, line, text
 
@@ -12,9 +12,10 @@ class Lanes:
         span: (first, last) moment of what is shown, in its own unit, such as ms.
         clock: (start, seconds): the moment of the story at which the span begins, and how long it takes.
         share: height of a bar, as a share of its row's.
+        until: for each row the moment at which its grey ends; by default the last of the span.
     """
 
-    def __init__(self, names, place, span, clock, margin: float = 120, share: float = 0.8) -> None:
+    def __init__(self, names, place, span, clock, margin: float = 120, share: float = 0.8, until=None) -> None:
         x, y, width, height = place
         self.left, self.top, self.wide, self.high = x + margin, y, width - margin, height / len(names)
         self.span, self.clock, self.share = span, clock, share
@@ -23,7 +24,10 @@ class Lanes:
         self.bars: list[Mark] = []
         for row, name in enumerate(names):
             middle = y + (row + 0.5) * self.high
-            self.below.append(box(self.left, middle - self.high * share / 2, self.wide, self.high * share, "faint"))
+            top, end = middle - self.high * share / 2, until[row] if until else span[1]
+            self.below.append(box(self.left, top, self.wide, self.high * share, "paper", stroke="faint", width=2))
+            grey = box(self.left, top, 0, self.high * share, "faint")
+            self.below.append(grey.to(clock[0], self.at(end) - clock[0], w=self.x(end) - self.left))
             if name:
                 self.below.append(text(self.left - 14, middle, name, anchor="end"))
 

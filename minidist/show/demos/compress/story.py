@@ -11,10 +11,10 @@ from minidist.show.stage.curve import Chart
 from minidist.show.stage.marks import Mark, box, line, text
 from minidist.show.stage.story import Beat, Question, Story
 
-PACE = 1.6  # seconds of a training step
-BASE, HIGH, LOW = 420, 340, 560  # the line to the network, the highest column above it, and where what is sent leaves
+PACE, FIRST = 2.0, 4  # seconds of a training step, and steps before the story opens
+BASE, HIGH = 450, 390  # the line to the network, and the highest column above it
 GRADIENT, RESIDUAL, SENT = MEANINGS["gradients"], MEANINGS["residual"], MEANINGS["communication"]
-KEY = {"gradient comes": GRADIENT, "waits": RESIDUAL, "sent": SENT}
+KEY = {"new gradient": GRADIENT, "waits": RESIDUAL, "sent": SENT}
 METHOD_COLOURS = ("#882255", "#D55E00", "#0072B2")
 
 
@@ -25,32 +25,39 @@ def columns(name: str, run: Recorded, right: Recorded, nbytes: int, bug: str = "
         right: the same run with error feedback, which may be ``run``.
         nbytes: bytes of a message.
     """
-    count = run.drawn[0].sent.size
-    wide = 980 / count
-    most = max(float(np.abs(message.corrected).max()) for one in (run, right) for message in one.drawn)
+    count, shown = run.drawn[0].sent.size, run.drawn[FIRST:]
+    wide = 1000 / count
+    scale = HIGH / max(float(np.abs(message.corrected).max()) for one in (run, right) for message in one.drawn)
     marks: list[Mark] = [
-        line([(20, BASE), (1000, BASE)], "ink", 5),
-        text(1014, BASE + 4, "network below", anchor="start"),
+        box(20, BASE, 1006, 140, "paper", "the slow network", stroke="ink", width=4, sign=" "),
+        text(523, BASE + 106, "slow network", 32),
     ]
     for number in range(count):
-        x = 20 + number * wide + 3
-        column = box(x, BASE, wide - 6, 0, GRADIENT, f"number {number}: gradient and what waits")
-        marks.append(column)
-        for step, message in enumerate(run.drawn):
+        x = 23 + number * wide
+        waits = box(x, BASE, wide - 6, 0, RESIDUAL, f"number {number}: what waits")
+        new = box(x, BASE, wide - 6, 0, GRADIENT, f"new gradient of number {number}")
+        marks += [waits, new]
+        for step, message in enumerate(shown):
             at = step * PACE
-            tall, stays = (HIGH * abs(float(values[number])) / most for values in (message.corrected, message.after))
-            column.to(at + 0.1 if step else -1.0, 0.4, y=BASE - tall, h=tall, fill=GRADIENT)  # one is there at once
-            if sent := abs(float(message.sent[number])):
-                high = min(HIGH * sent / most, 130.0)
-                drop = box(
-                    x, BASE - high, wide - 6, high, SENT, f"sent of number {number}: {float(message.sent[number]):+.3g}"
-                )
-                marks.append(drop.enter(at + 0.55, 0.01).to(at + 0.6, 0.6, y=BASE + 8).leave(at + 1.25, 0.2))
-            column.to(at + 0.6, 0.3, y=BASE - stays, h=stays, fill=RESIDUAL)
+            before, total, after, sent = (
+                scale * abs(float(values[number]))
+                for values in (message.before, message.corrected, message.after, message.sent)
+            )
+            old = min(before, total)  # a new gradient of the other sign takes from what waits
+            begins = at + 0.1 if step else -1.0  # the first has come when the story opens
+            waits.to(begins, 0.4, y=BASE - old, h=old)
+            new.to(begins, 0.0, y=BASE - old).to(begins, 0.4, y=BASE - total, h=total - old)
+            if sent:
+                low = min(sent, 70.0)
+                drop = box(x, BASE - sent, wide - 6, sent, SENT, f"sent: {float(message.sent[number]):+.3g}", text="↓")
+                marks.append(drop.enter(at + 0.7, 0.01).to(at + 0.9, 0.5, y=BASE + 8, h=low).leave(at + 1.6, 0.2))
+            settles = at + (0.7 if sent else 1.6)
+            new.to(settles, 0.0, y=BASE - after, h=0.0)
+            waits.to(settles, 0.0, y=BASE - after, h=after)
             if bug:
-                column.to(at + 0.95, 0.2, fill="wrong").to(at + 1.15, 0.3, y=BASE, h=0.0)
+                waits.to(at + 1.6, 0.0, fill="wrong").to(at + 1.6, 0.3, y=BASE, h=0.0).to(at + 1.9, 0.0, fill=RESIDUAL)
     full = 8 * count
-    marks += counter(1150, 150, f"bytes a step\ninstead of {full}", [(0.0, "0"), (0.7, str(nbytes))], 90)
+    marks += counter(1150, 150, f"of {full} bytes\nsent in a step", [(0.0, "0"), (0.7, str(nbytes))], 90)
     never = count - run.moved()
     choices = sorted({0, never, count // 2, count - max(1, count // 8)})
     asked = Question(
@@ -72,17 +79,18 @@ def columns(name: str, run: Recorded, right: Recorded, nbytes: int, bug: str = "
         if bug
         else "Nothing is lost: what does not go now waits, and goes later."
     )
+    passes = "the largest" if name == "top-k" else "signs and one common size"
     beats = [
-        Beat(0, "A gradient is to cross a slow network. Must all of it be sent?", facts, asks=asked),
+        Beat(0, f"Only {passes} pass the slow network. The rest waits.", facts, asks=asked),
+        Beat(PACE - 0.1, f"{passes.capitalize()} went. What stays above the line waits.", facts),
         Beat(
-            PACE,
-            "The largest drop through; the rest waits."
-            if name == "top-k"
-            else "All send a sign and one common size; what that misses waits.",
+            PACE + 1.15,
+            "What was left out is gone, and the next gradient comes."
+            if bug
+            else f"The next gradient came on top of what waits, and {passes} are on their way.",
             facts,
         ),
-        Beat(2 * PACE, "What was left out is gone." if bug else "The next gradient comes on top of what waits.", facts),
-        Beat(STEPS * PACE, end, facts, answers=asked),
+        Beat(len(shown) * PACE, end, facts, answers=asked),
     ]
     return Story(name, "What becomes of a gradient that is not sent?", marks, beats, "", bug, details, key=KEY)
 

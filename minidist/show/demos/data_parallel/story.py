@@ -14,9 +14,14 @@ from minidist.show.stage.marks import Mark, text
 from minidist.show.stage.story import Beat, Question, Story
 
 RUNS = 7.0  # seconds, in which the longest step runs through
-BEGUN = 1.2  # seconds of it before the story opens: forward has begun
+BEGUN = 3.0  # seconds of it before the story opens: backward has begun
 EXPOSED, HIDDEN = MEANINGS["communication"], MEANINGS["hidden communication"]
-KEY = {phase: MEANINGS[phase] for phase in PHASES} | {"sending": EXPOSED, "sending, under backward": HIDDEN}
+KEY = {phase: MEANINGS[phase] for phase in PHASES} | {"sent": EXPOSED, "sent meanwhile": HIDDEN, "waits": "faint"}
+HOW = {
+    "overlapped": ("send during", "backward"),
+    "bucketed": ("send later,", "in buckets"),
+    "naive": ("send later,", "one by one"),
+}
 
 
 def race(
@@ -40,10 +45,15 @@ def race(
     for number, (sync, step) in enumerate(steps.items()):
         y = 10 + number * high
         names = ["computes", "sends"]
-        lanes = Lanes(names, (176, y, 914, high - 22), (0, axis), (-BEGUN, RUNS + BEGUN), margin=160, share=0.86)
+        place, clock = (192, y, 898, high - 22), (-BEGUN, RUNS + BEGUN)
+        lanes = Lanes(names, place, (0, axis), clock, margin=160, share=0.86, until=(step.end, 0))
+        done = 0
         for event in step.log:
             if (kind := kind_of(event)) in PHASES:
+                if event.start > done:
+                    lanes.bar(0, done, event.start, "faint", "waits", "waits")
                 lanes.bar(0, event.start, event.end, MEANINGS[kind], kind)
+                done = event.end
         for place, event in enumerate(step.sums):
             under = min(event.end, max(event.start, step.backward_ends))
             if is_dropped(event):
@@ -54,13 +64,15 @@ def race(
             lanes.bar(1, event.start, under, HIDDEN, "", what)
             lanes.bar(1, under, event.end, EXPOSED, "", what)
         ends[sync] = lanes.at(step.end)
-        marks += [*lanes.marks(), text(180, y + high / 2 - 11, sync, 30, anchor="end", weight=700)]
-        marks.append(text(1275, y + high / 2 - 11, f"{step.end / 1e6:.3g} ms", 34, anchor="end").enter(ends[sync], 0.2))
+        marks += lanes.marks()
+        for row, words in enumerate(HOW[sync]):
+            marks.append(text(188, y + high / 2 - 29 + 36 * row, words, 28, anchor="end", weight=700))
+        marks.append(text(1275, y + high / 2 - 11, f"{step.end / 1e6:.3g} ms", 42, anchor="end").enter(ends[sync], 0.2))
     first, last = min(ends, key=ends.__getitem__), max(ends, key=ends.__getitem__)
     hidden = steps["overlapped"].hidden
     shares = sorted({round(share, 2) for share in (hidden, hidden / 3, min(1.0, hidden + (1 - hidden) / 2))})
     asked = Question(
-        "Overlapped sends while backward runs. How much of its sending costs no time?",
+        "Above, gradients are sent while backward runs. How much of this sending costs no time?",
         tuple(f"{share:.0%}" for share in shares) if len(shares) > 1 else ("0%", f"{hidden:.0%}"),
         shares.index(round(hidden, 2)) if len(shares) > 1 else int(hidden > 0),
         "A bucket leaves as soon as its gradients are complete; only the last ones find no backward to hide under.",
@@ -68,10 +80,14 @@ def race(
     facts = {sync: f"{step.end / 1e6:.3g} ms, {step.hidden:.0%} of sending hidden" for sync, step in steps.items()}
     beats = [
         Beat(0, f"One step, three ways to sum the gradients. {told}", facts, asks=None if bug else asked),
-        Beat(ends[first], f"{first} is done first.", facts),
+        Beat(
+            min(ends[first] + 0.2, RUNS),
+            f"Done first: {' '.join(HOW[first])}. The others had to wait for their sending.",
+            facts,
+        ),
         Beat(
             RUNS + 0.3,
-            f"{last} takes {longest / steps[first].end:.2f} times as long.",
+            f"Done last: {' '.join(HOW[last])}, after {longest / steps[first].end:.2f} times as long.",
             facts,
             answers=None if bug else asked,
         ),

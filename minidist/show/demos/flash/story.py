@@ -9,10 +9,11 @@ from minidist.show.stage.piles import Pile
 from minidist.show.stage.story import Beat, Question, Story
 
 RUNS = 8.0  # seconds, of all moments
-LEFT, TOP, SIDE = 110, 60, 500  # of the grid of tiles
+BEGUN = 1.0  # seconds of them before the story opens: you see the first tiles
+LEFT, TOP, SIDE = 145, 70, 510  # of the grid of tiles
 SCORES, MERGED, OUTPUT = MEANINGS["softmax"], MEANINGS["softmax sums"], MEANINGS["activations"]
 READ, WRITTEN = MEANINGS["read"], MEANINGS["written"]
-KEY = {"scores now": SCORES, "merged": MERGED, "output": OUTPUT, "read": READ, "written": WRITTEN}
+KEY = {"scores in fast memory": SCORES, "summed up": MERGED, "output": OUTPUT, "read": READ, "written": WRITTEN}
 TITLE = "Must all scores go through the slow memory?"
 
 
@@ -25,54 +26,60 @@ def tell(
         standard: the run in the standard form; if this is the one, the tiled run to compare it with.
         right: the same run without the bug.
     """
-    parts, ends = tiles(run.length, run.tile), {}
-    size = SIDE / len(parts)
-    marks: list[Mark] = []
+    parts, ends, causal = tiles(run.length, run.tile), {}, run.kind == "causal"
+    size, seen = SIDE / len(parts), (RUNS + BEGUN) / len(run.moments)
+    marks = [text(LEFT + SIDE / 2, TOP - 26, "keys →", 32), text(LEFT - 14, TOP + 40, "queries", 30, anchor="end")]
+    marks += [text(LEFT - 40, TOP + 84, "↓", 40), text(LEFT + SIDE + 70, TOP - 26, "output", 32)]
     for i in range(len(parts)):
-        marks.append(text(LEFT - 40, TOP + (i + 0.5) * size, f"Q{i}"))
-        marks.append(text(LEFT + (i + 0.5) * size, TOP - 26, f"K{i}"))
         for j in range(len(parts)):
-            marks.append(box(LEFT + j * size + 2, TOP + i * size + 2, size - 4, size - 4, "faint", f"tile {i}, {j}"))
+            fill = "none" if causal and j > i else "faint"
+            marks.append(box(LEFT + j * size + 2, TOP + i * size + 2, size - 4, size - 4, fill, f"tile {i}, {j}"))
     grid = {divmod(n, len(parts)): mark for n, mark in enumerate(mark for mark in marks if mark.kind == "box")}
+    if causal and len(parts) > 3:
+        marks += [
+            text(LEFT + SIDE - 6, TOP + 30 + 36 * n, word, anchor="end")
+            for n, word in enumerate(("later tokens:", "no scores"))
+        ]
     outputs = [
-        box(LEFT + SIDE + 24, TOP + i * size + 2, 56, size - 4, "faint", f"output {i}", text=f"O{i}")
-        for i in range(len(parts))
+        box(LEFT + SIDE + 24, TOP + i * size + 2, 92, size - 4, "faint", f"output {i}") for i in range(len(parts))
     ]
+    now = box(LEFT - 3, TOP - 3, size + 6, size + 6, "none", "the tile in the fast memory", stroke="ink", width=6)
     place = {part.start: number for number, part in enumerate(parts)}
     others = right.moments if right else run.moments
     wrong_rows: set[int] = set()
     for number, (moment, other) in enumerate(zip(run.moments, others, strict=True)):
-        at = 0.2 + RUNS * number / len(run.moments)
+        at = seen * number - BEGUN
         ends[number] = at
         if moment.stage is None:
             row, column = place[moment.queries.start], place[moment.keys.start]
             if moment.mean is not None and (moment.mean != other.mean).any():
                 wrong_rows.add(row)
-            tile = grid[row, column]
-            tile.to(at, 0.05, fill=SCORES).to(
-                at + RUNS / len(run.moments), 0.15, fill="wrong" if row in wrong_rows else MERGED
-            )
+            now.to(at, 0.05, x=LEFT - 3 + column * size, y=TOP - 3 + row * size)
+            merged = "wrong" if row in wrong_rows else MERGED
+            grid[row, column].to(at, 0.05, fill=SCORES).to(at + seen, 0.15, fill=merged)
         elif run.kind == "standard":
             _passed(moment, place, parts, grid, outputs, at)
         elif moment.stage == 0:
             row = place[moment.queries.start]
             outputs[row].to(at, 0.2, fill="wrong" if row in wrong_rows else OUTPUT)
-    marks += outputs
+    marks += [*outputs, *([] if run.kind == "standard" else [now.leave(RUNS + 0.2, 0.2)])]
     most = max(sum(run.traffic), sum(standard.traffic))
-    names = ("standard", "tiled") if run.kind == "standard" else ("tiled", "standard")
-    for x, name, one in ((800, names[0], run), (1040, names[1], standard)):
-        pile = Pile(name, (x, 540, 150, 410), most, {"read": READ, "written": WRITTEN})
+    names = ("all at once", "in tiles") if run.kind == "standard" else ("in tiles", "all at once")
+    for x, name, one in ((810, names[0], run), (1040, names[1], standard)):
+        pile = Pile(name, (x, 550, 170, 340), most, {"read": READ, "written": WRITTEN})
         for number, moment in enumerate(one.moments):
             if number % max(1, len(one.moments) // 40) == 0 or number == len(one.moments) - 1:
-                at = RUNS * (number + 0.5) / len(one.moments)
-                pile.set(max(0.05, at), {"read": moment.reads, "written": moment.writes}, 0.02)
+                at = (RUNS + BEGUN) * (number + 0.5) / len(one.moments) - BEGUN
+                pile.set(at, {"read": moment.reads, "written": moment.writes}, 0.02)
         marks += pile.marks()
     ratio = sum(standard.traffic) / sum(run.traffic)
     fewer = ratio if run.kind != "standard" else 1 / ratio
-    marks.append(text(1000, 14, "crosses to the slow memory"))
-    marks += counter(1000, 70, "", [(0.0, ""), (RUNS + 0.3, f"{fewer:.1f} ×")], 70)
+    marks += [
+        text(1000, 40 + 36 * n, words) for n, words in enumerate(("numbers read from and", "written to slow memory"))
+    ]
+    marks += counter(1000, 150, "", [(0.0, ""), (RUNS + 0.3, f"{fewer:.1f} ×")], 70)
     asked = Question(
-        "How much more does the standard form read and write?",
+        "How much more is read and written if all scores are made at once?",
         ("as much", f"{fewer:.1f} times as much", f"{4 * fewer:.0f} times as much"),
         1,
         "It writes all scores to the slow memory and reads them again, twice. In tiles no score leaves the fast one.",
@@ -92,9 +99,9 @@ def tell(
     during = (
         "All scores are written to the slow memory, row by row."
         if run.kind == "standard"
-        else "A tile of scores is made, merged into a row's sums, and forgotten."
+        else "The framed tile is in the fast memory. Its scores join their row's sums, and are forgotten."
     )
-    opening = f"{run.length} tokens: {run.length} × {run.length} scores. The fast memory holds {run.fast:,} numbers."
+    opening = f"{run.length} × {run.length} scores, and a fast memory for {run.fast:,} numbers: one tile at a time."
     beats = [
         Beat(
             0, opening, facts, asks=None if bug else asked, cue="The fast memory is an SM's shared memory: some 200 KB."

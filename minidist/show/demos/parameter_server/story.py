@@ -32,21 +32,27 @@ def lanes(kind: str, run: Recorded, until: float, bug: str = "", details: str = 
     Args:
         until: the end of the axis, in simulated seconds.
     """
-    workers = run.workers
+    workers, waiting = run.workers, kind == "synchronous"
     slow = [one for one in run.landings if one.worker == workers - 1 and not one.again]
     landed = run.by(until)
     last = max(one.found for one in landed) + 1
-    names = [f"worker {worker}" for worker in range(workers)] + ["server"]
+    names = [f"worker {worker}" for worker in range(workers - 1)] + ["slow worker", "server"]
     named = len(landed) < 40  # else the stage is full of them
-    rows = Lanes(names, (0, 60, 1080, 500), (0, until), (-BEGUN, RUNS + BEGUN), margin=160)
-    for one in landed:
-        colour = "wrong" if one.again else of_version(one.read, last)
-        what = (
-            f"step {one.step} of worker {one.worker}, computed with version {one.read}, applied to version {one.found}"
-        )
-        if not one.again:
-            rows.bar(one.worker, one.begin, one.end, colour, f"v{one.read}" if named else "", what)
-    for version in range(last):
+    begun = 2.2 if waiting else BEGUN  # long enough for the first to wait
+    rows = Lanes(names, (0, 60, 1060, 500), (0, until), (-begun, RUNS + begun), margin=200)
+    for one in run.landings:
+        if one.again or one.begin >= until:
+            continue
+        colour, label = MEANINGS["computing"], "computes"
+        if not waiting:
+            colour, label = of_version(one.read, last), f"v{one.read}"
+        what = f"step {one.step} of worker {one.worker}, computed with version {one.read}"
+        what = f"{what}, applied to version {one.found}" if one in landed else f"in flight: {what}"
+        rows.bar(one.worker, one.begin, min(one.end, until), colour, label if named else "", what)
+        begins = [other.begin for other in run.landings if other.worker == one.worker and other.begin >= one.end]
+        if (again := min([*begins, until])) > one.end:
+            rows.bar(one.worker, one.end, again, "faint", "waits", f"worker {one.worker} waits")
+    for version in range(min(last + 1, len(run.made))):
         end = run.made[version + 1] if version + 1 < len(run.made) else until
         if run.made[version] < until:
             rows.bar(
@@ -54,28 +60,13 @@ def lanes(kind: str, run: Recorded, until: float, bug: str = "", details: str = 
                 run.made[version],
                 min(end, until),
                 of_version(version, last),
-                f"v{version}" if named else "",
+                (f"weights {version}" if waiting else f"v{version}") if named else "",
                 f"version {version}",
             )
     marks = rows.marks()
     marks += [dot for one in landed for dot in _landing(one, rows, workers, last)]
-    ages: list[tuple[float, str]] = [(0.0, "0")]
-    for one in landed:
-        if rows.at(one.end) > ages[-1][0] + 0.12:
-            ages.append((rows.at(one.end) + 0.1, str(one.staleness)))
-    marks += counter(1180, 220, "updates old", ages)
-    stale = [one.staleness for one in landed]
-    idle = _idle(run, until)
-    first = slow[0]
-    choices = sorted({0, first.staleness, 2 * first.staleness + 1, first.staleness + 2})
-    asked = Question(
-        f"Worker {first.worker} is the slowest. How many updates old is its first gradient when it lands?",
-        tuple(map(str, choices)),
-        choices.index(first.staleness),
-        "Each update in the meantime makes a new version: count the server's colours."
-        if first.staleness
-        else "All wait for it: every gradient belongs to the weights that it is applied to.",
-    )
+    first, stale, idle = slow[0], [one.staleness for one in landed], _idle(run, until)
+    counted, asked, says = _waits(run, rows, until) if waiting else _ages(first, landed, rows)
     facts = {"mean staleness": f"{np.mean(stale):.2f}", "oldest": str(max(stale)), "workers wait": f"{idle:.0%}"}
     end = {
         "synchronous": f"Every gradient is fresh, and workers waited {idle:.0%} of the time.",
@@ -85,28 +76,60 @@ def lanes(kind: str, run: Recorded, until: float, bug: str = "", details: str = 
     if bug:
         copies = sum(one.again for one in landed)
         end = f"{copies} gradients were applied twice. The loss does not tell."
+    answered = None if bug else asked
     beats = [
-        Beat(
-            0,
-            "A colour is a version of the weights. A worker computes with the one that it pulled.",
-            facts,
-            asks=None if bug else asked,
-        ),
-        Beat(
-            rows.at(first.end) + 0.6,
-            f"Its gradient lands, {first.staleness} updates old.",
-            facts,
-            answers=None if bug else asked,
-        ),
-        Beat(RUNS + 0.8, end, facts),
+        Beat(0, says[0], facts, asks=answered),
+        Beat(rows.at(first.end) + (0.3 if waiting else 0.6), says[1], facts, answers=None if waiting else answered),
+        Beat(RUNS + 0.8, end, facts, answers=answered if waiting else None),
     ]
     title = {
         "synchronous": "What does one slow GPU cost?",
         "asynchronous": "What if nobody waits?",
         "bounded": "How far may one run ahead?",
     }
+    key = {"computes": MEANINGS["computing"], "waits": "faint"} if waiting else {"waits": "faint"}
     verdict = "The bound is broken." if bug and kind == "bounded" else ""
-    return Story(kind, title[kind], marks, beats, verdict, bug, details)
+    return Story(kind, title[kind], [*marks, *counted], beats, verdict, bug, details, key=key)
+
+
+def _waits(run: Recorded, rows: Lanes, until: float) -> tuple[list[Mark], Question, tuple[str, str]]:
+    """The share of time that workers have waited so far, what is asked about it, and what is said."""
+    times = [until * part / 40 for part in range(1, 41)]
+    counts = [(max(0.0, rows.at(time)), f"{_idle(run, time):.0%}") for time in times]
+    counts = counts[sum(not at for at, _ in counts) - 1 :]
+    idle = _idle(run, until)
+    choices = [f"{share:.0%}" for share in (idle / 3, idle, (1 + 2 * idle) / 3)]
+    asked = Question(
+        "The slow worker takes much longer for a step. How much of all workers' time is waiting?",
+        tuple(choices),
+        1,
+        "All wait for the slowest in every step: they have nothing to compute before the next weights are there.",
+    )
+    says = (
+        "All begin with the same weights. Who is done waits for the slow worker.",
+        "Only now the slow worker's gradient is there, and all go on with new weights.",
+    )
+    return counter(1180, 220, "of the time,\nworkers wait", counts, 80), asked, says
+
+
+def _ages(first: Landing, landed: Sequence[Landing], rows: Lanes) -> tuple[list[Mark], Question, tuple[str, str]]:
+    """The age of the gradient that landed last, what is asked about the slow worker's first, and what is said."""
+    ages: list[tuple[float, str]] = [(0.0, "0")]
+    for one in landed:
+        if rows.at(one.end) > ages[-1][0] + 0.12:
+            ages.append((rows.at(one.end) + 0.1, str(one.staleness)))
+    choices = sorted({0, first.staleness, 2 * first.staleness + 1, first.staleness + 2})
+    asked = Question(
+        "How many updates old is the slow worker's first gradient when it lands?",
+        tuple(map(str, choices)),
+        choices.index(first.staleness),
+        "Each update in the meantime makes a new version: count the server's colours.",
+    )
+    says = (
+        "A colour is a version of the weights. A worker computes with the one that it pulled.",
+        f"The slow worker's gradient lands, {first.staleness} updates old.",
+    )
+    return counter(1180, 220, "updates old", ages), asked, says
 
 
 def evidence(runs: Runs, seconds: float) -> Story:

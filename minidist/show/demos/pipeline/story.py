@@ -11,7 +11,7 @@ from minidist.show.stage.marks import Mark, box, text
 from minidist.show.stage.story import Beat, Dial, Question, Story
 
 RUNS = 8.0  # seconds, in which the longest schedule runs through
-BEGUN = 1.0  # seconds of it before the story opens: you see the first wave
+BEGUN = 3.0  # seconds of it before the story opens: you see the first waves
 KEY = {"forward": COLOURS["F"], "backward": COLOURS["B"], "backward of weights": COLOURS["W"], "idle": "faint"}
 CHOICES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # micro-batches on the dial
 
@@ -33,20 +33,19 @@ def race(
     ends, high = {}, 588 / len(rows)
     for number, (which, ranks) in enumerate(rows.items()):
         y = 8 + number * high
-        marks.append(text(182, y + high / 2 - 7, which, 28, anchor="end"))
+        marks.append(text(192, y + high / 2 - 7, which, 30, anchor="end", weight=700))
         if not ranks:
             marks.append(text(630, y + high / 2 - 7, cannot, 28, "wrong"))
             continue
-        lanes = Lanes(
-            [""] * len(ranks), (190, y, 880, high - 14), (0, longest), (-BEGUN, RUNS + BEGUN), margin=0, share=0.94
-        )
+        place, clock, until = (204, y, 836, high - 14), (-BEGUN, RUNS + BEGUN), [end_of(ranks)] * len(ranks)
+        lanes = Lanes([""] * len(ranks), place, (0, longest), clock, margin=0, share=0.94, until=until)
         for rank, row in enumerate(ranks):
             for slot in row:
                 what = f"{which}: micro-batch {slot.action.micro_batch}"
-                lanes.bar(rank, slot.start, slot.end - 0.002 * longest, colour_of(slot.action, len(ranks)), thing=what)
-        ends[which] = lanes.at(end_of(ranks))
-        idle = text(1275, y + high / 2 - 7, f"{bubble(ranks):.0%} idle", 32, anchor="end").enter(ends[which], 0.2)
-        marks += [*lanes.marks(), idle]
+                lanes.bar(rank, slot.start, slot.end - 0.002 * longest, COLOURS[slot.action.kind], thing=what)
+        ends[which] = lanes.at(until[0])
+        idle = text(1275, y + high / 2 - 7, f"{bubble(ranks):.0%} idle", 44, anchor="end", weight=700)
+        marks += [*lanes.marks(), idle.enter(ends[which], 0)]
     order = sorted(ends, key=ends.__getitem__)
     first = order[0]
     asked = Question(
@@ -56,17 +55,22 @@ def race(
         "It leaves the fewest ranks idle: all do the same work.",
     )
     beats = [
-        Beat(0, f"All do the same work on {len(rows[first])} GPUs. {told}", asks=asked, cue="Let the class vote."),
-        Beat(ends[first], f"{first} is done.", answers=asked),
+        Beat(
+            0,
+            f"Each row is a GPU, grey where it waits. {told}",
+            asks=asked,
+            cue="All do the same work. Let the class vote.",
+        ),
+        Beat(min(ends[first] + 0.3, RUNS), f"{first} is done, the others are not.", answers=asked),
         Beat(RUNS + 0.3, f"{order[-1]} takes {longest / end_of(rows[first]):.1f} times as long: {longest:.4g} {unit}."),
     ]
-    return Story(name, "Who waits least?", marks, beats, key=KEY)
+    return Story(name, "Who idles least?", marks, beats, key=KEY)
 
 
 def plans(ranks: int, micro_batches: int) -> Story:
     """The race of the plans, with a dial for the micro-batches."""
     possible = sorted({*CHOICES, micro_batches})
-    told, cannot = "A forward takes one slot, a backward two.", f"needs a multiple of {ranks} micro-batches"
+    told, cannot = "All do the same work.", f"needs a multiple of {ranks} micro-batches"
     variants = [
         race(
             {

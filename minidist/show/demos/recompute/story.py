@@ -1,47 +1,56 @@
 """What recomputation looks like: three mountains of activations on one clock, and the extra work beside them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+
+import numpy as np
 
 from minidist.show.demos.recompute.run import recomputed_share
-from minidist.show.demos.shared.memory_log import last_steps
+from minidist.show.demos.shared.memory_log import MemoryLog, last_steps
 from minidist.show.figures.memory import COLOURS
-from minidist.show.stage.marks import Mark, box, text
+from minidist.show.palette import MEANINGS
+from minidist.show.stage.marks import Mark, box, line, text
 from minidist.show.stage.mountain import mountain, outline
 from minidist.show.stage.story import Beat, Question, Story
 from minidist.train.result import Run
 
-RUNS = 8.0  # seconds, of the recorded step
-HIGH = 150  # pixels of a mountain
+RUNS, BEGUN = 8.0, 2.5  # seconds of the recorded step, and those of it before the story opens
+LEFT, WIDE, HIGH = 220, 800, 136  # pixels: where mountains begin, the longest, and the highest
+NAMES = {"none": "keep all", "selective": "drop some", "full": "drop most"}
+EXTRA = MEANINGS["recomputed"]
+KEY = {"activations": COLOURS["activations"], "extra work: computed again": EXTRA}
 
 
 def mountains(runs: Mapping[str, Run], details: str, bug: str = "") -> Story:
     """One step of rank 0 in each mode; with the bug, what is recomputed is red."""
     logs = {mode: last_steps(run.ranks[0].log) for mode, run in runs.items()}
-    most = max(log.highest("activations") for log in logs.values())
-    marks: list[Mark] = [text(158, 26, "recompute", anchor="end"), text(1270, 580, "time →", anchor="end")]
-    marks.append(text(180, 26, "↑ activations", anchor="start"))
-    for row, (mode, log) in enumerate(logs.items()):
-        y = 26 + row * 192
-        wrong = bug and mode != "none"
-        backward = log.places("backward")
-        (start, end) = (backward[0][0], backward[-1][1]) if backward else (1.0, 1.0)
-
-        def held(since: float, until: float, log=log, wrong=wrong, start=start, end=end) -> dict[str, float]:
-            amount = log.between(since, until)["activations"]
-            return {"wrong" if wrong and start <= since < end else "activations": amount}
-
-        place = (170, y, 800, HIGH)
-        marks.append(outline(lambda *part: logs["none"].between(*part)["activations"], place, most))
-        colours = {"activations": COLOURS["activations"], "wrong": "wrong"}
-        marks += mountain(held, colours, place, most, (0.2, RUNS))
-        marks.append(text(158, y + HIGH - 24, mode, 30, anchor="end", weight=700))
-        peak, extra = log.highest("activations"), recomputed_share(runs[mode].config, mode)
-        marks.append(text(990, y + 50, f"{peak / 1e3:,.0f} kB", 34, anchor="start").enter(RUNS + 0.2, 0.1))
-        marks.append(text(990, y + 96, f"+{extra:.0%} compute", 34, anchor="start").enter(RUNS + 0.4, 0.1))
-        marks.append(
-            box(990, y + 124, max(2.0, 280 * extra), 18, "#E69F00", f"{extra:.1%} more FLOPs").enter(RUNS + 0.4, 0.1)
-        )
     shares = {mode: recomputed_share(run.config, mode) for mode, run in runs.items()}
+    most = max(log.highest("activations") for log in logs.values())
+    scale = WIDE / (1 + max(shares.values()))  # pixels of the work of forward and backward
+    kept = _held(logs["none"], 0.0)
+    marks: list[Mark] = [
+        line([(LEFT + scale, 40), (LEFT + scale, 556)], width=3),
+        text(LEFT, 18, "↑ memory for activations", anchor="start"),
+    ]
+    marks.append(text(LEFT + WIDE, 584, "work of forward and backward →", anchor="end"))
+    for row, (mode, log) in enumerate(logs.items()):
+        y, extra = 40 + row * 178, shares[mode]
+        wrong, wide = bug and mode != "none", scale * (1 + extra)
+        held = _held(log, extra, "wrong" if wrong else "activations")
+        place, clock = (LEFT, y, wide, HIGH), (-BEGUN, (RUNS + BEGUN) * wide / WIDE)
+        if extra:
+            marks.append(outline(lambda *part: kept(*part)["activations"], (LEFT, y, scale, HIGH), most))
+        colours = {"activations": COLOURS["activations"], "wrong": "wrong"}
+        marks += mountain(held, colours, place, most, clock, 60 + round(60 * extra))
+        marks.append(text(LEFT - 20, y + HIGH - 24, NAMES[mode], 30, anchor="end", weight=700))
+        again = box(LEFT + scale, y + HIGH + 4, 0, 26, EXTRA, f"{extra:.1%} more FLOPs")
+        if extra:
+            marks.append(again.to(clock[0] + clock[1] * scale / wide, clock[1] * (1 - scale / wide), w=wide - scale))
+        if wide < WIDE:
+            marks.append(text(LEFT + wide + 14, y + HIGH - 24, "done", 32, anchor="start").enter(sum(clock), 0.1))
+        peak = f"{log.highest('activations') / 1e3:,.0f} kB"
+        marks.append(text(LEFT + WIDE + 20, y + 50, peak, 34, anchor="start").enter(RUNS + 0.2, 0.1))
+        more = f"+{extra:.0%} compute"
+        marks.append(text(LEFT + WIDE + 20, y + 96, more, 32, anchor="start").enter(RUNS + 0.4, 0.1))
     full = shares["full"]
     choices = tuple(f"{share:.0%}" for share in sorted({full / 3, full, min(1.0, 3 * full)}))
     asked = Question(
@@ -55,10 +64,10 @@ def mountains(runs: Mapping[str, Run], details: str, bug: str = "") -> Story:
     beats = [
         Beat(
             0,
-            "The grey line: forward keeps all its activations until backward has used them.",
+            "Forward stores activations for backward. Who drops some has to compute them again.",
             asks=None if bug else asked,
         ),
-        Beat(0.2 + RUNS / 2, "It is highest where forward ends; what is dropped there is computed again."),
+        Beat(RUNS - 0.5, "The less is kept, the lower the mountain, and the later backward is done."),
         Beat(
             RUNS + 0.7,
             "Red: computed again, with other dropout. Nothing complains."
@@ -69,4 +78,21 @@ def mountains(runs: Mapping[str, Run], details: str, bug: str = "") -> Story:
         ),
     ]
     verdict = "Wrong gradients." if bug else "Every bit is that of one process."
-    return Story("step", "Is it cheaper to remember or to compute again?", marks, beats, verdict, bug, details)
+    return Story("step", "Is it cheaper to remember or to compute again?", marks, beats, verdict, bug, details, key=KEY)
+
+
+def _held(log: MemoryLog, extra: float, in_backward: str = "activations") -> Callable[[float, float], dict[str, float]]:
+    """Return what a mountain shows: a row is as long as the work, of which "none" has a third in forward.
+
+    Args:
+        extra: work that is done again in backward, as a share of all work of "none".
+        in_backward: the kind, and the colour, of what is held in backward.
+    """
+    forward, backward = log.places("forward"), log.places("backward")
+    turns = (forward[0][0], backward[0][0], backward[-1][1]) if backward else (0.0, 1.0, 1.0)
+
+    def held(since: float, until: float) -> dict[str, float]:
+        start, end = np.interp((since, until), (0, 1 / 3 / (1 + extra), 1), turns)
+        return {in_backward if start >= turns[1] else "activations": log.between(start, end)["activations"]}
+
+    return held

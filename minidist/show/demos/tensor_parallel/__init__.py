@@ -57,7 +57,7 @@ def _mlp(warm: WarmRanks, seed: int, sequence: bool = False, broken: bool = Fals
     one, ranks = mlp.whole(warm, numbers), mlp.split(warm, numbers, sequence, broken)
     if mlp.matches(ranks, one) == broken:
         raise RuntimeError("the ranks' parts do not match one process, or the bug changes no bit: a bug in minidist")
-    return story.mlp("MLP", ranks, one, sequence, NO_G if broken else "")
+    return story.tokens(ranks, one) if sequence else story.mlp(ranks, one, NO_G if broken else "")
 
 
 def _heads(warm: WarmRanks, seed: int, broken: bool = False) -> Story:

@@ -12,13 +12,14 @@ from minidist.show.demos.tensor_parallel.mlp import Held
 from minidist.show.palette import COLLECTIVES, MEANINGS, of_rank
 from minidist.show.stage.counter import counter
 from minidist.show.stage.lanes import Lanes
-from minidist.show.stage.marks import Mark, box, text
+from minidist.show.stage.marks import Mark, box, line, text
 from minidist.show.stage.story import Beat, Question, Story
 from minidist.train.result import Run
 
 UNIT = 58  # pixels of a row or a column
 MIDDLES, CENTER = (166, 472), 319  # the heights of the two GPUs' halves of the stage, and of the line between them
 CUT, MADE, HALF, SUMMED, END = 1.2, 3.2, 5.2, 7.4, 10.0  # seconds: when each part begins
+COLUMNS, LENT = (120, 360, 760, 1080), 0.6  # of the picture of tokens: where they stand, and when they are lent
 SIGNS = (
     (227, "·", CUT + 0.8),
     (424, "→", MADE),
@@ -30,19 +31,24 @@ RUNS = 7.0  # seconds, in which a step runs through
 SAME = "Every bit is that of one process."
 
 
-def mlp(name: str, ranks: Sequence[Held], one: Held, sequence: bool, bug: str = "", details: str = "") -> Story:
-    """Cut the MLP y = GELU(x A) B over two GPUs: A by columns, B by rows; with ``sequence``, x and y by tokens."""
+def mlp(ranks: Sequence[Held], one: Held, bug: str = "", details: str = "") -> Story:
+    """Cut the MLP y = GELU(x A) B over two GPUs: A by columns, B by rows."""
     marks = _stage()
-    marks += _inputs(one.x, sequence)
+    marks += _inputs(one.x)
+    wide, high = one.x.shape[1] * UNIT, len(one.x) * UNIT
+    for x, words in ((356, "weights A"), (807, "weights B")):
+        marks.append(text(x, CENTER + high / 2 + 36, words).leave(CUT, 0.2))
+    for x, words in ((227, "·"), (594, "→  GELU  →"), (927, "=")):
+        marks.append(text(x, CENTER, words, 40).leave(CUT, 0.2))
+    marks.append(box(960, CENTER - high / 2, wide, high, "none", "y", stroke="ink", text="y = ?").leave(CUT, 0.2))
     for rank, held in enumerate(ranks):
         columns, rows = held.a.shape[1], held.b.shape[0]
-        marks.append(
-            _weights(one.a, (240 + rank * columns * UNIT, 0), (columns, one.a.shape[0]), rank, 240, "A", "columns of A")
-        )
-        marks.append(_weights(one.b, (720, rank * rows * UNIT), (one.b.shape[1], rows), rank, 720, "B", "rows of B"))
-        marks.append(_grown(490, MIDDLES[rank], held.z, "GELU(xA)", of_rank(rank), MADE, 1.8))
+        place = 240 + rank * columns * UNIT, 0
+        marks.append(_weights(one.a, place, (columns, one.a.shape[0]), rank, 240, "½ A", "columns of A"))
+        marks.append(_weights(one.b, (720, rank * rows * UNIT), (one.b.shape[1], rows), rank, 720, "½ B", "rows of B"))
+        marks.append(_grown(490, MIDDLES[rank], held.z, "½ hidden", of_rank(rank), MADE, 1.8))
         marks += [text(x, MIDDLES[rank], sign, 44).enter(at, 0.3) for x, sign, at in SIGNS]
-    marks += _sum(ranks, one.y, sequence, bool(bug))
+    marks += _sum(ranks, one.y, bool(bug))
     terms, total = [float(held.partial[0, 0]) for held in ranks], float(one.y[0, 0])
     sums = f"{' + '.join(f'{term:g}' for term in terms)} = {total:g}"
     asked = Question(
@@ -51,36 +57,86 @@ def mlp(name: str, ranks: Sequence[Held], one: Held, sequence: bool, bug: str = 
         1,
         "A's columns make whole hidden units, and GELU works on each alone. Only y needs a sum.",
     )
-    opening = "y = GELU(x A) B. What if A and B are too large for one GPU?"
-    last = f"One all-reduce, and every number is whole: {sums}."
-    if sequence:
-        asked = Question(
-            "What does each GPU keep of y?",
-            ("all tokens", "its own tokens", "its own hidden units"),
-            1,
-            "Outside the products nothing mixes tokens: half of them take half of the memory.",
-        )
-        opening = "Between the products no token needs another. Must both GPUs keep all of x and y?"
-        last = f"A reduce-scatter: each gets the sums of its own tokens, such as {sums}."
-    if bug:
-        last = f"Without the sum each goes on with its half. Right is {sums}."
     beats = [
-        Beat(0, opening, cue="Let the class propose a cut.", asks=None if bug else asked),
-        Beat(2.7, "An all-gather brings the other tokens.")
-        if sequence
-        else Beat(2.4, "A is cut into columns, B into rows."),
-        Beat(4.6, "Each makes half of the hidden units, whole ones: GELU goes on without a message."),
-        Beat(6.8, f"Each has a y of full size, and of every number a part: {terms[0]:g} and {terms[1]:g}."),
-        Beat(END, last, {"sent by each GPU": f"{ranks[0].sent} bytes"}, answers=None if bug else asked),
+        Beat(
+            0,
+            "y = GELU(x · A) · B. The weights A and B are too large for one GPU: each takes half.",
+            cue="Let the class find the cut: A by columns, B by rows.",
+            asks=None if bug else asked,
+        ),
+        Beat(4.6, "Each makes half of the hidden units, and needs no message for it."),
+        Beat(
+            6.8, f"Each has its part of every number of y, such as {terms[0]:g} and {terms[1]:g}. Their sum is missing."
+        ),
+        Beat(
+            END,
+            f"Without the sum each goes on with its part. Right is {sums}."
+            if bug
+            else f"One all-reduce, and every number is whole: {sums}.",
+            {"sent by each GPU": f"{ranks[0].sent} bytes"},
+            answers=None if bug else asked,
+        ),
     ]
     verdict = "y is wrong on both." if bug else SAME
-    return Story(name, "How do two GPUs multiply one matrix?", marks, beats, verdict, bug, details, key=_key())
+    return Story("MLP", "How do two GPUs share one multiplication?", marks, beats, verdict, bug, details, key=_key())
+
+
+def tokens(ranks: Sequence[Held], one: Held) -> Story:
+    """Keep half of the tokens on each of two GPUs, and lend the others for the MLP alone."""
+    count, high = len(one.x), 236 / len(one.x)
+    marks: list[Mark] = []
+    for x, name in zip(COLUMNS, ("keeps", "needs", "half sums", "keeps"), strict=True):
+        marks.append(text(x + 90, 18, name, 32, weight=700))
+    moving: list[Mark] = []
+    for gpu in range(len(ranks)):
+        top = 46 + 290 * gpu
+        marks.append(box(106, top - 8, 1168, 248, "paper", f"GPU {gpu}", stroke="ink", round=10))
+        marks.append(text(92, top + 118, f"GPU {gpu}", anchor="end"))
+        marks.append(box(582, top + 10, 132, 214, WEIGHTS, f"half of A and B on GPU {gpu}", text="½ MLP", weight=700))
+        for token in range(count):
+            owner, y = token * len(ranks) // count, top + token * high
+            size, name = (180, high - 6, of_rank(owner), f"token {token} on GPU {gpu}"), f"token {token}"
+            for x in COLUMNS if owner == gpu else COLUMNS[1:3]:
+                marks.append(box(x, y, 180, high - 6, "none", stroke="faint", width=3))
+            if owner == gpu:
+                marks.append(box(COLUMNS[0], y, *size, text=name))
+            source = 46 + 290 * owner + token * high
+            lent = box(COLUMNS[0], source, *size, text=name).enter(LENT, 0.1).to(LENT + 0.2, 1.4, x=COLUMNS[1], y=y)
+            moving.append(lent.leave(SUMMED - 0.6, 0.4))
+            part = box(COLUMNS[2], y, *size)
+            part.keys[0][1].update(w=0.0, opacity=0.45)
+            part.to(MADE, 1.4, w=180)
+            moving.append(part.to(SUMMED - 0.6, 1.4, x=COLUMNS[3], y=source).to(SUMMED + 0.8, 0.3, opacity=1))
+        for x, at in ((300, LENT), (940, MADE + 0.6)):  # the tokens of this GPU leave it, and their sums come back
+            here, there = (46 + 290 * place + (0.25 + 0.5 * gpu) * 236 for place in (gpu, 1 - gpu))
+            way = ((x + 6, here), (x + 54, there)) if at == LENT else ((x + 6, there), (x + 134, here))
+            moving.append(line(way, "ink", 6, head=True).enter(at, 0.2))
+    terms, total = [float(held.partial[0, 0]) for held in ranks], float(one.y[0, 0])
+    sums = f"{' + '.join(f'{term:g}' for term in terms)} = {total:g}"
+    asked = Question(
+        "What does each GPU keep of the result?",
+        ("all tokens", "its own tokens", "its own hidden units"),
+        1,
+        "Outside the products nothing mixes tokens: half of them take half of the memory.",
+    )
+    beats = [
+        Beat(0, "Each GPU keeps two of four tokens. But its half of the MLP needs all four.", asks=asked),
+        Beat(LENT + 0.9, "An all-gather lends the other tokens."),
+        Beat(MADE + 0.9, "Each makes half of every sum, and sends the halves that it does not keep."),
+        Beat(
+            END,
+            f"A reduce-scatter: each gets the sums of its own tokens, such as {sums}.",
+            {"sent by each GPU": f"{ranks[0].sent} bytes"},
+            answers=asked,
+        ),
+    ]
+    return Story("MLP", "Must every GPU keep every token?", marks + moving, beats, SAME)
 
 
 def heads(ranks: Sequence["attention.Held"], one: "attention.Held", bug: str = "", details: str = "") -> Story:
     """Attention with a head on each GPU: whole heads, and the rows of the output projection that belong to them."""
     marks = _stage()
-    marks += _inputs(one.x, False)
+    marks += _inputs(one.x)
     for rank, held in enumerate(ranks):
         middle = MIDDLES[rank]
         for number, part in enumerate("qkv"):
@@ -89,7 +145,7 @@ def heads(ranks: Sequence["attention.Held"], one: "attention.Held", bug: str = "
             marks.append(_grown(place, middle, matrix, part.upper(), of_rank(rank), MADE - 1.2 + 0.3 * number))
         marks += _triangle(640, middle, held.weights[0], of_rank(rank), MADE + 0.6)
         marks.append(_grown(806, middle, held.o[0], "O", of_rank(rank), MADE + 1.4))
-    marks += _sum(ranks, one.y, False, bool(bug))
+    marks += _sum(ranks, one.y, bool(bug))
     terms, total = [float(held.partial[0, 0]) for held in ranks], float(one.y[0, 0])
     sums = f"{' + '.join(f'{term:.3g}' for term in terms)} = {total:.3g}"
     asked = Question(
@@ -123,7 +179,7 @@ def step(name: str, run: Run, logs: Sequence[list], axis: int, told: str, bug: s
     """
     traced = traced_step(logs)
     longest, parts = step_length(traced), halves.parts(traced[0], run.config, run.layout)
-    lanes = Lanes(["computes", "sends"], (0, 60, 1240, 380), (0, axis), (0, RUNS), margin=150)
+    lanes = Lanes(["computes", "sends"], (0, 60, 1240, 380), (0, axis), (0, RUNS), margin=150, until=(longest, 0))
     waits = 0.0
     for part in parts:
         event = part.event
@@ -162,34 +218,31 @@ def _stage() -> list[Mark]:
 
 
 def _key() -> dict[str, str]:
-    return {"weights": WEIGHTS, "activations": ACTIVATIONS, "GPU 0": of_rank(0), "GPU 1": of_rank(1), "sum": WHOLE}
+    return {"on both": ACTIVATIONS, "GPU 0": of_rank(0), "GPU 1": of_rank(1), "sum": WHOLE}
 
 
 def _slab(x: float, y: float, wide: float, high: float, fill: str, name: str, thing: str) -> Mark:
     return box(x, y, wide, high, fill, thing, text=name, weight=700, size=34)
 
 
-def _inputs(x: np.ndarray, sequence: bool) -> list[Mark]:
-    """x goes to both GPUs; with its tokens cut, each has a half and the other half follows."""
+def _inputs(x: np.ndarray) -> list[Mark]:
+    """x goes to both GPUs."""
     rows, columns = x.shape
-    top, marks = CENTER - rows * UNIT / 2, []
+    marks = []
     for rank, middle in enumerate(MIDDLES):
-        for part in range(2 if sequence else 1):
-            high = rows * UNIT / (2 if sequence else 1)
-            slab = _slab(40, top + part * high, columns * UNIT, high, ACTIVATIONS, "x", f"tokens on GPU {rank}")
-            late = 0.8 if sequence and part != rank else 0.0
-            slab.to(CUT + late, 0.6, y=middle - rows * UNIT / 2 + part * high)
-            marks.append(slab)
+        slab = _slab(
+            40, CENTER - rows * UNIT / 2, columns * UNIT, rows * UNIT, ACTIVATIONS, "tokens x", f"tokens on GPU {rank}"
+        )
+        marks.append(slab.to(CUT, 0.6, y=middle - rows * UNIT / 2))
     return marks
 
 
 def _weights(whole: np.ndarray, at, size, rank: int, x: float, name: str, what: str) -> Mark:
     """A GPU's part of a weight matrix; it leaves the whole one, which stands in the middle."""
     high = size[1] * UNIT
-    slab = _slab(
-        at[0], CENTER - whole.shape[0] * UNIT / 2 + at[1], size[0] * UNIT, high, WEIGHTS, name, f"{what} of GPU {rank}"
-    )
-    return slab.to(CUT, 0.8, x=x, y=MIDDLES[rank] - high / 2, fill=of_rank(rank))
+    top = CENTER - whole.shape[0] * UNIT / 2 + at[1]
+    slab = _slab(at[0], top, size[0] * UNIT - 3, high - 3, of_rank(rank), name, f"{what} of GPU {rank}")
+    return slab.to(CUT, 0.8, x=x, y=MIDDLES[rank] - high / 2)
 
 
 def _grown(x: float, middle: float, matrix: np.ndarray, name: str, fill: str, at: float, wide: float = 1.0) -> Mark:
@@ -216,7 +269,7 @@ def _faded(mark: Mark, at: float, opacity: float) -> Mark:
     return mark.to(at, 0.6, opacity=opacity)
 
 
-def _sum(ranks: Sequence, y: np.ndarray, sequence: bool, broken: bool) -> list[Mark]:
+def _sum(ranks: Sequence, y: np.ndarray, broken: bool) -> list[Mark]:
     """Two half-bright results of full size; the sum lays them over each other and gives each GPU what it keeps."""
     rows, columns = y.shape
     x, marks = 960, []
@@ -227,16 +280,17 @@ def _sum(ranks: Sequence, y: np.ndarray, sequence: bool, broken: bool) -> list[M
         partial.keys[0][1].update(w=0.0, opacity=0.45)
         partial.to(HALF, 1.2, w=columns * UNIT)
         term = text(value_at, MIDDLES[rank], f"{float(held.partial[0, 0]):.3g}", 40, anchor="start", weight=700)
-        marks += [partial, term.enter(6.2, 0.2)]
+        label = text(x + columns * UNIT / 2, MIDDLES[rank], "part of y").enter(6.2, 0.2).leave(SUMMED, 0.1)
+        marks += [partial, label, term.enter(6.2, 0.2)]
+        if not rank and not broken:
+            marks.append(text(x + columns * UNIT / 2, CENTER, "+", 80, weight=700).enter(6.2, 0.2).leave(SUMMED, 0.2))
         if broken:
             frame = box(x - 5, top - 5, columns * UNIT + 10, rows * UNIT + 10, "none", stroke="wrong", width=6)
             marks.append(frame.enter(SUMMED, 0.2))
             continue
-        kept = rows * UNIT / 2 if sequence else rows * UNIT
         partial.to(SUMMED, 1.1, y=CENTER - rows * UNIT / 2).to(SUMMED + 1.1, 0.3, opacity=1, fill=WHOLE)
-        partial.to(SUMMED + 1.5, 0.8, y=top + (kept * rank if sequence else 0), h=kept)
+        partial.to(SUMMED + 1.5, 0.8, y=top)
         term.to(SUMMED, 1.1, y=CENTER - 24 + 48 * rank).leave(SUMMED + 1.1, 0.1)
-        if not sequence or not rank:
-            total = text(value_at, CENTER, f"{float(y[0, 0]):.3g}", 40, "right", "start", weight=700)
-            marks.append(total.enter(SUMMED + 1.2, 0.1).to(SUMMED + 1.5, 0.8, y=MIDDLES[rank] - (kept / 2) * sequence))
+        total = text(value_at, CENTER, f"{float(y[0, 0]):.3g}", 40, "right", "start", weight=700)
+        marks.append(total.enter(SUMMED + 1.2, 0.1).to(SUMMED + 1.5, 0.8, y=MIDDLES[rank]))
     return marks
