@@ -26,7 +26,7 @@ class Lanes:
             middle = y + (row + 0.5) * self.high
             top, end = middle - self.high * share / 2, until[row] if until else span[1]
             self.below.append(box(self.left, top, self.wide, self.high * share, "paper", stroke="faint", width=2))
-            grey = box(self.left, top, 0, self.high * share, "faint")
+            grey = box(self.left, top, 0, self.high * share, "faint", sign=".")
             self.below.append(grey.to(clock[0], self.at(end) - clock[0], w=self.x(end) - self.left))
             if name:
                 self.below.append(text(self.left - 14, middle, name, anchor="end"))
@@ -46,7 +46,8 @@ class Lanes:
         y = self.top + (row + 0.5 - self.share / 2) * self.high
         width = self.x(end) - self.x(start)
         fits = label and width > 0.6 * SMALLEST * len(label)
-        mark = box(self.x(start), y, 0, self.high * self.share, fill, thing, **({"text": label} if fits else {}))
+        still = ({"text": label} if fits else {}) | ({"sign": "."} if fill == "faint" else {})
+        mark = box(self.x(start), y, 0, self.high * self.share, fill, thing, **still)
         self.bars.append(mark.to(self.at(start), self.at(end) - self.at(start), w=width))
         return mark
 

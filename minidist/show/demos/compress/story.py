@@ -34,8 +34,8 @@ def columns(name: str, run: Recorded, right: Recorded, nbytes: int, bug: str = "
     ]
     for number in range(count):
         x = 23 + number * wide
-        waits = box(x, BASE, wide - 6, 0, RESIDUAL, f"number {number}: what waits")
-        new = box(x, BASE, wide - 6, 0, GRADIENT, f"new gradient of number {number}")
+        waits = box(x, BASE, wide - 6, 0, RESIDUAL, f"number {number}: what waits", sign="w")
+        new = box(x, BASE, wide - 6, 0, GRADIENT, f"new gradient of number {number}", sign="n")
         marks += [waits, new]
         for step, message in enumerate(shown):
             at = step * PACE

@@ -99,11 +99,15 @@ def tokens(ranks: Sequence[Held], one: Held) -> Story:
             for x in COLUMNS if owner == gpu else COLUMNS[1:3]:
                 marks.append(box(x, y, 180, high - 6, "none", stroke="faint", width=3))
             if owner == gpu:
-                marks.append(box(COLUMNS[0], y, *size, text=name))
+                marks.append(box(COLUMNS[0], y, *size, text=name, sign=str(owner)))
             source = 46 + 290 * owner + token * high
-            lent = box(COLUMNS[0], source, *size, text=name).enter(LENT, 0.1).to(LENT + 0.2, 1.4, x=COLUMNS[1], y=y)
+            lent = (
+                box(COLUMNS[0], source, *size, text=name, sign=str(owner))
+                .enter(LENT, 0.1)
+                .to(LENT + 0.2, 1.4, x=COLUMNS[1], y=y)
+            )
             moving.append(lent.leave(SUMMED - 0.6, 0.4))
-            part = box(COLUMNS[2], y, *size)
+            part = box(COLUMNS[2], y, *size, sign=str(owner))
             part.keys[0][1].update(w=0.0, opacity=0.45)
             part.to(MADE, 1.4, w=180)
             moving.append(part.to(SUMMED - 0.6, 1.4, x=COLUMNS[3], y=source).to(SUMMED + 0.8, 0.3, opacity=1))
