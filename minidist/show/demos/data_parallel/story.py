@@ -67,7 +67,7 @@ def race(
         marks += lanes.marks()
         for row, words in enumerate(HOW[sync]):
             marks.append(text(188, y + high / 2 - 29 + 36 * row, words, 28, anchor="end", weight=700))
-        marks.append(text(1275, y + high / 2 - 11, f"{step.end / 1e6:.3g} ms", 42, anchor="end").enter(ends[sync], 0.2))
+        marks.append(text(1275, y + high / 2 - 11, f"{step.end / 1e6:.3g} ms", 42, anchor="end").enter(ends[sync], 0))
     first, last = min(ends, key=ends.__getitem__), max(ends, key=ends.__getitem__)
     hidden = steps["overlapped"].hidden
     shares = sorted({round(share, 2) for share in (hidden, hidden / 3, min(1.0, hidden + (1 - hidden) / 2))})
@@ -81,7 +81,7 @@ def race(
     beats = [
         Beat(0, f"One step, three ways to sum the gradients. {told}", facts, asks=None if bug else asked),
         Beat(
-            min(ends[first] + 0.2, RUNS),
+            max(0.3, min(ends[first] + 0.2, RUNS)),
             f"Done first: {' '.join(HOW[first])}. The others had to wait for their sending.",
             facts,
         ),

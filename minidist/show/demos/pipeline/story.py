@@ -61,7 +61,7 @@ def race(
             asks=asked,
             cue="All do the same work. Let the class vote.",
         ),
-        Beat(min(ends[first] + 0.3, RUNS), f"{first} is done, the others are not.", answers=asked),
+        Beat(max(0.3, min(ends[first] + 0.3, RUNS)), f"{first} is done, the others are not.", answers=asked),
         Beat(RUNS + 0.3, f"{order[-1]} takes {longest / end_of(rows[first]):.1f} times as long: {longest:.4g} {unit}."),
     ]
     return Story(name, "Who idles least?", marks, beats, key=KEY)
