@@ -189,3 +189,12 @@ def test_the_paths_of_the_course_name_what_exists_and_their_minutes_are_computed
     hours, evenings = map(int, re.search(r"about (\d+) hours, or\s(\d+) evenings of two hours", page).groups())
     assert abs(hours - total / 60) < 2 and abs(2 * evenings - hours) < 2
     assert f"{hours} hours" in TEXT[ROOT / "docs" / "grading.md"]
+
+
+@pytest.mark.long
+def test_the_capstone_ends_on_the_solutions_as_the_page_says(capsys):
+    capstone = TEXT[ROOT / "docs" / "course.md"].partition("\n## Capstone\n")[2]
+    command, shown = (re.search(rf"^```{kind}\n(.*?)^```", capstone, re.M | re.S)[1] for kind in ("bash", "text"))
+    arguments = [*shlex.split(command)[1:], "--steps=2"]
+    assert cli.main(["solutions" if word == "exercises" else word for word in arguments]) == 0
+    assert shown in capsys.readouterr().out
