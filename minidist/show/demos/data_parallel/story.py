@@ -79,10 +79,10 @@ def race(
     )
     facts = {sync: f"{step.end / 1e6:.3g} ms, {step.hidden:.0%} of sending hidden" for sync, step in steps.items()}
     beats = [
-        Beat(0, f"One step, three ways to sum the gradients. {told}", facts, asks=None if bug else asked),
+        Beat(0, f"Three ways to send the gradients of a step. {told}", facts, asks=None if bug else asked),
         Beat(
             max(0.3, min(ends[first] + 0.2, RUNS)),
-            f"Done first: {' '.join(HOW[first])}. The others had to wait for their sending.",
+            f"Done first: {' '.join(HOW[first])}. Grey is where computing waits.",
             facts,
         ),
         Beat(

@@ -57,7 +57,7 @@ def race(
     beats = [
         Beat(
             0,
-            f"Each row is a GPU, grey where it waits. {told}",
+            f"Schedules race. Each row is a GPU, grey where it waits. {told}",
             asks=asked,
             cue="All do the same work. Let the class vote.",
         ),
