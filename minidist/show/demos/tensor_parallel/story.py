@@ -98,7 +98,9 @@ def tokens(ranks: Sequence[Held], one: Held) -> Story:
             size, name = (180, high - 6, of_rank(owner), f"token {token} on GPU {gpu}"), f"token {token}"
             for x in COLUMNS if owner == gpu else COLUMNS[1:3]:
                 marks.append(box(x, y, 180, high - 6, "none", stroke="faint", width=3))
-            if owner == gpu:
+            if owner != gpu:
+                marks.append(text(COLUMNS[1] + 90, y + high / 2 - 3, "?", 40).leave(LENT + 1.5, 0.1))
+            else:
                 marks.append(box(COLUMNS[0], y, *size, text=name, sign=str(owner)))
             source = 46 + 290 * owner + token * high
             lent = (
