@@ -945,7 +945,7 @@ class TestPlacingAMesh:
 
 
 def run_sync_shard(world, module, elements):
-    gradient = (numbers(world.rank, elements) * world.size).astype(np.float64)  # so that means are exact
+    gradient = many_digits(world.rank, elements) * world.size  # so that means are exact
     before = gradient.copy()
     shard, norm = module.sync_shard(gradient, world)
     return np.array(shard), norm, bool((gradient == before).all())
@@ -966,7 +966,7 @@ class TestSyncShard:
         for nodes, per_node in grids:
             for count in (elements,) if elements else (12 * per_node, 7, 1):
                 seen = student.on_ranks(nodes * per_node, on_nodes, run_sync_shard, blocks(nodes, per_node), count)
-                mean = sum(numbers(rank, count) for rank in range(nodes * per_node)).astype(np.float64)
+                mean = sum(many_digits(rank, count) for rank in range(nodes * per_node))
                 yield nodes, per_node, count, mean, seen
 
     def test_shards(self, student):

@@ -996,10 +996,8 @@ class TestLocalSteps:
     @pytest.mark.parametrize("workers", [1, 2, 3, 5])
     def test_join(self, student, workers):
         rng = generator(15, 15, workers)
-        start = rng.integers(-8, 8, 4).astype(working_dtype())
-        rounds = [
-            [(workers * rng.integers(-8, 8, 4)).astype(working_dtype()) for _ in range(workers)] for _ in range(4)
-        ]
+        start, *moves = rng.standard_normal((1 + 4 * workers, 4)).astype(working_dtype())
+        rounds = [moves[i : i + workers] for i in range(0, len(moves), workers)]
         for lr, momentum in ((1.0, 0.0), (0.5, 0.5), (0.75, 0.875)):
             seen = student.on_ranks(1, run_joins, start, rounds, lr, momentum)[0].value
             weights = [Fraction(float(one)) for one in start]
@@ -1013,7 +1011,7 @@ class TestLocalSteps:
                 for name, array in zip(["the start", *[f"worker {i}" for i in range(workers)]], arrays, strict=True):
                     found = array.tolist()
                     assert found == pytest.approx([float(one) for one in weights], rel=self.rel, abs=1e3 * self.rel), (
-                        f"{what}: {name}: expected {[round(float(one), 4) for one in weights]}, got {found}"
+                        f"{what}: {name}: expected {[round(float(one), 9) for one in weights]}, got {found}"
                     )
                 assert own, f"{what}: expected everything in place, and weights of its own for each worker"
 
