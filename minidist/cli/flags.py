@@ -157,7 +157,9 @@ def add_config(parser: argparse.ArgumentParser, **decided_later) -> None:
         decided_later: field -> its default, or words for it. The flag's value is then None unless the user gives one.
     """
     parser.add_argument(
-        "--impl", metavar="FOLDER", help="train on your own code: exercises, solutions or a folder of chNN_*.py files"
+        "--impl",
+        metavar="FOLDER",
+        help="train on your own code and compare with the library: exercises, solutions or a folder of chNN_*.py files",
     )
     _add_fields(parser, TrainConfig, **decided_later)
 
