@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from minidist import ReduceOp, all_reduce
-from minidist.course.authoring.assertions import FLOAT64, brief, number, trained
+from minidist.course.authoring.assertions import FLOAT64, brief, compared, number, trained
 from minidist.course.sandbox.values import generator, working_dtype
 from minidist.nn.optim import lamb
 from minidist.parallel.tools.schedules import schedule
@@ -103,7 +103,7 @@ def check(student, name: str, cases: dict[tuple, float], because: str, rel: floa
     for args, found in zip(cases, found_for(student, name, cases), strict=True):
         right = float(cases[args])
         assert number(found, f"{name}{args}") == pytest.approx(right, rel=rel, abs=0), (
-            f"{name}{args}: expected {right:,.9g}, {because}, got {found:,.9g}"
+            f"{name}{args}: {compared(right, found, f', {because}')}"
         )
 
 
@@ -318,7 +318,7 @@ class TestFlops:
         for args, found in zip(cases, found_for(student, "recomputed_flops", cases), strict=True):
             right = float(cases[args])
             assert number(found, "recomputed_flops") == pytest.approx(right, rel=FLOAT64, abs=0), (
-                f"recomputed_flops{args}: expected {right:,.9g}, got {found:,.9g}"
+                f"recomputed_flops{args}: {compared(right, found)}"
             )
 
     def test_utilization(self, student):
@@ -607,7 +607,7 @@ class TestSummary:
             names = "sequences in a step", "bytes of model states", "bytes of activations"
             for name, one, right in zip(names, found, page(*case), strict=True):
                 assert number(one, name) == pytest.approx(float(right), rel=FLOAT64, abs=0), (
-                    f"summary{case}, {name}: expected {float(right):,.9g}, got {one:,.9g}"
+                    f"summary{case}, {name}: {compared(float(right), one)}"
                 )
 
     def test_data_parallel(self, student):
@@ -814,7 +814,13 @@ def ramped(start: int, increment: int, ramp: int, final: int, samples: int) -> F
     return batch
 
 
-RAMPS = ((32, 32, 120_000, 1536), (8, 4, 100, 16), (1, 1, 10, 4), (16, 16, 1000, 32), (4, 3, 7, 10), (8, 8, 9, 24))
+def ramps() -> list[tuple[int, int, int, int]]:
+    """Some by hand, and any: stages begin on a sample or between two."""
+    found = [(32, 32, 120_000, 1536), (8, 4, 100, 16), (1, 1, 10, 4), (16, 16, 1000, 32), (4, 3, 7, 10), (8, 8, 9, 24)]
+    for n in range(40):
+        start, increment, stages, ramp = map(int, generator(14, n).integers(1, (20, 20, 120, 1000)))
+        found.append((start, increment, ramp if n % 2 else stages * ramp, start + stages * increment))
+    return found
 
 
 @answers("minidist.plan.batches", "minidist.train.measuring.noise_scale", "minidist.train.config")
@@ -838,7 +844,7 @@ class TestLargeBatches:
             cases[small, large, signal + noise / small, signal + noise / large] = noise / signal
         for args, found in zip(cases, found_for(student, "noise_scale", cases), strict=True):
             assert number(found, "noise_scale") == pytest.approx(cases[args], rel=1e-9, abs=1e-9), (
-                f"noise_scale{args}: expected {cases[args]:.6g}, the noise over the signal, got {found:.6g}"
+                f"noise_scale{args}: {compared(cases[args], found, ', the noise over the signal')}"
             )
 
     def test_critical(self, student):
@@ -859,14 +865,16 @@ class TestLargeBatches:
 
     def test_ramp(self, student):
         cases = {}
-        for start, increment, ramp, final in RAMPS:
-            for samples in {0, 1, ramp // 3, ramp // 2, ramp - 1, ramp, ramp + 1, 5 * ramp, *range(0, min(ramp, 120))}:
+        for start, increment, ramp, final in ramps():
+            stages = (final - start) // increment
+            ends = [ramp * stage // stages for stage in range(stages + 1)]
+            for samples in {0, 5 * ramp, *(end + more for end in ends for more in (-1, 0, 1) if end + more >= 0)}:
                 cases[samples, start, increment, ramp, final] = ramped(start, increment, ramp, final, samples)
         check(student, "batch_after", cases, "the stage that this sample is in")
 
     def test_steps(self, student):
         cases = {}
-        for start, increment, ramp, final in RAMPS:
+        for start, increment, ramp, final in ramps()[:16]:
             for samples in (0, 1, start, ramp // 2, ramp, ramp + 1, ramp + final, 3 * ramp):
                 seen = steps = 0
                 while seen < samples:

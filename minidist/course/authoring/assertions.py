@@ -31,6 +31,18 @@ def sizes(numbers: tuple[int, ...] = SIZES) -> tuple[int, ...]:
     return numbers if working_dtype() == np.float64 else (3,)
 
 
+def compared(expected, found, because: str = "", digits: int = 6) -> str:
+    """Return "expected ..., got ...", with all digits where fewer do not tell the two numbers apart.
+
+    >>> compared(0.1 + 0.2, 0.3, ", the sum")
+    'expected 0.30000000000000004, the sum, got 0.3'
+    """
+    right, came = (f"{value:,.{digits}g}" for value in (expected, found))
+    if right == came:
+        right, came = map(str, (expected, found))
+    return f"expected {right}{because}, got {came}"
+
+
 def same(found, expected: np.ndarray, what: str) -> None:
     """Assert that an array has the expected dtype, shape and values, and name the first element that differs."""
     assert isinstance(found, np.ndarray) and found.dtype == expected.dtype, (
@@ -38,14 +50,10 @@ def same(found, expected: np.ndarray, what: str) -> None:
     )
     assert found.shape == expected.shape, f"{what}: expected shape {expected.shape}, got {found.shape}"
     wrong = np.flatnonzero(found.ravel() != expected.ravel())
-    if len(wrong):
-        pair = expected.flat[wrong[0]], found.flat[wrong[0]]
-        right, came = (f"{value:.9g}" for value in pair)
-        if right == came:  # they differ by less
-            right, came = map(str, pair)
-        raise AssertionError(
-            f"{what}: element {wrong[0]}: expected {right}, got {came} ({len(wrong)} of {found.size} elements differ)"
-        )
+    assert not len(wrong), (
+        f"{what}: element {wrong[0]}: {compared(expected.flat[wrong[0]], found.flat[wrong[0]], digits=9)}"
+        f" ({len(wrong)} of {found.size} elements differ)"
+    )
 
 
 def brief(value) -> str:
@@ -54,10 +62,10 @@ def brief(value) -> str:
 
 
 def number(value, what: str):
-    """The value, asserted to be a number; a forgotten ``return`` shows up here as None."""
+    """The value as one of Python's numbers: np.float32(0.1) == 0.1. A forgotten ``return`` shows up here as None."""
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     assert is_number, f"{what}: expected a number, got {brief(value)}"
-    return value
+    return value.item() if isinstance(value, np.number) else value
 
 
 def check_numbers(student, name: str, cases: dict[tuple, float], because: str) -> None:
@@ -66,7 +74,7 @@ def check_numbers(student, name: str, cases: dict[tuple, float], because: str) -
 
     for args, found in zip(cases, student.call_each(name, list(cases)), strict=True):
         assert number(found, name) == pytest.approx(cases[args], rel=FLOAT64, abs=0), (
-            f"{name}{args}: expected {cases[args]:,.6g}, {because}, got {found:,.6g}"
+            f"{name}{args}: {compared(cases[args], found, f', {because}')}"
         )
 
 
