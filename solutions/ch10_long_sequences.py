@@ -146,8 +146,8 @@ def merge(first: Partial, second: Partial) -> Partial:
         first, second: of the same queries; not modified. Their exponents may differ by thousands.
 
     Returns:
-        Three new arrays. Each exponent is the larger of the two. Each sum is rounded once, by the addition: nothing
-        else may round, overflow or warn.
+        Three new arrays. Each exponent is the larger of the two, also where a sum is 0. Each sum is rounded once, by
+        the addition: nothing else may round, overflow or warn.
     """
     # >>> 10.3
     exponent = np.maximum(first[0], second[0])
