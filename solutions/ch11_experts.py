@@ -225,7 +225,7 @@ def combine_rows(rows: np.ndarray, weights: np.ndarray, places: np.ndarray) -> n
     product is rounded, then each sum. In another order it would be other bits.
 
     Args:
-        rows: (R, C); not modified. R may be 0.
+        rows: (R, C); not modified. R may be 0, and elements may be infinite.
         weights: (N, k), of the same dtype.
         places: the row of each choice, integers (N, k); -1 for one that was dropped, which counts as 0.
 
