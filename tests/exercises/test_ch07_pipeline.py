@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from minidist.course.authoring.assertions import number, peak_bytes
+from minidist.course.authoring.assertions import compared, number, peak_bytes
 from minidist.course.sandbox.values import generator, nbytes, working_dtype
 from minidist.parallel.tools import schedule_check, schedules
 from minidist.parallel.tools.schedule_check import ScheduleError
@@ -515,6 +515,7 @@ class TestCheckSchedule:
             (parsed("0F0 0B0 0F1", "1F0 1B0"), 1, "0F1"),
             (parsed("0F0 0B0 0F9", "1F0 1B0"), 1, "0F9"),
             (parsed("0F0 0B0", "1F0 1B0 1I7"), 1, "1I7"),
+            ([[Action(0, kind, i) for kind in "FB" for i in (-1, 0)]], 1, "0F-1 0B-1"),
             (parsed("0F0 0B0 0F0 0B0 0F0"), 1, "0F0 0B0"),
             (parsed("0F0 0B0 0F1 0B1", "1F0 1B0 1F1 1B1"), 1, "0F1 0B1 1F1 1B1"),
         ]
@@ -693,8 +694,9 @@ def inputs_and_targets(k: int, count: int, samples: int, width: int) -> tuple[li
 
 
 def loss_of(y, target):
+    """The loss, with a fraction that float32 cannot hold beside it, and the gradient of the squared error."""
     errors = y - target
-    return float(np.sum(errors**2)), 2 * errors
+    return float(np.sum(errors**2)) + 2.0**-20, 2 * errors
 
 
 def alone(k: int, stages: int, count: int, samples: int, width: int) -> tuple[float, list]:
@@ -747,7 +749,8 @@ def check_result(rank: int, size: int, what: str, total, grads: dict, right) -> 
     loss, those = right
     last = len(those) - 1
     expected = loss if rank == last % size else 0.0
-    assert number(total, f"{what}, rank {rank}") == expected, f"{what}, rank {rank}: expected {expected}, got {total}"
+    where = f"{what}, rank {rank}"
+    assert number(total, where) == expected, f"{where}: the loss: {compared(expected, total)}"
     for s, grad in grads.items():
         wrong = np.argwhere(grad != those[s])
         assert not len(wrong), (

@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, pairwise, product
-from math import exp
+from math import exp, floor
 from pathlib import Path
 from statistics import median
 
@@ -15,7 +15,7 @@ import pytest
 from safetensors.numpy import load as decode
 
 from minidist.analysis.stragglers import Straggler, StragglerWatch
-from minidist.course.authoring.assertions import FLOAT64, check_numbers, peak_bytes, same
+from minidist.course.authoring.assertions import FLOAT64, check_numbers, compared, peak_bytes, same
 from minidist.course.sandbox.values import generator
 from minidist.show.demos.failure.crashing_disk import CrashingDisk, PowerFailure
 from minidist.train.checkpoint.commit import latest
@@ -623,6 +623,18 @@ class TestWriters:
         stages = [{"a": ((0, 9),), "b": ((0, 4),)}, {"c": ((0, 3),), "b": ((0, 4),)}, {"c": ((0, 3),)}, {}]
         self.check(student, [stages, stages[::-1], [{}, {}], [{"a": ((0, 9),)}, {}]])
 
+    def test_any(self, student):
+        """Small parts, so that ranks are often even, with different numbers of them."""
+        cases = []
+        for n in range(30):
+            random = generator(12, 4, n)
+            held = []
+            for rank, row in enumerate(random.integers(0, 2, (2 + n % 4, 9))):
+                names = np.flatnonzero(row).tolist()
+                held.append({f"p{name}": ((rank % 2, rank % 2 + name % 4),) for name in names})
+            cases.append(held)
+        self.check(student, cases)
+
     def test_as_it_comes_from_json(self, student):
         held = [{"a": ((0, 4), (8, 12)), "b": ((0, 6),)}, {"a": ((0, 4), (8, 12)), "b": ((6, 9),)}]
         self.check(student, [json.loads(json.dumps(held)), json.loads(json.dumps(replicas(3, {"a": 3, "b": 2})))])
@@ -760,8 +772,8 @@ class TestResharding:
         self.check_read(student, self.cases((1, 4)), generator(3).standard_normal(4))
 
     def test_dtypes(self, student):
-        for dtype in ("float64", "int64", "float16"):
-            longer = 1 if dtype == "float16" else (1 << 30) + 1  # than float32 has digits
+        """More digits than float32 has, or float64 for integers."""
+        for dtype, longer in (("float64", (1 << 30) + 1), ("int64", (1 << 50) + 1), ("float16", 1)):
             self.check_read(student, self.cases((4, 6), dtype)[:20], longer * generator(4).integers(-999, 999, 24))
 
     def test_nothing_to_read(self, student):
@@ -1149,7 +1161,7 @@ class TestPeerCopies:
         for args, found in zip(cases, student.call_each(name, list(cases)), strict=True):
             assert isinstance(found, int | float), f"{name}{args}: expected a number, got {found!r:.40}"
             assert found == pytest.approx(cases[args], rel=FLOAT64, abs=FLOAT64), (
-                f"{name}{args}: expected {cases[args]:.6g}, counted over all choices of machines, got {found:.6g}"
+                f"{name}{args}: {compared(cases[args], found, ', counted over all choices of machines')}"
             )
 
     def test_bytes(self, student):
@@ -1196,10 +1208,14 @@ def longest(counts, speeds) -> Fraction:
     return max(Fraction(count) / Fraction(speed) for count, speed in zip(counts, speeds, strict=True))
 
 
-def deals(ranks: int, micro_batches: int):
-    """All ways to deal them out, at least one to each."""
-    for cuts in combinations(range(1, micro_batches), ranks - 1):
-        yield [stop - start for start, stop in pairwise((0, *cuts, micro_batches))]
+def soonest(speeds, micro_batches: int) -> Fraction:
+    """When the slowest rank ends at best: the first moment at which all can have had one, and together all of them."""
+    ends = {Fraction(count) / Fraction(speed) for speed in speeds for count in range(1, micro_batches + 1)}
+    for end in sorted(ends):
+        done = [floor(end * Fraction(speed)) for speed in speeds]
+        if min(done) >= 1 and sum(done) >= micro_batches:
+            return end
+    raise AssertionError("at the last end everything is done")
 
 
 @answers("minidist.analysis.stragglers:slow_ranks", "minidist.train.resilience.rebalance:deal")
@@ -1220,11 +1236,12 @@ class TestStragglers:
             assert found.keys() == right.keys(), f"{what}: expected ranks {sorted(right)}, got {sorted(found)}"
             for rank, factor in right.items():
                 assert found[rank] == pytest.approx(factor, rel=FLOAT64), (
-                    f"{what}: rank {rank}: expected a factor of {factor:.9g}, got {found[rank]:.9g}"
+                    f"{what}: the factor of rank {rank}: {compared(factor, found[rank])}"
                 )
 
     def test_one_of_several(self, student):
-        self.check(student, [(noisy(7, factors),) for factors in ((1, 1, 3, 1), (1, 1, 2), (4, 1, 1, 1, 1))])
+        slow = (1, 1, 3, 1), (1, 1, 2), (4, 1, 1, 1, 1)
+        self.check(student, [(noisy(steps, factors),) for steps in (1, 2, 7) for factors in slow])
 
     def test_one_of_two(self, student):
         """With the slow rank itself among those it is compared with, it would never be slow enough."""
@@ -1258,20 +1275,25 @@ class TestStragglers:
     def test_nothing_to_compare(self, student):
         self.check(student, [(np.ones((0, 3)),), (np.ones((5, 1)),), (np.ones((1, 2)),), (np.ones((0, 1)),)])
 
-    DEALS = (
-        ((1.0, 1.0, 1.0), 6), ((1.0, 1.0, 1.0), 7), ((3.0, 3.0, 1.0, 3.0), 12), ((1.0, 0.5), 2), ((2.0, 1.0), 9),
-        ((5.0,), 4), ((1.0, 100.0), 8), ((4.0, 2.0, 1.0), 7), ((6.0, 3.0, 2.0), 11), ((0.125, 0.25, 0.25, 1.0), 10),
-    )  # fmt: skip
+    def to_deal(self) -> list[tuple[list[float], int]]:
+        """Any speeds, and small whole ones, of which many are equal or multiples of each other."""
+        cases = [([1.0, 1.0, 1.0], 7), ([1.0, 0.5], 2), ([5.0], 4), ([1.0, 100.0], 8), ([0.125, 0.25, 0.25, 1.0], 10)]
+        for n in range(80):
+            random = generator(12, n)
+            ranks = 1 + n % 5
+            speeds = random.integers(1, 7, ranks) if n % 2 else random.uniform(1, 9, ranks) * 10.0 ** (n % 9 - 4)
+            cases.append((speeds.astype(float).tolist(), ranks + int(random.integers(0, 40))))
+        return cases
 
     def test_deal(self, student):
         """Nobody ends later than in the best of all deals."""
-        cases = [(list(speeds), count) for speeds, count in self.DEALS]
+        cases = self.to_deal()
         for (speeds, count), found in zip(cases, student.call_each("deal", cases), strict=True):
             what = f"deal({speeds}, {count})"
             proper = isinstance(found, list) and all(type(each) is int for each in found) and len(found) == len(speeds)
             assert proper, f"{what}: expected a list of {len(speeds)} Python integers, got {found!r:.60}"
             assert sum(found) == count and min(found) >= 1, f"{what}: expected {count} in all, each 1, got {found}"
-            best = min(longest(each, speeds) for each in deals(len(speeds), count))
+            best = soonest(speeds, count)
             took = longest(found, speeds)
             assert took == best, (
                 f"{what}: the slowest rank can end at {float(best):.4g}, with {found} at {float(took):.4g}"
@@ -1279,7 +1301,7 @@ class TestStragglers:
 
     def test_deal_of_equals(self, student):
         """One after the other, to the rank that would end first; of several to the first."""
-        cases = [(list(speeds), count) for speeds, count in self.DEALS]
+        cases = self.to_deal()
         for (speeds, count), found in zip(cases, student.call_each("deal", cases), strict=True):
             right = [1] * len(speeds)
             for _ in range(count - len(speeds)):
@@ -1346,9 +1368,14 @@ def run_rebalanced(world, module, config, layout):
 def run_digests(world, module, cases):
     seen = []
     for array, view in cases:
-        lent = VIEWS[view](array.copy())
-        seen.append((module.digest(lent), np.array_equal(lent.tobytes(), VIEWS[view](array).tobytes())))
+        lent = viewed(array.copy(), view)
+        seen.append((module.digest(lent), np.array_equal(lent.tobytes(), viewed(array, view).tobytes())))
     return seen
+
+
+def viewed(array: np.ndarray, view: str) -> np.ndarray:
+    """The array in that order, or as that dtype: no array of the other byte order comes to a rank as it is."""
+    return VIEWS[view](array) if view in VIEWS else array.view(view)
 
 
 VIEWS = {
@@ -1419,10 +1446,12 @@ class TestVote:
     def test_shapes_and_dtypes(self, student):
         bits = generator(9).integers(0, 1 << 30, 12).astype(np.uint32)
         shapes = [bits.reshape(shape) for shape in ((12,), (3, 4), (4, 3), (2, 6), (1, 12), (12, 1))]
-        dtypes = [bits.view(dtype) for dtype in ("float32", "int32", "uint16", ">u4")]
+        dtypes = [bits.view(dtype) for dtype in ("float32", "int32", "uint16")]
         empty = [np.zeros(shape, np.float32) for shape in ((0,), (0, 3), (3, 0))]
         scalars = [np.array(1.0), np.array([1.0])]
         self.all_differ(student, shapes + dtypes + empty + scalars)
+        one, other = self.digests(student, [(bits, "<u4"), (bits, ">u4")])
+        assert one != other, "digest: expected other digests of <u4 and >u4, which have the same bytes"
 
     def all_differ(self, student, arrays) -> None:
         found = self.digests(student, [(array, "as it is") for array in arrays])
@@ -1447,8 +1476,8 @@ class TestVote:
     def test_first_difference(self, student):
         cases = []
         for dtype, word in (("float32", np.uint32), ("float64", np.uint64)):
-            for shape in ((7,), (3, 5), (1, 1), (2, 3, 4)):
-                a = generator(*shape).standard_normal(shape).astype(dtype)
+            for shape in ((7,), (3, 5), (1, 1), (2, 3, 4), ()):
+                a = np.array(generator(*shape).standard_normal(shape), dtype)
                 cases.append((a, a.copy()))
                 for places in ((0,), (a.size - 1,), (a.size // 2, a.size - 1)):
                     b = a.copy()
@@ -1458,6 +1487,7 @@ class TestVote:
             zeros, nans = np.zeros(3, dtype), np.array([1, np.nan, 2, 3], dtype)
             cases += [(zeros, np.array([0, -0.0, 0], dtype)), (nans, nans.copy()), (zeros[:0], zeros[:0])]
             cases += [(nans, np.array([1, np.nan, 2, 4], dtype)), (nans.copy(), np.array([1, 2, 2, 3], dtype))]
+            cases += [(nans, (nans.view(word) ^ np.array([0, 1, 0, 0], word)).view(dtype))]  # another NaN
         seen = student.on_ranks(1, run_first_difference, cases)[0].value
         for (a, b), (found, kind, kept) in zip(cases, seen, strict=True):
             word = f"u{a.itemsize}"
