@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from minidist.comm.transports.byte_queue import COUNTERS, ByteQueue
+from minidist.show.palette import SERIES
+
 LINE = 64  # bytes: a cache line, one wedge of the ring
 STALE, EMPTY = "#F2F2F2", "#FFFFFF"
 
@@ -28,6 +31,11 @@ class Snapshot:
         return behind < (self.tail - self.head) // LINE
 
 
+def new(lines: int) -> ByteQueue:
+    """Return an empty queue with space for ``lines`` cache lines, in this process."""
+    return ByteQueue(memoryview(bytearray(COUNTERS + lines * LINE)), capacity=lines * LINE)
+
+
 def snapshot(queue, caption: str) -> Snapshot:
     """What a ``ByteQueue`` holds now. Each message is filled with one letter, which identifies it."""
     first_bytes = queue.data[::LINE]
@@ -35,10 +43,12 @@ def snapshot(queue, caption: str) -> Snapshot:
     return Snapshot(caption, int(queue.written), int(queue.written) - queue.unread, letters)
 
 
-def draw(snapshots: Sequence[Snapshot], colours: dict[str, str]):
-    """A matplotlib Figure with a ring for each snapshot; ``colours`` maps each letter to the colour of its message."""
+def draw(snapshots: Sequence[Snapshot]):
+    """A matplotlib Figure with a ring for each snapshot, and a colour for each letter."""
     from matplotlib.figure import Figure
 
+    letters = sorted({letter for shot in snapshots for letter in shot.letters if letter})
+    colours = dict(zip(letters, SERIES, strict=False))
     figure = Figure(figsize=(2.35 * len(snapshots), 2.9), layout="constrained")
     for axes, shot in zip(figure.subplots(1, len(snapshots), squeeze=False)[0], snapshots, strict=True):
         _ring(axes, shot, colours)
