@@ -1,11 +1,32 @@
 """When backward completes each gradient, and so when each bucket of gradients can be sent."""
 
+import time
 from collections.abc import Sequence
 
 from minidist.analysis.steps import departures
 from minidist.show.palette import SERIES
 
 COLOURS = tuple(SERIES[number] for number in (0, 5, 2, 3, 4, 1, 6))
+
+
+def completion_times(model, tokens, targets) -> tuple[list[str], list[float], float]:
+    """Run backward, and record when each parameter's gradient is complete.
+
+    Returns:
+        names of the parameters, in the order of the model; when the gradient of each was complete, and when backward
+        ended, in ms of backward.
+    """
+    done: dict[str, float] = {}
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda leaf: done.update({leaf.name: time.perf_counter()}))
+    for _ in range(2):  # the first pass is a warm-up
+        loss = model(tokens, targets)
+        start = time.perf_counter()
+        loss.backward()
+        end = time.perf_counter()
+        model.zero_grad()
+    names = [parameter.name for parameter in model.parameters()]
+    return names, [1000 * (done[name] - start) for name in names], 1000 * (end - start)
 
 
 def draw(names: Sequence[str], completed: Sequence[float], panels: dict[str, Sequence[Sequence[int]]], end: float):
@@ -15,7 +36,7 @@ def draw(names: Sequence[str], completed: Sequence[float], panels: dict[str, Seq
     the moment at which the bucket is sent; the bar to its right is the time in which its message can be hidden.
 
     Args:
-        names: of the parameters, in the order of the model.
+        names: names of the parameters, in the order of the model.
         completed: when the gradient of each was complete, in ms of backward.
         panels: title -> buckets, in the form that ``departures`` takes.
         end: when backward ended.
