@@ -41,6 +41,11 @@ def overlapped(log: Sequence[Event], kind: str) -> float:
     )
 
 
+def hidden_shares(logs: Sequence[list], rank: int = 0) -> list[float]:
+    """Return the shares of a rank's last all-gathers and reduce-scatters during which an operation ran."""
+    return [overlapped(last_step(logs)[rank], kind) for kind in ("all-gather", "reduce-scatter")]
+
+
 def draw(runs: Mapping[str, Sequence[list]], rank: int = 0):
     """A matplotlib Figure: for each run, title -> logs, the operations of one rank above and its collectives below."""
     from matplotlib.figure import Figure
