@@ -7,7 +7,7 @@ from minidist.show.palette import of_rank
 
 
 def over_time(slots: Sequence[Slot]) -> list[tuple[float, int]]:
-    """For one rank, (moment, micro-batches in flight from then on).
+    """Return one rank's (moment, micro-batches in flight from then on), in order of time.
 
     A micro-batch is in flight, its activations in memory, from the start of its forward to the end of its backward; if
     backward is split, to the end of W.
@@ -26,7 +26,7 @@ def over_time(slots: Sequence[Slot]) -> list[tuple[float, int]]:
 
 
 def draw(pipelines: Mapping[str, Sequence[Sequence[Slot]]]):
-    """A matplotlib Figure: a panel for each pipeline with a line for each rank, all on one scale.
+    """Return a matplotlib Figure: a panel for each pipeline with a line for each rank, all on one scale.
 
     Args:
         pipelines: title -> for each rank its actions and their times.
