@@ -1,0 +1,25 @@
+"""Accumulated rounding errors of several rounding rules."""
+
+from collections.abc import Mapping, Sequence
+
+from minidist.show.palette import SERIES, on_paper
+
+COLOURS = (SERIES[1], SERIES[5], on_paper("result"))
+
+
+def draw(drift: Mapping[str, Sequence[float]]):
+    """Return a matplotlib Figure with one curve for each rule.
+
+    Args:
+        drift: rule -> accumulated error after each addition, in steps between neighbouring numbers.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 3), layout="constrained")
+    axes = figure.subplots()
+    for (name, errors), colour in zip(drift.items(), COLOURS, strict=True):
+        axes.plot(errors, color=colour, linewidth=2, label=name)
+    axes.set(xlabel="additions", ylabel="accumulated error, steps", xlim=(0, len(errors)))
+    axes.legend(frameon=False, loc="upper left")
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
