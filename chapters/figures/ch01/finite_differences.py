@@ -1,0 +1,26 @@
+"""Errors of finite differences against the distance h."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from minidist.show.palette import SERIES
+
+
+def draw(steps: Sequence[float], errors: Mapping[str, Sequence[float]], title: str):
+    """Return a matplotlib Figure with a curve for each dtype, on logarithmic axes.
+
+    Args:
+        steps: distances h.
+        errors: dtype -> |finite difference - gradient| at each distance.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for (name, values), colour in zip(errors.items(), (SERIES[5], SERIES[0]), strict=True):
+        axes.loglog(steps, np.maximum(values, 1e-17), "o-", color=colour, markersize=4, label=name)
+    axes.set(xlabel="h", ylabel="|finite difference - gradient|", title=title)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    return figure
