@@ -17,6 +17,20 @@ def sums(rows: Sequence[dict]) -> dict[tuple[str, str], tuple[int, int]]:
     return {kind: found[kind] for kind in sorted(found, key=lambda k: order.index(k) if k in order else len(order))}
 
 
+def merged(rows: Sequence[dict]) -> list[tuple]:
+    """Return (axis, collective, elements, dtypes, calls, bytes sent) of the calls of each size, over all dtypes."""
+    found: dict[tuple, list] = {}
+    for row in rows:
+        counts = found.setdefault((row["axis"], row["name"], row["elements"]), [[], 0, 0])
+        counts[0].append(row["dtype"])
+        counts[1] += row["calls"]
+        counts[2] += row["bytes_sent"]
+    return [
+        (axis, NAMES[name], elements, ", ".join(dtypes), calls, nbytes)
+        for (axis, name, elements), (dtypes, calls, nbytes) in found.items()
+    ]
+
+
 def draw(layouts: Mapping[str, Sequence[dict]]):
     """A matplotlib Figure: a bar for each layout, title -> rows of ``RankResult.collectives``."""
     from matplotlib.figure import Figure

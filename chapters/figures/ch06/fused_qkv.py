@@ -1,5 +1,7 @@
 """The columns of a fused weight for queries, keys and values, and two ways to distribute them over ranks."""
 
+import numpy as np
+
 from minidist.show.palette import ink_on, of_rank
 
 LETTERS = "qkv"
@@ -21,6 +23,17 @@ def by_heads(heads: int, ranks: int) -> list[list[str]]:
     """What each rank gets if complete heads are distributed: their queries, keys and values."""
     each = heads // ranks
     return [[f"{letter}{rank * each + i}" for letter in LETTERS for i in range(each)] for rank in range(ranks)]
+
+
+def read_contiguous(weight: np.ndarray, ranks: int) -> np.ndarray:
+    """Return a weight (H, ..., 3D) as ranks read it that got equal contiguous parts of the fused one: same shape."""
+    heads = [dict(zip(LETTERS, np.split(head, 3, axis=-1), strict=True)) for head in weight]
+    read = []
+    for part in contiguous(len(weight), ranks):
+        groups = [heads[int(name[1:])][name[0]] for name in part]
+        each = len(groups) // 3
+        read += [np.concatenate(groups[i::each], axis=-1) for i in range(each)]
+    return np.stack(read)
 
 
 def complete(part: list[str]) -> list[int]:
