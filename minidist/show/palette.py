@@ -67,7 +67,6 @@ SHARES = ("#E6DBF5", "#B79BDD", "#5B00B5")  # of a load: from little to much
 VERSIONS = ("#482878", "#31688E", "#1F9E89", "#6DCD59", "#FDE725")  # of weights, old to new: along viridis
 # of a mesh; from Paul Tol's "muted" palette, since ranks and meanings have taken Okabe and Ito's
 AXES = {"pp": "#332288", "dp": "#AA4499", "tp": "#999933", "cp": "#44AA99", "ep": "#661100"}
-OTHER_TP_GROUP = "#5F6B1F"
 COLLECTIVES = {
     "all-reduce": MEANINGS["communication"],
     "reduce-scatter": MEANINGS["reduce-scatter"],

@@ -2,9 +2,9 @@
 
 from itertools import combinations, product
 
-from minidist.show.palette import AXES, MEANINGS, OTHER_TP_GROUP, RANKS, SHARES, SIGNED, VERSIONS, ink_on, on_paper
+from minidist.show.palette import AXES, MEANINGS, RANKS, SHARES, SIGNED, VERSIONS, ink_on, on_paper
 
-OTHERS = [*AXES.values(), OTHER_TP_GROUP, *SHARES, *SIGNED, *VERSIONS]
+OTHERS = [*AXES.values(), *SHARES, *SIGNED, *VERSIONS]
 LIGHT = (0.2126, 0.7152, 0.0722)  # of red, green and blue
 TOGETHER = (  # what is next to each other in a picture
     ("forward", "backward", "optimizer", "idle", "communication", "hidden communication"),

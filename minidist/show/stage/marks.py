@@ -44,6 +44,8 @@ class Mark:
             share = min(1.0, -at / lasting) if lasting else 1.0
             now = now | {name: between(now[name], value, share) for name, value in changes.items()}
             self.keys, at, lasting = [(0.0, now)], 0.0, max(0.0, at + lasting)
+        if lasting < 0:
+            raise ValueError(f"a change at {at:g} s lasts {lasting:g} s: it cannot end before it begins")
         if at < last - 1e-6:  # what begins when another change ends may be a rounding error early
             raise ValueError(f"a change at {at:g} s begins before the last one ends, at {last:g} s")
         at = max(at, last)

@@ -66,7 +66,8 @@ def ladder(name: str, right: Weight, lost: Weight, bug: str = "", details: str =
         for step in range(1, STEPS + 1)
         if weight.moves(step) > weight.moves(step - 1)
     ]
-    marks += counter(1140, 230, f"jumps in\n{STEPS} updates", jumps)
+    marks += counter(1140, 230, "jumps so far", jumps)
+    marks.append(text(RIGHT, 580, f"{STEPS} updates →", anchor="end"))
     first = next((step for step in range(1, STEPS + 1) if weight.moves(step)), None)
     answers = {1: "in the first step", None: "in none of them"}
     answers.setdefault(first, f"after {first} steps")

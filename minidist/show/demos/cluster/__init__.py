@@ -33,9 +33,9 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     for right, wrong in zip(steps[1:], bad, strict=True):  # in one node, all places are equal
         if wrong.seconds <= right.seconds:
             raise RuntimeError("with tensor parallelism across nodes the step is not longer: choose another size")
-    longest = max(step.seconds for step in (*steps, *bad))
-    stories = [tell(steps, step, longest, details=proof) for step in (*steps[1:], steps[0])]
-    stories += [tell(steps, step, longest, BUG, proof) for step in bad]
+    longest = {step.name: step.seconds for step in (*steps, *bad)}  # a scene and the broken one share their clock
+    stories = [tell(steps, step, longest[step.name], details=proof) for step in (*steps[1:], steps[0])]
+    stories += [tell(steps, step, longest[step.name], BUG, proof) for step in bad]
     return Animation(
         "cluster", "Clusters: one step, and the links that it needs", tuple(stories), steps[0].replayed.logs
     )

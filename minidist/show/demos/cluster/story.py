@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from minidist.analysis.networks import Flow
 from minidist.plan.cluster.topology import Edge
-from minidist.show.demos.cluster.run import ONE, Step, tp_group
-from minidist.show.palette import AXES, MEANINGS, OTHER_TP_GROUP
+from minidist.show.demos.cluster.run import ONE, Step, is_tensor_parallel
+from minidist.show.palette import AXES, MEANINGS
 from minidist.show.stage.counter import counter
 from minidist.show.stage.marks import Mark, box, text
 from minidist.show.stage.story import Beat, Question, Story
@@ -15,26 +15,23 @@ STRETCHES, MOST_FLOWS = (
     45,
     260,
 )  # of a step for what GPUs and links do; messages that are drawn, those that take longest
-TOP, GPU, NODE = 60, (96, 120), (500, 250)  # of the nodes, and the sizes of a GPU and of a node
-GROUPS = (AXES["tp"], OTHER_TP_GROUP)
-DATA_PARALLEL, COMPUTES = MEANINGS["communication"], MEANINGS["computing"]
+TOP, GPU, NODE, DOT = 40, (96, 120), (500, 280), 40  # of the nodes, and the sizes of a GPU, a node, a message
+TENSOR_PARALLEL, DATA_PARALLEL, COMPUTES = AXES["tp"], MEANINGS["communication"], MEANINGS["computing"]
 
 
 def tell(steps: Sequence[Step], step: Step, longest: float, bug: str = "", details: str = "") -> Story:
-    """One recorded step on one cluster; all clusters share the clock, on which the longest step takes RUNS.
+    """One recorded step on one cluster.
 
     Args:
         steps: the clusters, the first of which has one node; ``step`` is one of them, or the one with the bug.
-        longest: seconds.
+        longest: seconds that take RUNS on the story's clock.
     """
     places = _places(step)
     marks = _wires(step, places, longest)
     marks += _gpus(step, places, longest)
     marks += _flows(step, places, longest)
-    bar = box(290, 500, 0, 56, COMPUTES, step.name)
     ends = RUNS * step.seconds / longest
-    marks += [text(276, 528, "time of one step", 28, anchor="end"), box(290, 500, 740, 56, "faint")]
-    marks.append(bar.to(0.2, ends, w=740 * step.seconds / longest))
+    marks += _time(step, longest)
     micro = f"{1e6 * step.seconds:,.0f} µs"
     marks += counter(1150, 528, "", [(0.0, ""), (ends + 0.2, micro)], 50)
     ratio = step.seconds / steps[0].seconds
@@ -69,7 +66,7 @@ def tell(steps: Sequence[Step], step: Step, longest: float, bug: str = "", detai
     beats = [
         Beat(0, opening, facts, asks=asked, cue="Where do the GPUs wait?"),
         Beat(
-            max(0.5, 0.2 + ends * 0.6),
+            _crossing(step, longest),
             f"{crossing / 1e6:.1f} MB go from node to node." if crossing else "No message leaves the node.",
             facts,
         ),
@@ -84,10 +81,10 @@ def tell(steps: Sequence[Step], step: Step, longest: float, bug: str = "", detai
     ]
     verdict = "The same bits: only the cost is wrong." if bug else ""
     key = {
-        "tensor-parallel group": GROUPS[0],
-        "the other group": GROUPS[1],
+        "tensor parallelism": TENSOR_PARALLEL,
         "gradients": DATA_PARALLEL,
-        "GPU computes": COMPUTES,
+        "computes": COMPUTES,
+        "waits": "faint",
     }
     return Story(step.name, "What does the link between nodes cost?", marks, beats, verdict, bug, details, key=key)
 
@@ -112,7 +109,7 @@ def _places(step: Step) -> dict[int, tuple[float, float]]:
         left = (1280 - NODE[0] * 2) / 2 if count == 1 else 20 + node * (1280 - NODE[0] - 40)
         wide = NODE[0] * 2 if count == 1 else NODE[0]
         for place, rank in enumerate(ranks):
-            found[rank] = left + wide * (place + 0.5) / len(ranks), TOP + 40 + GPU[1] / 2
+            found[rank] = left + wide * (place + 0.5) / len(ranks), TOP + 64 + GPU[1] / 2
     return found
 
 
@@ -156,7 +153,7 @@ def _shade(load: float) -> str:
 
 
 def _gpus(step: Step, places, longest: float) -> list[Mark]:
-    """Each GPU, bright while it computes, with a stripe in the colour of its tensor-parallel group."""
+    """Each GPU, bright while it computes."""
     found = []
     for rank, (x, y) in places.items():
         gpu = box(x - GPU[0] / 2, y - GPU[1] / 2, *GPU, COMPUTES, f"rank {rank} computes")
@@ -170,11 +167,22 @@ def _gpus(step: Step, places, longest: float) -> list[Mark]:
                 opacity=0.15 + 0.85 * step.computing(rank, since, until),
             )
         gpu.to(0.3 + RUNS * step.seconds / longest, 0.2, opacity=0.15)
-        stripe = box(
-            x - GPU[0] / 2, y + GPU[1] / 2 + 6, GPU[0], 12, GROUPS[tp_group(rank, step.layout) % 2], f"rank {rank}"
-        )
-        found += [gpu, stripe, text(x, y, f"{rank}", 34, weight=700)]
+        found += [gpu, text(x, TOP + 34, f"{rank}", 34, weight=700)]
     return found
+
+
+def _time(step: Step, longest: float) -> list[Mark]:
+    """GPU 0's step so far: the time in which it computed, and beside it the time in which it waited."""
+    works, waits = (box(290, 500, 0, 56, *what) for what in ((COMPUTES, "it computes"), ("faint", "it waits")))
+    done, scale = 0.0, 740 / longest  # seconds of computing; pixels of a second
+    for number in range(STRETCHES):
+        since, until = (step.seconds * (number + i) / STRETCHES for i in (0, 1))
+        done += step.computing(0, since, until) * (until - since)
+        at, lasting = 0.2 + RUNS * since / longest, RUNS * (until - since) / longest
+        works.to(at, lasting, w=scale * done)
+        waits.to(at, lasting, x=290 + scale * done, w=scale * (until - done))
+    frame = box(290, 500, 740, 56, "paper", stroke="faint", width=2)
+    return [text(276, 528, "GPU 0's time", 28, anchor="end"), frame, works, waits]
 
 
 def _flows(step: Step, places, longest: float) -> list[Mark]:
@@ -189,14 +197,20 @@ def _flows(step: Step, places, longest: float) -> list[Mark]:
     return found
 
 
+def _crossing(step: Step, longest: float) -> float:
+    """The moment at which the message that takes longest is half way."""
+    flow = max(filter(step.crosses, step.replayed.flows), key=lambda flow: flow.sent - flow.start, default=None)
+    middle = (flow.start + flow.sent) / 2 - step.start if flow else step.seconds / 2
+    return max(0.5, 0.2 + RUNS * middle / longest)
+
+
 def _dot(step: Step, flow: Flow, places, start: float, end: float) -> Mark:
     (x, y), (to_x, to_y) = places[flow.source], places[flow.destination]
-    same = tp_group(flow.source, step.layout) == tp_group(flow.destination, step.layout)
-    colour = GROUPS[tp_group(flow.source, step.layout) % 2] if same else DATA_PARALLEL
+    colour = TENSOR_PARALLEL if is_tensor_parallel(flow, step.layout) else DATA_PARALLEL
     y, to_y = y + GPU[1] / 2 + 26, to_y + GPU[1] / 2 + 26
-    low = TOP + NODE[1] - 9 if step.crosses(flow) else y + 26
-    dot = box(x - 11, y, 22, 22, colour, f"{flow.nbytes:,} bytes from {flow.source} to {flow.destination}")
+    low = TOP + NODE[1] - DOT / 2 if step.crosses(flow) else y + 26
+    dot = box(x - DOT / 2, y, DOT, DOT, colour, f"{flow.nbytes:,} bytes from {flow.source} to {flow.destination}")
     dot.enter(start, 0.01)
     lasting = end - start - 0.02
-    dot.to(start + 0.01, lasting * 0.2, y=low).to(start + 0.01 + lasting * 0.2, lasting * 0.6, x=to_x - 11)
+    dot.to(start + 0.01, lasting * 0.2, y=low).to(start + 0.01 + lasting * 0.2, lasting * 0.6, x=to_x - DOT / 2)
     return dot.to(start + 0.01 + lasting * 0.8, lasting * 0.2, y=to_y).leave(end, 0.01)

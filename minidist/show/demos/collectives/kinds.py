@@ -112,7 +112,7 @@ for step in range(size - 1):
     incoming = chunks[(rank-1-step) % size]
     sendrecv(outgoing, right,
              incoming, left)"""
-ADDS = "Every GPU adds the column that its left neighbour sends."
+ADDS = "Every GPU adds the column that the one before it sends."
 PASSES = "Whole columns go round, and replace what was there."
 
 BROADCAST = Kind(
@@ -284,8 +284,8 @@ ALL_GATHER = Kind(
 ALL_TO_ALL = Kind(
     "all-to-all",
     "All-to-all: chunk r of every rank goes to rank r",
-    "How do {} GPUs send something to each other GPU?",
-    "Every GPU has a column for each GPU. Its number says for which.",
+    "How do {} GPUs swap blocks, each with each?",
+    "Every GPU has a block for each GPU. Its number says for which.",
     {
         "pairwise": Algorithm(
             _all_to_all,
@@ -293,7 +293,7 @@ ALL_TO_ALL = Kind(
             lambda step, n: f"Each GPU sends to the GPU {step} places on.",
             "(N−1)/N",
             lambda n: (n - 1) / n,
-            "Every column but its own.",
+            "Every block but its own.",
             """\
 incoming[rank][:] = outgoing[rank]
 for step in range(1, size):

@@ -5,7 +5,7 @@ from functools import partial
 
 import numpy as np
 
-from minidist.show.demos.collectives.kinds import Algorithm, Kind
+from minidist.show.demos.collectives.kinds import ALL_TO_ALL, Algorithm, Kind
 from minidist.show.demos.collectives.run import Step
 from minidist.show.demos.collectives.training import Harm
 from minidist.show.figures.contributions import LETTERS
@@ -37,7 +37,8 @@ def tell(kind: Kind, name: str, steps: Sequence[Step], right: Sequence[Step], br
     """
     ranks, last, how = len(steps[0].terms), len(steps) - 1, kind.algorithms[name]
     result = np.array([[kind.result(rank, chunk, ranks) for chunk in range(ranks)] for rank in range(ranks)])
-    picture = _Picture(how.shape, steps[0].terms, result, int(right[-1].terms.sum((2, 3)).max()))
+    most = int(right[-1].terms.sum((2, 3)).max())
+    picture = _Picture(how.shape, steps[0].terms, result, most, kind is ALL_TO_ALL)
     for number in range(1, last + 1):
         picture.step(steps, number)
         wrong = (steps[number].terms != right[min(number, len(right) - 1)].terms).any((2, 3))
@@ -116,19 +117,21 @@ class _Picture:
     Args:
         result: (N, N): whether a column is part of a GPU's result.
         most: how many terms a column has in the end.
+        apart: whether what a GPU sends stands above what it gets, with the number of the GPU that it is for.
     """
 
-    def __init__(self, shape: str, terms: np.ndarray, result: np.ndarray, most: int) -> None:
-        self.ranks, self.most, self.names_receiver = len(terms), most, shape == "pairs"
+    def __init__(self, shape: str, terms: np.ndarray, result: np.ndarray, most: int, apart: bool) -> None:
+        self.ranks, self.most, self.apart = len(terms), most, apart
         self.wide, self.high = (240, 190) if self.ranks <= 4 else (180, 144)
+        self.high *= 0.7 if shape == "tree" else 1  # room for the links between its levels
         self.network = SHAPES[shape](self.ranks, (self.wide, self.high), AREA)
-        self.column, self.block = (self.wide - 2 * SIDE) / self.ranks, (self.high - FOOT - 20) / most
+        self.column, self.block = (self.wide - 2 * SIDE) / self.ranks, (self.high - FOOT - 20) / (most * (1 + apart))
         self.frames: dict[tuple[int, int], str] = {}
         self.marks = list(self.network.marks())
         self.piles = [
             [
                 [
-                    (self._block(rank, chunk, level, term), term)
+                    (self._block(rank, chunk, level + most * apart, term), term)
                     for level, term in enumerate(_listed(terms[rank, chunk]))
                 ]
                 for chunk in range(self.ranks)
@@ -137,6 +140,12 @@ class _Picture:
         ]  # fmt: skip  rank, chunk -> (mark, term) from the bottom up
         self.marks += [mark for columns in self.piles for pile in columns for mark, _ in pile]
         self.marks += [self._frame(rank, chunk, "ink", 2) for rank, chunk in np.argwhere(result)]
+        self.outgoing: dict[tuple[int, int], Mark] = {}  # term -> its block, where they stand apart
+        if apart:
+            self.outgoing = {term: mark for columns in self.piles for ((mark, term),) in columns}
+            self.piles = [[[] for _ in range(self.ranks)] for _ in range(self.ranks)]
+            for rank in range(self.ranks):  # its own column needs no message
+                self.outgoing[rank, rank].to(LEAVES, TRAVELS, y=self._slot(rank, rank, 0)[1] + 1)
 
     def _slot(self, rank: int, chunk: int, level: int) -> tuple[float, float]:
         x, y = self.network.places[rank]
@@ -148,7 +157,7 @@ class _Picture:
     def _block(self, rank: int, chunk: int, level: int, term: tuple[int, int]) -> Mark:
         x, y = self._slot(rank, chunk, level)
         what = f"GPU {term[0]}'s term of column {LETTERS[term[1]]}"
-        words = {"text": str(term[1])} if self.names_receiver else {}
+        words = {"text": str(term[1])} if self.apart else {}
         return box(x + 1, y + 1, self.column - 2, self.block - 2, of_rank(term[0]), what, sign=str(term[0]), **words)
 
     def _frame(self, rank: int, chunk: int, colour: str, width: float) -> Mark:
@@ -168,13 +177,14 @@ class _Picture:
                 held = [term for _, term in self.piles[message.source][origin]]
                 arriving = []
                 for level, term in enumerate(_listed(new - old if adds else new)):
-                    mark = self._block(message.source, origin, held.index(term) if term in held else 0, term)
+                    mark = self.outgoing.get(term)
+                    if mark is None:
+                        mark = self._block(message.source, origin, held.index(term) if term in held else 0, term)
+                        self.marks.append(mark.enter(at, 0.02))
                     x, y = self._slot(message.destination, chunk, len(pile) * adds + level)
-                    mark.enter(at, 0.02)
                     self.network.travel(mark, message.source, message.destination, (x + 1, y + 1), at + 0.02, TRAVELS)
                     arriving.append((mark, term))
                 landed.append((message.destination, chunk, pile * adds + arriving))
-                self.marks += [mark for mark, _ in arriving]
         for rank, chunk, pile in landed:
             self.piles[rank][chunk] = pile
 

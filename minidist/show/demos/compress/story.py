@@ -57,7 +57,7 @@ def columns(name: str, run: Recorded, right: Recorded, nbytes: int, bug: str = "
             if bug:
                 waits.to(at + 1.6, 0.0, fill="wrong").to(at + 1.6, 0.3, y=BASE, h=0.0).to(at + 1.9, 0.0, fill=RESIDUAL)
     full = 8 * count
-    marks += counter(1150, 150, f"of {full} bytes\nsent in a step", [(0.0, "0"), (0.7, str(nbytes))], 90)
+    marks += counter(1150, 150, f"of {full} bytes\nsent in a step", [(0.0, str(nbytes))], 90)
     never = count - run.moved()
     choices = sorted({0, never, count // 2, count - max(1, count // 8)})
     asked = Question(
@@ -84,10 +84,10 @@ def columns(name: str, run: Recorded, right: Recorded, nbytes: int, bug: str = "
         Beat(0, f"Only {passes} pass the slow network. The rest waits.", facts, asks=asked),
         Beat(PACE - 0.1, f"{passes.capitalize()} went. What stays above the line waits.", facts),
         Beat(
-            PACE + 1.15,
+            PACE + 0.85,
             "What was left out is gone, and the next gradient comes."
             if bug
-            else f"The next gradient came on top of what waits, and {passes} are on their way.",
+            else f"The next gradient came on top of what waits. Now {passes} go.",
             facts,
         ),
         Beat(len(shown) * PACE, end, facts, answers=asked),

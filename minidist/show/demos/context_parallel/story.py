@@ -14,7 +14,7 @@ from minidist.show.stage.story import Beat, Question, Story
 
 RUNS, FIRST = 9.0, 0.6  # seconds: of the longest pass, and before it
 AREA, BOX = (0, 0, 640, 600), (196, 128)  # of the ring, and of a GPU
-LEFT, TOP, SIDE = 690, 40, 480  # of the triangle
+LEFT, TOP, SIDE = 780, 40, 480  # of the triangle
 GRADIENTS = MEANINGS["gradients"]
 SAME = "Every bit is that of one process."
 
@@ -25,9 +25,9 @@ def ring(kind: str, run: Pass, longest: int, bug: str = "", details: str = "") -
     Args:
         longest: the slots of the longest pass to compare with, which takes RUNS.
     """
-    marks, chunks = _board(kind, run)
+    marks, owner = _board(kind, run)
     marks += _passing(run, longest, ())
-    marks += _tiles(run, longest, chunks, run.stale())
+    marks += _tiles(run, longest, owner, run.stale())
     ends = _at(run.end(-1), longest)
     busy = run.busy()
     marks += counter(930, 560, "", [(0.0, ""), (ends, f"{busy:.0%} busy")], 56)
@@ -60,7 +60,7 @@ def ring(kind: str, run: Pass, longest: int, bug: str = "", details: str = "") -
             [
                 Beat(
                     _at(run.end(1), longest),
-                    "The next keys come. A GPU is idle if all of them are later.",
+                    "GPU 0 got keys of later tokens, which it may not use: it is idle.",
                     facts,
                 )
             ]
@@ -75,10 +75,10 @@ def ring(kind: str, run: Pass, longest: int, bug: str = "", details: str = "") -
 
 def backward(run: Pass, right: Pass, wrong: set[tuple[int, int]], bug: str = "", details: str = "") -> Story:
     """Backward: the gradients follow the keys, gather a term on each GPU, and come home; ``wrong``: (hop, rank)."""
-    marks, chunks = _board("ring", run)
+    marks, owner = _board("ring", run)
     longest = run.end(-1) + 1  # the last hop brings the gradients home
     marks += _passing(run, longest, wrong)
-    marks += _tiles(run, longest, chunks, wrong)
+    marks += _tiles(run, longest, owner, wrong)
     asked = Question(
         "How many hops does the gradient of a GPU's keys make?",
         (f"{run.ranks - 1}", f"{run.ranks}", f"{2 * run.ranks}"),
@@ -177,8 +177,8 @@ def _at(slot: float, longest: float) -> float:
     return FIRST + RUNS * slot / longest
 
 
-def _board(kind: str, run: Pass) -> tuple[list[Mark], list[list[int]]]:
-    """The ring of GPUs, and the triangle with nothing in it; and which chunks each GPU has."""
+def _board(kind: str, run: Pass) -> tuple[list[Mark], dict[int, int]]:
+    """The ring of GPUs, and the triangle with nothing in it; and the GPU of each chunk."""
     ranks = run.ranks
     count = CHUNKS[kind] * ranks
     chunks = [sequence_chunks_of(rank, ranks, count, kind) for rank in range(ranks)]
@@ -192,11 +192,13 @@ def _board(kind: str, run: Pass) -> tuple[list[Mark], list[list[int]]]:
             )
     owner = {chunk: rank for rank, mine in enumerate(chunks) for chunk in mine}
     for i in range(count):
-        marks.append(
-            box(LEFT - 26, TOP + i * size + 2, 18, size - 4, of_rank(owner[i]), f"queries {i}, on GPU {owner[i]}")
-        )
+        colour, whose = of_rank(owner[i]), f"on GPU {owner[i]}"
+        marks.append(box(LEFT - 26, TOP + i * size + 2, 18, size - 4, colour, f"queries {i}, {whose}"))
+        marks.append(box(LEFT + i * size + 2, TOP - 26, size - 4, 18, colour, f"keys {i}, {whose}"))
+        if size > 40:
+            marks.append(text(LEFT - 34, TOP + (i + 0.5) * size, f"GPU {owner[i]}", anchor="end"))
     marks.append(text(LEFT + SIDE - 10, TOP + 20, "queries ↓  keys →", anchor="end"))
-    return marks, chunks
+    return marks, owner
 
 
 def _passing(run: Pass, longest: float, wrong) -> list[Mark]:
@@ -216,8 +218,8 @@ def _passing(run: Pass, longest: float, wrong) -> list[Mark]:
                 found.append(idle.enter(_at(stop, longest), 0.1).leave(_at(start, longest) - 0.1, 0.1))
     gathers = run.visits[0][0].gradients is not None
     for owner in range(ranks):
-        keys = _Traveller(net, owner, 0, 56, f"keys and values of GPU {owner}")
-        grown = _Traveller(net, owner, 64, 0, f"gradient of GPU {owner}'s keys") if gathers else None
+        keys = _Traveller(net, owner, 0, 84, f"keys and values of GPU {owner}")
+        grown = _Traveller(net, owner, 92, 0, f"gradient of GPU {owner}'s keys") if gathers else None
         for hop in range(ranks):
             rank = (owner + hop) % ranks
             start, stop = times[hop][rank]
@@ -244,7 +246,8 @@ class _Traveller:
 
     def __init__(self, net: Network, owner: int, right: float, size: float, thing: str) -> None:
         self.net, self.right = net, right
-        self.mark = box(*self._spot(owner), size, 52, of_rank(owner) if size else GRADIENTS, thing)
+        words = {"text": "keys"} if size else {}
+        self.mark = box(*self._spot(owner), size, 52, of_rank(owner) if size else GRADIENTS, thing, **words)
 
     def _spot(self, rank: int) -> tuple[float, float]:
         x, y = self.net.places[rank]
@@ -260,10 +263,13 @@ class _Traveller:
         self.mark.to(max(at, self.mark.keys[-1][0]), 0.15, w=self.mark.now["w"] + 20, fill=fill)
 
 
-def _tiles(run: Pass, longest: float, chunks: list[list[int]], wrong) -> list[Mark]:
-    """Each tile appears in its turn, in the colour of the GPU that has the queries."""
-    size, found = SIDE / sum(map(len, chunks)), []
+def _tiles(run: Pass, longest: float, owner: dict[int, int], wrong) -> list[Mark]:
+    """Each tile appears in its turn, in the colour of its keys."""
+    size, found = SIDE / len(owner), []
     times = run.times()
+    now = [box(0, 0, size, size, "none", f"GPU {rank} computes", stroke="ink", width=6) for rank in range(run.ranks)]
+    for frame in now:
+        frame.keys[0][1]["opacity"] = 0
     for hop, visits in enumerate(run.visits):
         for rank, visit in enumerate(visits):
             start, stop = times[hop][rank]
@@ -275,8 +281,12 @@ def _tiles(run: Pass, longest: float, chunks: list[list[int]], wrong) -> list[Ma
                     TOP + i * size + 1,
                     size - 2,
                     size - 2,
-                    "wrong" if bad else of_rank(rank),
+                    "wrong" if bad else of_rank(owner[j]),
                     f"hop {hop} on GPU {rank}",
                 )
                 found.append(tile.enter(_at(done, longest) - 0.15, 0.15))
-    return found
+                at = _at(done - (stop - start) / len(visit.pairs), longest)
+                now[rank].to(at, 0.02, x=LEFT + j * size, y=TOP + i * size, opacity=1).to(
+                    _at(done, longest) - 0.04, 0.02, opacity=0
+                )
+    return found + now

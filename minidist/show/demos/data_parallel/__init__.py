@@ -56,8 +56,8 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         times = [{sync: on_gpus(log, speed).logs for sync, log in logs.items()} for speed in GIGABYTES] + [logs]
         sides.append([{sync: Step.of(log) for sync, log in one.items()} for one in times])
     axes = [max(step.end for side in both for step in side.values()) for both in zip(*sides, strict=True)]
-    told = [f"As {ranks} GPUs on links of {speed:g} GB/s would take it." for speed in GIGABYTES]
-    told.append(f"As {ranks} ranks took it on the {cores()} cores of this machine.")
+    told = [f"Times for {ranks} GPUs on links of {speed:g} GB/s." for speed in GIGABYTES]
+    told.append(f"Times of {ranks} ranks on the {cores()} cores of this machine.")
     stories = []
     for steps, details, what in ((sides[0], proof, ""), (sides[1], found, bug)):
         names = ["race"] * len(GIGABYTES) + ["measured"]

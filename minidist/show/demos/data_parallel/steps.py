@@ -25,10 +25,6 @@ class Step:
         return cls([event for event in step[0] if kind_of(event)], step_length(step))
 
     @cached_property
-    def backward_ends(self) -> int:
-        return next(event.end for event in self.log if kind_of(event) == "backward")
-
-    @cached_property
     def sums(self) -> list[Event]:
         """The all-reduces of gradients, also skipped ones: all but the last, which is the loss's."""
         return communications(self.log)[:-1]

@@ -15,8 +15,8 @@ from minidist.show.stage.story import Beat, Question, Story
 
 RUNS = 7.0  # seconds, in which the longest step runs through
 BEGUN = 3.0  # seconds of it before the story opens: backward has begun
-EXPOSED, HIDDEN = MEANINGS["communication"], MEANINGS["hidden communication"]
-KEY = {phase: MEANINGS[phase] for phase in PHASES} | {"sent": EXPOSED, "sent meanwhile": HIDDEN, "waits": "faint"}
+SENDS = MEANINGS["communication"]
+KEY = {phase: MEANINGS[phase] for phase in PHASES} | {"sends": SENDS, "waits": "faint"}
 HOW = {
     "overlapped": ("send during", "backward"),
     "bucketed": ("send later,", "in buckets"),
@@ -55,14 +55,12 @@ def race(
                 lanes.bar(0, event.start, event.end, MEANINGS[kind], kind)
                 done = event.end
         for place, event in enumerate(step.sums):
-            under = min(event.end, max(event.start, step.backward_ends))
             if is_dropped(event):
                 width = axis / 60
                 lanes.bar(1, event.start, event.start + width, "wrong", "", "never sent")
                 continue
-            what = f"all-reduce {place + 1}"
-            lanes.bar(1, event.start, under, HIDDEN, "", what)
-            lanes.bar(1, under, event.end, EXPOSED, "", what)
+            end = max(event.start, event.end - 0.003 * axis)  # a gap between two
+            lanes.bar(1, event.start, end, SENDS, "", f"all-reduce {place + 1}")
         ends[sync] = lanes.at(step.end)
         marks += lanes.marks()
         for row, words in enumerate(HOW[sync]):

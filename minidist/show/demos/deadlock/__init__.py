@@ -47,15 +47,15 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     last = moments(sorted(stuck, key=lambda event: event.time), fits=False)[-1]
     if {rank: [awaited] for rank, awaited in edges(error.waiting).items()} != last.waiting:
         raise RuntimeError("the cycle that the launcher found is not the one that the calls make: a bug in minidist")
-    first = "Every rank sends first, then receives. What happens?"
+    first = "All send first. What happens?"
     found = f"Deadlock, found after {seconds:.1f} s."
     stories = (
         tell("send first", first, WHY_STUCK, SEND_FIRST, stuck, size, error, BUG, found),
         tell("send first", first, WHY_SMALL, SEND_FIRST, small, FITS, verdict=f"{RIGHT} But only by luck: it fits."),
-        tell("odd recv first", "Odd ranks receive first. What happens?", WHY_ODD, ODD, odd, size, verdict=RIGHT),
+        tell("odd recv first", "Odd ranks receive first. Now?", WHY_ODD, ODD, odd, size, verdict=RIGHT),
         tell(
             "posted together",
-            "Both are posted at once. What happens?",
+            "Both are posted at once. Now?",
             WHY_TOGETHER,
             TOGETHER,
             together,

@@ -12,7 +12,7 @@ from minidist.show.stage.network import Network
 from minidist.show.stage.story import Beat, Question, Story
 
 PACE = 1.1  # seconds from one event to the next
-AREA, BOX = (190, 0, 900, 600), (230, 96)
+AREA = (140, 0, 1000, 600)
 WAITS, DONE = MEANINGS["communication"], "right"
 CHOICES = ("all ranks finish", "all wait forever", "only the last rank waits")
 
@@ -31,9 +31,10 @@ def tell(
     """Each event of a run: a call begins, an arrow grows; what is awaited comes, and the arrow goes."""
     events = sorted(events, key=lambda event: event.time)
     ranks = 1 + max(event.rank for event in events)
-    net = Network.on_ring(ranks, BOX, AREA)
+    size_of, large = ((300, 140), 44) if ranks <= 4 else ((230, 96), 30)
+    net = Network.on_ring(ranks, size_of, AREA, onward=False)
     for rank, (x, y) in enumerate(net.places):  # the name above, the call below
-        net.names[rank] = text(x, y - 24, f"rank {rank}")
+        net.names[rank] = text(x, y - 0.24 * size_of[1], f"rank {rank}")
     marks: list[Mark] = [*net.names]
     calls: dict[int, Mark] = {}
     arrows: dict[tuple[int, int], Mark] = {}
@@ -51,18 +52,20 @@ def tell(
         x, y = net.places[event.rank]
         if event.rank in calls:
             calls[event.rank].leave(at, 0.1)
-        calls[event.rank] = text(x, y + 20, event.call or "done", fill=DONE if not event.call else "ink").enter(at, 0.1)
+        calls[event.rank] = text(
+            x, y + 0.2 * size_of[1], event.call or "done", large, weight=700, fill=DONE if not event.call else "ink"
+        ).enter(at, 0.1)
         marks.append(calls[event.rank])
         wanted = {(rank, awaited) for rank, all_of_them in state.waiting.items() for awaited in all_of_them}
         for pair in [pair for pair in arrows if pair not in wanted]:
             arrows.pop(pair).leave(at + 0.2, 0.2)
         for pair in sorted(wanted - arrows.keys()):
-            arrows[pair] = _arrow(*pair, ranks, at + 0.2)
+            arrows[pair] = _arrow(net, *pair, at + 0.2)
             marks.append(arrows[pair])
         for rank in frames.keys() - state.waiting.keys():
             frames.pop(rank).leave(at + 0.2, 0.2)
         for rank in sorted(state.waiting.keys() - frames.keys()):
-            frames[rank] = _frame(net.places[rank], WAITS).enter(at + 0.2, 0.2)
+            frames[rank] = _frame(net, rank, WAITS).enter(at + 0.2, 0.2)
             below.append(frames[rank])
         says = f"Rank {event.rank} has its numbers and ends." if not event.call else f"Rank {event.rank}: {event.call}."
         waiting = f"{len(state.waiting)} of {ranks} ranks"
@@ -78,7 +81,7 @@ def tell(
     if error is not None:
         for arrow in arrows.values():
             arrow.to(end + 0.2, 0.5, fill="wrong")
-        below += [_frame(net.places[rank], "wrong").enter(end + 0.2, 0.5) for rank in frames]
+        below += [_frame(net, rank, "wrong").enter(end + 0.2, 0.5) for rank in frames]
         beats.append(Beat(end + 1, "The arrows close to a ring: no rank can ever move.", answers=beats[0].asks))
     else:
         last = beats[-1]
@@ -89,20 +92,19 @@ def tell(
     )
 
 
-def _frame(place: tuple[float, float], colour: str) -> Mark:
-    x, y = place
-    return box(x - BOX[0] / 2, y - BOX[1] / 2, *BOX, "none", stroke=colour, width=10, round=10)
+def _frame(net: Network, rank: int, colour: str) -> Mark:
+    place = net.boxes[rank].now
+    return box(place["x"], place["y"], place["w"], place["h"], "none", stroke=colour, width=10, round=10)
 
 
-def _arrow(rank: int, awaited: int, ranks: int, at: float) -> Mark:
-    """An arrow from a rank to the one that it waits for, inside the ring."""
-    x, y, wide, high = AREA
-    start, end = 2 * pi * rank / ranks, 2 * pi * awaited / ranks
+def _arrow(net: Network, rank: int, awaited: int, at: float) -> Mark:
+    """An arrow from a rank to the one that it waits for, on the ring."""
+    (x, y), (wide, high) = net.ring
+    start, end = (2 * pi * one / len(net.places) for one in (rank, awaited))
     turn = (end - start + pi) % (2 * pi) - pi or pi
-    inset = min(0.32, abs(turn) / 4) * (1 if turn > 0 else -1)
-    lane = 0.62 if turn > 0 else 0.5  # who waits for each other has two arrows beside each other
+    inset = min(0.5, abs(turn) / 3) * (1 if turn > 0 else -1)
+    lane = 1 if turn > 0 else 0.8  # those who wait for each other have two arrows beside each other
     way = [start + inset + (turn - 2 * inset) * i / 16 for i in range(17)]
-    points = [(x + wide / 2 + lane * wide / 2 * sin(a), y + high / 2 - lane * high / 2 * cos(a)) for a in way]
-    mark = line(points, WAITS, 9, head=True)
+    mark = line([(x + lane * wide * sin(a), y - lane * high * cos(a)) for a in way], WAITS, 12, head=True)
     mark.keys[0][1]["turn"] = 0
     return mark.to(at, 0.4, turn=1)

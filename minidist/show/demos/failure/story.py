@@ -57,7 +57,7 @@ def dies(run: Interrupted, details: str, right: Interrupted | None = None, bug: 
     marks.insert(0, lost)
     marks.append(text((saved + died) / 2, 390, "lost", 36, "#8A1020", weight=700).enter(4.2, 0.3))
     marks.append(line([(saved, 40), (saved, 420)], SAVED, 8))
-    marks.append(text(saved - 10, 62, f"checkpoint: {after.first} steps", 32, anchor="end"))
+    marks.append(text(saved + 12, 62, f"checkpoint: {after.first} steps", 32, anchor="start"))
     ranks = before.layout.world_size
     wide = 1090 / ranks
     for rank in range(ranks):

@@ -4,18 +4,17 @@ from minidist.nn.attention.tiled import tiles
 from minidist.show.demos.flash.run import Attention, Moment, formula
 from minidist.show.palette import MEANINGS
 from minidist.show.stage.counter import counter
-from minidist.show.stage.marks import Mark, box, text
+from minidist.show.stage.marks import box, text
 from minidist.show.stage.piles import Pile
 from minidist.show.stage.story import Beat, Question, Story
 
 RUNS = 8.0  # seconds, of all moments
 BEGUN = 1.0  # seconds of them before the story opens: you see the first tiles
-LEFT, TOP, SIDE = 145, 70, 510  # of the grid of tiles
-SCORES, MERGED, OUTPUT = MEANINGS["softmax"], MEANINGS["softmax sums"], MEANINGS["activations"]
-READ, WRITTEN = MEANINGS["read"], MEANINGS["written"]
-TRAFFIC = {"output": OUTPUT, "read": READ, "written": WRITTEN}
-KEY = {"scores in fast memory": SCORES, "summed up": MERGED} | TRAFFIC
-STANDARD_KEY = {"scores written": SCORES, "softmax written": MERGED} | TRAFFIC
+LEFT, TOP, SIDE = 145, 60, 530  # of the grid of tiles
+SLOW = (760, 60, 500, 530)  # of the slow memory
+SCORES, MERGED, CROSSES = MEANINGS["softmax"], MEANINGS["softmax sums"], MEANINGS["read"]
+KEY = {"scores, in the fast memory": SCORES, "summed up, forgotten": MERGED}
+STANDARD_KEY = {"scores, written": SCORES, "softmax, written": MERGED}
 TITLE = "Must all scores go through the slow memory?"
 
 
@@ -31,7 +30,7 @@ def tell(
     parts, ends, causal = tiles(run.length, run.tile), {}, run.kind == "causal"
     size, seen = SIDE / len(parts), (RUNS + BEGUN) / len(run.moments)
     marks = [text(LEFT + SIDE / 2, TOP - 26, "keys →", 32), text(LEFT - 14, TOP + 40, "queries", 30, anchor="end")]
-    marks += [text(LEFT - 40, TOP + 84, "↓", 40), text(LEFT + SIDE + 70, TOP - 26, "output", 32)]
+    marks += [text(LEFT - 40, TOP + 84, "↓", 40)]
     for i in range(len(parts)):
         for j in range(len(parts)):
             fill = "none" if causal and j > i else "faint"
@@ -42,9 +41,6 @@ def tell(
             text(LEFT + SIDE - 6, TOP + 30 + 36 * n, word, anchor="end")
             for n, word in enumerate(("later tokens:", "no scores"))
         ]
-    outputs = [
-        box(LEFT + SIDE + 24, TOP + i * size + 2, 92, size - 4, "faint", f"output {i}") for i in range(len(parts))
-    ]
     now = box(LEFT - 3, TOP - 3, size + 6, size + 6, "none", "the tile in the fast memory", stroke="ink", width=6)
     place = {part.start: number for number, part in enumerate(parts)}
     others = right.moments if right else run.moments
@@ -60,26 +56,22 @@ def tell(
             merged = "wrong" if row in wrong_rows else MERGED
             grid[row, column].to(at, 0.05, fill=SCORES).to(at + seen, 0.15, fill=merged)
         elif run.kind == "standard":
-            _passed(moment, place, parts, grid, outputs, at)
-        elif moment.stage == 0:
-            row = place[moment.queries.start]
-            outputs[row].to(at, 0.2, fill="wrong" if row in wrong_rows else OUTPUT)
-    marks += [*outputs, *([] if run.kind == "standard" else [now.leave(RUNS + 0.2, 0.2)])]
+            _passed(moment, place, parts, grid, at)
+    marks += [] if run.kind == "standard" else [now.leave(RUNS + 0.2, 0.2)]
     most = max(sum(run.traffic), sum(standard.traffic))
     names = ("all at once", "in tiles") if run.kind == "standard" else ("in tiles", "all at once")
-    for x, name, one in ((810, names[0], run), (1040, names[1], standard)):
-        pile = Pile(name, (x, 550, 170, 340), most, {"read": READ, "written": WRITTEN})
+    marks.append(box(*SLOW, "paper", "the slow memory", stroke="ink", width=4, round=10))
+    for x, name, one in ((800, names[0], run), (1040, names[1], standard)):
+        pile = Pile(name, (x, 540, 180, 380), most, {"read or written": CROSSES})
         for number, moment in enumerate(one.moments):
             if number % max(1, len(one.moments) // 40) == 0 or number == len(one.moments) - 1:
                 at = (RUNS + BEGUN) * (number + 0.5) / len(one.moments) - BEGUN
-                pile.set(at, {"read": moment.reads, "written": moment.writes}, 0.02)
+                pile.set(at, {"read or written": moment.reads + moment.writes}, 0.02)
         marks += pile.marks()
     ratio = sum(standard.traffic) / sum(run.traffic)
     fewer = ratio if run.kind != "standard" else 1 / ratio
-    marks += [
-        text(1000, 40 + 36 * n, words) for n, words in enumerate(("numbers read from and", "written to slow memory"))
-    ]
-    marks += counter(1000, 150, "", [(0.0, ""), (RUNS + 0.3, f"{fewer:.1f} ×")], 70)
+    marks += [text(1010, 92, "slow memory: read or written", 32)]
+    marks += counter(890, 230, "", [(0.0, ""), (RUNS + 0.3, f"{fewer:.1f} ×")], 70)
     asked = Question(
         "How much more is read and written if all scores are made at once?",
         ("as much", f"{fewer:.1f} times as much", f"{4 * fewer:.0f} times as much"),
@@ -101,9 +93,9 @@ def tell(
     during = (
         "All scores are written to the slow memory, row by row."
         if run.kind == "standard"
-        else "The framed tile is in the fast memory. Its scores join their row's sums, and are forgotten."
+        else "The scores of the framed tile join their row's sums, and are forgotten."
     )
-    opening = f"{run.length} × {run.length} scores, and a fast memory for {run.fast:,} numbers: one tile at a time."
+    opening = f"{run.length} × {run.length} scores. The fast memory holds {run.fast:,} numbers: one tile at a time."
     beats = [
         Beat(
             0, opening, facts, asks=None if bug else asked, cue="The fast memory is an SM's shared memory: some 200 KB."
@@ -119,13 +111,12 @@ def tell(
     )
 
 
-def _passed(moment: Moment, place: dict, parts: list, grid: dict, outputs: list[Mark], at: float) -> None:
+def _passed(moment: Moment, place: dict, parts: list, grid: dict, at: float) -> None:
     """A row of the standard form: its scores, their softmax, or its output was written."""
     row = max(number for start, number in place.items() if start <= moment.queries.start)
     if moment.queries.stop != parts[row].stop:
         return  # in the middle of a tile
     if moment.stage == 2:
-        outputs[row].to(at, 0.2, fill=OUTPUT)
         return
     for column in range(len(parts)):
         grid[row, column].to(at, 0.2, fill=(SCORES, MERGED)[moment.stage])

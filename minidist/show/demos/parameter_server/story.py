@@ -106,7 +106,7 @@ def _waits(run: Recorded, rows: Lanes, until: float) -> tuple[list[Mark], Questi
         "All wait for the slowest in every step: they have nothing to compute before the next weights are there.",
     )
     says = (
-        "All begin with the same weights. Who is done waits for the slow worker.",
+        "All begin with the same weights. The others wait for the slow one.",
         "Only now the slow worker's gradient is there, and all go on with new weights.",
     )
     return counter(1180, 220, "of the time,\nworkers wait", counts, 80), asked, says

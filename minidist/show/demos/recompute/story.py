@@ -64,7 +64,7 @@ def mountains(runs: Mapping[str, Run], details: str, bug: str = "") -> Story:
     beats = [
         Beat(
             0,
-            "Forward stores activations for backward. Who drops some has to compute them again.",
+            "Forward stores activations for backward. What was dropped is computed again.",
             asks=None if bug else asked,
         ),
         Beat(RUNS - 0.5, "The less is kept, the lower the mountain, and the later backward is done."),

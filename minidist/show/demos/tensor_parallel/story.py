@@ -22,7 +22,7 @@ CUT, MADE, HALF, SUMMED, END = 1.2, 3.2, 5.2, 7.4, 10.0  # seconds: when each pa
 COLUMNS, LENT = (120, 360, 760, 1080), 0.6  # of the picture of tokens: where they stand, and when they are lent
 SIGNS = (
     (227, "·", CUT + 0.8),
-    (424, "→", MADE),
+    (424, "GELU", MADE),
     (709, "·", HALF - 0.6),
     (927, "=", HALF),
 )  # x, what stands there, when
@@ -47,7 +47,7 @@ def mlp(ranks: Sequence[Held], one: Held, bug: str = "", details: str = "") -> S
         marks.append(_weights(one.a, place, (columns, one.a.shape[0]), rank, 240, "½ A", "columns of A"))
         marks.append(_weights(one.b, (720, rank * rows * UNIT), (one.b.shape[1], rows), rank, 720, "½ B", "rows of B"))
         marks.append(_grown(490, MIDDLES[rank], held.z, "½ hidden", of_rank(rank), MADE, 1.8))
-        marks += [text(x, MIDDLES[rank], sign, 44).enter(at, 0.3) for x, sign, at in SIGNS]
+        marks += [text(x, MIDDLES[rank], sign, 40).enter(at, 0.3) for x, sign, at in SIGNS]
     marks += _sum(ranks, one.y, bool(bug))
     terms, total = [float(held.partial[0, 0]) for held in ranks], float(one.y[0, 0])
     sums = f"{' + '.join(f'{term:g}' for term in terms)} = {total:g}"
@@ -60,7 +60,7 @@ def mlp(ranks: Sequence[Held], one: Held, bug: str = "", details: str = "") -> S
     beats = [
         Beat(
             0,
-            "y = GELU(x · A) · B. The weights A and B are too large for one GPU: each takes half.",
+            "The weights A and B are too large for one GPU: each takes half.",
             cue="Let the class find the cut: A by columns, B by rows.",
             asks=None if bug else asked,
         ),

@@ -14,7 +14,7 @@ from minidist.show.stage.story import Beat, Dial, Question, Story
 BYTES = {"parameters": 2, "gradients": 2, "optimizer": 12}  # of a parameter (Rajbhandari et al., SC 2020, section 3.1)
 SHARDED_FROM = {"optimizer": 1, "gradients": 2, "parameters": 3}  # the first stage in which a kind is sharded
 STAGES = ("replicated", "stage 1", "stage 2", "stage 3")
-SHARDS = ("replicated", "stage 1: optimizer", "2: and gradients", "3: and weights")  # what each stage shards
+SHARDS = ("replicated", "1: optimizer", "2: + gradients", "3: + weights")  # what each stage shards
 RANKS = (2, 3, 4, 6, 8, 16, 32, 64, 128, 256, 512, 1024)
 BILLIONS, ROOM = 7, 80  # parameters of a model, and GB of an H100
 KINDS = ("parameters", "optimizer", "gradients", "activations", "temporary")
@@ -91,7 +91,7 @@ def _tanks(ranks: int) -> Story:
         )
         for stage, words in enumerate(says)
     ]
-    return Story("16 bytes", "Why keep on every GPU what all have?", marks, beats, key=KEY)
+    return Story("16 bytes", "Must every GPU keep everything?", marks, beats, key=KEY)
 
 
 def steps(held: Sequence[MemoryLog], most: int, details: str, stale: Sequence[int] = (), bug: str = "") -> Story:
