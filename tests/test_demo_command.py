@@ -145,7 +145,7 @@ def test_in_a_terminal_the_player_takes_keys():
     os.close(follower)
     seen, pressed = b"", []
     keys = [
-        (b"Column r of every GPU", b" "), (b"How many arrays", b"b"), (b"Broken:", b"q"),
+        (b"a block for each GPU", b" "), (b"How many arrays", b"b"), (b"Broken:", b"q"),
     ]  # fmt: skip
     killer = Timer(300, player.kill)
     killer.start()

@@ -31,7 +31,7 @@ def ladder(name: str, right: Weight, lost: Weight, bug: str = "", details: str =
         _, y = at(0, value)
         marks.append(line([(LEFT - 20, y), (RIGHT + 20, y)], "faint", 4 if len(rungs) < 20 else 2))
         if place % max(1, len(rungs) // 6) == 0:
-            marks.append(text(LEFT - 30, y, f"{value:.4f}", 28, anchor="end"))
+            marks.append(text(LEFT - 30, y, f"{value:.4f}", 34, anchor="end"))
     if bug:
         marks.append(line([at(step, float(value)) for step, value in enumerate(right.masters)], "faint", 5))
     if not bug:
@@ -46,7 +46,7 @@ def ladder(name: str, right: Weight, lost: Weight, bug: str = "", details: str =
             dot.to(0.2 + (step - 1) * PACE, PACE, x=x - 9, y=y - 9)
         marks.append(dot)
     stairs = [point for step in range(1, STEPS + 1) for point in (at(step, numbers[step - 1]), at(step, numbers[step]))]
-    marks.append(line([at(0, numbers[0]), *stairs], "wrong" if bug else STORED, 4).trace(0.2, STEPS * PACE))
+    marks.append(line([at(0, numbers[0]), *stairs], "wrong" if bug else STORED, 8).trace(0.2, STEPS * PACE))
     ball = box(
         *(place - 22 for place in at(0, numbers[0])),
         44,

@@ -45,7 +45,7 @@ def tell(kind: Kind, name: str, steps: Sequence[Step], right: Sequence[Step], br
         done = result & (steps[number].terms == right[-1].terms).all((2, 3))
         picture.judge((number - 1) * STEP + LEAVES + TRAVELS, wrong, done)
     sent = [max(step.sent) for step in steps]
-    shown = [(max(0.0, number * STEP - 0.2), f"{arrays:.3g}") for number, arrays in enumerate(sent)]
+    shown = [(max(0.0, number * STEP - 0.2), f"{arrays:.3g} ×") for number, arrays in enumerate(sent)]
     sender = "each GPU" if min(steps[-1].sent) == sent[-1] else "the busiest GPU"
     asked = _question(how, ranks, sender)
     beats = [
@@ -68,7 +68,7 @@ def tell(kind: Kind, name: str, steps: Sequence[Step], right: Sequence[Step], br
     return Story(
         name,
         kind.question.format(ranks),
-        [*picture.marks, *counter(1110, 250, f"arrays sent\nby {sender}", shown)],
+        [*picture.marks, *counter(1110, 250, f"its array, sent\nby {sender}", shown)],
         beats,
         f"Wrong: {wrong} of {result.sum()} columns." if broken else "Every bit is that of one process.",
         kind.bug if broken else "",
@@ -144,8 +144,6 @@ class _Picture:
         if apart:
             self.outgoing = {term: mark for columns in self.piles for ((mark, term),) in columns}
             self.piles = [[[] for _ in range(self.ranks)] for _ in range(self.ranks)]
-            for rank in range(self.ranks):  # its own column needs no message
-                self.outgoing[rank, rank].to(LEAVES, TRAVELS, y=self._slot(rank, rank, 0)[1] + 1)
 
     def _slot(self, rank: int, chunk: int, level: int) -> tuple[float, float]:
         x, y = self.network.places[rank]
@@ -167,6 +165,11 @@ class _Picture:
     def step(self, steps: Sequence[Step], number: int) -> None:
         """Let what a step's messages carry travel, and pile up or replace what was there."""
         at, landed = (number - 1) * STEP + LEAVES, []
+        if self.apart and number == 1:  # a GPU's own column needs no message
+            for rank in range(self.ranks):
+                x, y = self._slot(rank, rank, 0)
+                own = self.outgoing[_listed(steps[1].terms[rank, rank])[0]]
+                own.to(at, TRAVELS, x=x + 1, y=y + 1)
         for message in steps[number].messages:
             for chunk, origin in message.chunks.items():
                 old, new = (steps[i].terms[message.destination, chunk] for i in (number - 1, number))

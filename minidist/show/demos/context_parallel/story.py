@@ -59,7 +59,7 @@ def ring(kind: str, run: Pass, longest: int, bug: str = "", details: str = "") -
         *(
             [
                 Beat(
-                    _at(run.end(1), longest),
+                    _at(run.end(1), longest) - 0.15,
                     "GPU 0 got keys of later tokens, which it may not use: it is idle.",
                     facts,
                 )
@@ -197,7 +197,8 @@ def _board(kind: str, run: Pass) -> tuple[list[Mark], dict[int, int]]:
         marks.append(box(LEFT + i * size + 2, TOP - 26, size - 4, 18, colour, f"keys {i}, {whose}"))
         if size > 40:
             marks.append(text(LEFT - 34, TOP + (i + 0.5) * size, f"GPU {owner[i]}", anchor="end"))
-    marks.append(text(LEFT + SIDE - 10, TOP + 20, "queries ↓  keys →", anchor="end"))
+    marks.append(text(LEFT + SIDE - 10, TOP + 24, "keys →", 32, anchor="end"))
+    marks.append(text(LEFT - 34, TOP + SIDE + 34, "queries", 32, anchor="end"))
     return marks, owner
 
 
@@ -284,7 +285,7 @@ def _tiles(run: Pass, longest: float, owner: dict[int, int], wrong) -> list[Mark
                     "wrong" if bad else of_rank(owner[j]),
                     f"hop {hop} on GPU {rank}",
                 )
-                found.append(tile.enter(_at(done, longest) - 0.15, 0.15))
+                found.append(tile.enter(_at(done, longest) - 0.35, 0.15))
                 at = _at(done - (stop - start) / len(visit.pairs), longest)
                 now[rank].to(at, 0.02, x=LEFT + j * size, y=TOP + i * size, opacity=1).to(
                     _at(done, longest) - 0.04, 0.02, opacity=0

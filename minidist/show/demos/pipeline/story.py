@@ -36,7 +36,7 @@ def race(rows: Mapping[str, Sequence[Sequence[Slot]]], unit: str, told: str, nam
         for rank, row in enumerate(ranks):
             for slot in row:
                 what = f"{which}: micro-batch {slot.action.micro_batch}"
-                lanes.bar(rank, slot.start, slot.end - 0.002 * longest, COLOURS[slot.action.kind], thing=what)
+                lanes.bar(rank, slot.start, slot.end - 0.002 * longest, colour_of(slot.action, len(ranks)), thing=what)
         ends[which] = lanes.at(until[0])
         idle = text(1275, y + high / 2 - 7, f"{bubble(ranks):.0%} idle", 44, anchor="end", weight=700)
         marks += [*lanes.marks(), idle.enter(ends[which], 0)]

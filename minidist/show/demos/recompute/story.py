@@ -48,7 +48,7 @@ def mountains(runs: Mapping[str, Run], details: str, bug: str = "") -> Story:
         if wide < WIDE:
             marks.append(text(LEFT + wide + 14, y + HIGH - 24, "done", 32, anchor="start").enter(sum(clock), 0.1))
         peak = f"{log.highest('activations') / 1e3:,.0f} kB"
-        marks.append(text(LEFT + WIDE + 20, y + 50, peak, 34, anchor="start").enter(RUNS + 0.2, 0.1))
+        marks.append(text(LEFT + WIDE + 20, y + 50, peak, 44, anchor="start", weight=700).enter(sum(clock), 0.1))
         more = f"+{extra:.0%} compute"
         marks.append(text(LEFT + WIDE + 20, y + 96, more, 32, anchor="start").enter(RUNS + 0.4, 0.1))
     full = shares["full"]

@@ -53,11 +53,9 @@ def _tanks(ranks: int) -> Story:
             box(x - 6, foot - high - 6, 212, high + 12, "none", f"a GPU in {STAGES[stage]}", stroke="ink", round=8)
         )
         pile = Pile(name, (x, foot, 200, high), most, colours)
-        amounts = {kind: BILLIONS * kept(kind, 0, ranks) for kind in BYTES}
-        pile.set(0.0, amounts)
-        if stage:
-            pile.set(1.0 + 2.0 * stage, {kind: BILLIONS * kept(kind, stage, ranks) for kind in BYTES}, 1.0)
-        total = sum(BILLIONS * kept(kind, stage, ranks) for kind in BYTES)
+        amounts = {kind: BILLIONS * kept(kind, stage, ranks) for kind in BYTES}
+        pile.set(1.0 + 2.0 * stage if stage else 0.0, amounts, 1.0)
+        total = sum(amounts.values())
         totals.append(total)
         value = text(x + 100, 26, f"{total:.3g} GB", 40, "right" if total <= ROOM else "wrong", weight=700)
         marks += [*pile.marks(), value.enter(2.0 + 2.0 * stage, 0.1) if stage else value]
@@ -76,10 +74,10 @@ def _tanks(ranks: int) -> Story:
         f"16 bytes x {BILLIONS} billion / {ranks}: each GPU that is added makes it less.",
     )
     says = (
-        f"{BILLIONS} billion parameters, 16 bytes each: {totals[0]:.3g} GB on every GPU, all the same.",
-        "Stage 1: each keeps the optimizer state of its own shard alone.",
-        "Stage 2: and the gradients of its shard alone.",
-        "Stage 3: and the weights; a block's are gathered to compute, and freed.",
+        f"One GPU's memory: {BILLIONS} billion parameters, 16 bytes each, and every GPU has all of them.",
+        "Stage 1: the optimizer state is sharded. Each GPU keeps its own share.",
+        "Stage 2: the gradients are sharded, too.",
+        "Stage 3: the weights are sharded, too. A block's are gathered to compute, and freed.",
     )
     beats = [
         Beat(
