@@ -59,7 +59,7 @@ def ring(kind: str, run: Pass, longest: int, bug: str = "", details: str = "") -
         *(
             [
                 Beat(
-                    _at(run.end(1), longest) - 0.15,
+                    _at((run.end(0) + run.end(1)) / 2, longest),
                     "GPU 0 got keys of later tokens, which it may not use: it is idle.",
                     facts,
                 )
@@ -223,12 +223,10 @@ def _passing(run: Pass, longest: float, wrong) -> list[Mark]:
         grown = _Traveller(net, owner, 92, 0, f"gradient of GPU {owner}'s keys") if gathers else None
         for hop in range(ranks):
             rank = (owner + hop) % ranks
-            start, stop = times[hop][rank]
+            stop = times[hop][rank][1]
             if hop:
-                before = times[hop - 1][(rank - 1) % ranks][0]
-                keys.go(
-                    (rank - 1) % ranks, rank, max(_at(before, longest), _at(start, longest) - 0.8), _at(start, longest)
-                )
+                arrives = _at(run.end(hop - 1), longest)
+                keys.go((rank - 1) % ranks, rank, arrives - 0.8, arrives)
             if grown:
                 bad = (hop, rank) in wrong
                 if hop:
