@@ -68,7 +68,7 @@ def tell(kind: Kind, name: str, steps: Sequence[Step], right: Sequence[Step], br
     return Story(
         name,
         kind.question.format(ranks),
-        [*picture.marks, *counter(1110, 250, f"its array, sent\nby {sender}", shown, 84)],
+        [*picture.marks, *counter(1110, 250, f"its array, sent\nby {sender}", shown, 76)],
         beats,
         f"Wrong: {wrong} of {result.sum()} columns." if broken else "Every bit is that of one process.",
         kind.bug if broken else "",
