@@ -43,6 +43,7 @@ class Lanes:
 
     def bar(self, row: int, start: float, end: float, fill: str, label: str = "", thing: str = "") -> Mark:
         """Let a bar grow in a row from one moment to another."""
+        end = max(start, end)  # a gap that the caller leaves may be longer than the bar
         y = self.top + (row + 0.5 - self.share / 2) * self.high
         width = self.x(end) - self.x(start)
         fits = label and width > 0.6 * SMALLEST * len(label)

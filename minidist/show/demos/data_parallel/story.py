@@ -59,8 +59,7 @@ def race(
                 width = axis / 60
                 lanes.bar(1, event.start, event.start + width, "wrong", "", "never sent")
                 continue
-            end = max(event.start, event.end - 0.003 * axis)  # a gap between two
-            lanes.bar(1, event.start, end, SENDS, "", f"all-reduce {place + 1}")
+            lanes.bar(1, event.start, event.end - 0.003 * axis, SENDS, "", f"all-reduce {place + 1}")
         ends[sync] = lanes.at(step.end)
         marks += lanes.marks()
         for row, words in enumerate(HOW[sync]):
