@@ -17,11 +17,11 @@ ROOT = Path(__file__).parents[1]
 NONE = 5  # pytest's exit status where no test was chosen
 TESTS = {  # of each package, the nearest first
     "comm": ["comm", "gpu", "parallel"],
-    "nn": ["nn", "parallel", "gpu"],
-    "parallel": ["parallel", "train", "verify", "analysis"],
-    "train": ["train", "verify", "parallel", "test_cli.py"],
-    "plan": ["plan", "test_plan_command.py", "test_failures_command.py", "test_ledger.py"],
-    "course": ["course", "challenges"],
+    "nn": ["nn", "test_refusals.py", "parallel", "gpu"],
+    "parallel": ["parallel", "test_refusals.py", "train", "verify", "analysis"],
+    "train": ["train", "test_refusals.py", "verify", "parallel", "test_cli.py"],
+    "plan": ["plan", "test_refusals.py", "test_plan_command.py", "test_failures_command.py", "test_ledger.py"],
+    "course": ["course", "test_refusals.py", "challenges"],
 }
 
 

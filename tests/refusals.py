@@ -1,8 +1,8 @@
 """What is said of input that cannot be: files of lines ``INPUT => MESSAGE``, which are reviewed and compared.
 
-INPUT is a command line that begins with ``minidist``, or an expression that raises ValueError; lines that begin with
-``from`` import what expressions need, and the test beside a file has the rest. Where messages change on
-purpose, ``python tests/refusals.py`` writes the files anew; look at what git shows.
+INPUT is a command line that begins with ``minidist``, or an expression that raises an error, whose kind is told where
+it is no ValueError; lines that begin with ``from`` import what expressions need, and test_refusals.py has the rest.
+Where messages change on purpose, ``python tests/refusals.py`` writes the files anew; look at what git shows.
 """
 
 import os
@@ -24,10 +24,14 @@ def refusal(source: str, names: dict) -> str:
     if not source.startswith("minidist"):
         try:
             return f"NO ERROR: {eval(source, names)!r}"
-        except (ValueError, KeyError) as error:
-            return str(error.args[0]).partition("\n")[0]
+        except Exception as error:
+            kind = "" if isinstance(error, ValueError | KeyError) else f"{type(error).__name__}: "
+            return kind + str(error.args[0]).partition("\n")[0]
     with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
-        status = main(shlex.split(source)[1:])
+        try:
+            status = main(shlex.split(source)[1:])
+        except SystemExit as end:  # argparse has shown the usage, and then what is wrong
+            return err.getvalue().rpartition(": error: ")[2].strip() if end.code == 2 else f"STATUS {end.code}"
     line, _, rest = err.getvalue().partition("\n")
     alone = status == 2 and line.startswith("minidist: ") and not rest and not out.getvalue()
     return line.removeprefix("minidist: ") if alone else f"STATUS {status}: {out.getvalue()!r} {err.getvalue()!r}"
@@ -58,8 +62,9 @@ def check_refusals(file: Path, names: dict, monkeypatch, folder: Path) -> None:
 
 if __name__ == "__main__":
     os.environ["COLUMNS"] = COLUMNS
-    for file in sorted(Path(__file__).parent.glob("*/refusals.txt")):
-        names = runpy.run_path(str(next(file.parent.glob("test_*refusals.py"))))
+    here = Path(__file__).parent
+    for file in sorted(here.glob("*/refusals.txt")):
+        names = runpy.run_path(str(next(file.parent.glob("test_show_refusals.py"), here / "test_refusals.py")))
         with tempfile.TemporaryDirectory() as folder, chdir(folder):
             text = written_anew(file, names)
         file.write_text(text, encoding="utf-8")

@@ -193,19 +193,6 @@ def test_a_closed_pipe_has_an_exit_status_of_its_own_and_files_are_written(tmp_p
     assert result.returncode == 141 and (tmp_path / "x.png").stat().st_size > 5000
 
 
-def test_flags_say_how_a_number_is_written(capsys):
-    for arguments, message in (
-        ("train --dp ²", "argument --dp: ² is not a whole number: write it in the digits 0 to 9, as in 12"),
-        ("verify --max-ranks 1_0", "argument --max-ranks: 1_0 is not a whole number"),
-        ("train --lr 1_0", "argument --lr: 1_0 is not a number: write it as in 12, 0.5 or 3e-4"),
-        ("train --steps " + "9" * 400, "999... (400 characters) is too large: a whole number may be 92233720368547758"),
-        ("plan --cluster h100:8 --model llama3-8b --batch 8 --price nan", "nan is not a number"),
-    ):
-        with pytest.raises(SystemExit) as caught:
-            cli.main(arguments.split())
-        assert caught.value.code == 2 and message in capsys.readouterr().err, arguments
-
-
 INTERRUPTED = """
 import sys
 

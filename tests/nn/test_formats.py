@@ -53,15 +53,13 @@ def test_every_number_is_that_of_the_oracle(form, monkeypatch):
         np.testing.assert_array_equal(mine[~is_nan], theirs.view(form.dtype)[~is_nan])
 
 
-def test_any_shape_and_stride_of_float32_and_nothing_else():
+def test_any_shape_and_stride():
     for shape in ((), (0,), (3, 0, 2), (2, 3, 5)):
         values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
         for array in (values, values.T, np.asfortranarray(values)):
             assert BFLOAT16.encode(array).shape == array.shape
             np.testing.assert_array_equal(BFLOAT16.round(array), BFLOAT16.decode(BFLOAT16.encode(array)))
             np.testing.assert_array_equal(FLOAT16.round(array), array.astype(np.float16).astype(np.float32))
-    with pytest.raises(TypeError, match="bfloat16 needs float32 values, but got float64: convert"):
-        BFLOAT16.encode(np.ones(2))
 
 
 @pytest.mark.parametrize("form", [E4M3, E5M2], ids=lambda form: form.name)

@@ -10,7 +10,7 @@ import pytest
 from minidist.nn.layers import Parameter
 from minidist.nn.optim import clip
 from minidist.nn.optim.clip import NotFinite, clip_factor, clip_grad_norm, grad_norm
-from minidist.nn.optim.lamb import LAMB, norms, trust_ratios
+from minidist.nn.optim.lamb import LAMB, trust_ratios
 from minidist.nn.optim.optimizers import SGD, AdamW, average_gradients
 
 
@@ -36,8 +36,6 @@ def test_averages_are_rounded_once():
     np.testing.assert_array_equal(p.grad, (total / 3).astype(np.float32))
     assert (p.grad != total.astype(np.float32) / np.float32(3)).any()  # which would be rounded twice
     np.testing.assert_array_equal(total, kept)  # a communication buffer keeps its sum
-    with pytest.raises(ValueError, match="not 0"):
-        average_gradients([p], 0)
 
 
 def test_the_norm_is_the_exact_one_on_its_grid_whatever_the_scale():
@@ -64,9 +62,6 @@ def test_the_factor_has_torchs_epsilon_in_its_denominator():
     assert clip_factor(4.0, 1.0) == 1.0 / (4.0 + 1e-6) != 0.25
     assert clip_grad_norm([], 1.0) == clip_grad_norm([Parameter((2,)), parameter([0.0]), parameter([])], 1.0) == 0.0
     assert clip_factor(1.0, 1.0 + 1e-6) == clip_factor(0.0, 1e-6) == clip_factor(1e9, inf) == 1.0
-    for bad in (0.0, -1.0, nan):
-        with pytest.raises(ValueError, match="positive"):
-            clip_grad_norm([parameter([1.0])], bad)
 
 
 def test_what_is_not_finite_is_named():
@@ -78,8 +73,6 @@ def test_what_is_not_finite_is_named():
         with pytest.raises(NotFinite, match="another process") as error:
             grad_norm([fine], all_max=lambda _, bad=bad: bad)
         assert error.value.found == ""
-        with pytest.raises(NotFinite, match="LAMB: b, or its update, is not finite"):
-            norms({"a": np.ones(2, np.float32), "b": np.array([1, bad], np.float32)}, {"a": 2, "b": 2})
 
 
 def test_without_a_gradient_a_step_is_none_and_what_is_zero_has_trust_ratio_one():

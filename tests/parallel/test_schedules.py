@@ -1,10 +1,10 @@
-"""Schedules as data: what is proved of each, when its actions happen, and schedules that the checker must refuse."""
+"""Schedules as data: what is proved of each, and when its actions happen. (What the checker refuses: refusals.txt.)"""
 
 import itertools
 
 import pytest
 
-from minidist.parallel.tools.schedule_check import ScheduleError, bubble, check_schedule, in_flight, timeline
+from minidist.parallel.tools.schedule_check import bubble, check_schedule, in_flight, timeline
 from minidist.parallel.tools.schedules import SCHEDULES, Action, schedule, written
 
 RANKS, MICRO_BATCHES = range(1, 9), range(1, 17)
@@ -70,39 +70,5 @@ def test_as_the_papers_write_them():
     # Megatron-LM's figure: 2 ranks, 2 stages each; a round through the first stage, then the second
     assert written(schedule("interleaved", 2, 4, 2)[0]).startswith("0F0 0F1 2F0 2F1 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1")
     assert written(schedule("zb-h1", 3, 4)[2]) == "2F0 2I0 2F1 2I1 2F2 2I2 2W0 2F3 2I3 2W1 2W2 2W3"
-
-
-def test_actions_as_text():
     for text in ("0F0", "12B3", "2I10", "7W0"):
         assert str(Action.parse(text)) == text
-    for text in ("F0", "1X2", "1F", "1f2", " 1F2", "-1F0", "１F0", ""):
-        with pytest.raises(ValueError, match="is not an action: write stage"):
-            Action.parse(text)
-    with pytest.raises(ValueError, match="takes micro-batches in rounds of 4, which do not divide 6"):
-        schedule("interleaved", 4, 6, 2)
-
-
-def parsed(*ranks: str) -> list[list[Action]]:
-    return [[Action.parse(text) for text in rank.split()] for rank in ranks]
-
-
-def test_what_the_checker_refuses():
-    for ranks, message in (
-        (("0F0 0B0", "1F0"), "micro-batch 0 must go through stage 1 once forward"),
-        (("0F0 0B0", "1F0"), "but there are 1 F, 0 B, 0 I and 0 W"),
-        (("0F0 0F0 0B0", "1F0 1B0"), "2 F"),
-        (("0F0 0B0 0I0 0W0", "1F0 1B0"), "1 F, 1 B, 1 I and 1 W"),
-        (("0F0 0I0", "1F0 1B0"), "1 F, 0 B, 1 I and 0 W"),
-        (("0F0 0B0", "1F0 1B0 0F1"), "stage 0 is on rank 0, and 0F1 on rank 1"),
-        (("0F0 0B0", "2F0 2B0"), "no rank has stage 1, and there is a stage 2"),
-        (("0F0 0B0 0F1 0B1", "1F0 1B0 1F1 1B1"), "1: there are only 1 micro-batches"),
-        (("0B0 0F0", "1F0 1B0"), "rank 0 is at 0B0, which needs 0F0 and 1B0 or 1I0"),
-        (("0F0 0W0 0I0", "1F0 1B0"), "rank 0 is at 0W0, which needs 0I0"),
-        (  # rank 0 wants a backward before its second forward, rank 1 the second forward first
-            ("0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"),
-            "never end: rank 0 is at 0B0, which needs 1B0 or 1I0; rank 1 is at 1F1, which needs 0F1",
-        ),
-    ):
-        with pytest.raises(ScheduleError) as caught:
-            check_schedule(parsed(*ranks), 2 if message.startswith("never") else 1)
-        assert message in str(caught.value)

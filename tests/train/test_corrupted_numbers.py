@@ -198,5 +198,3 @@ def test_every_rank_ends_the_run(ranks):
     options = RunOptions(check_replicas=1, faults=(Fault(1, STEP, "flip", place="weights"),))
     with pytest.raises(RankFailed, match="CorruptedNumbers: rank 1 holds other numbers after step 3"):
         run(ranks(3), CONFIG, Layout(dp=3), options)
-    with pytest.raises(ValueError, match="--check-by vote compares ranks, and there is one"):
-        run(ranks(1), CONFIG, Layout(), RunOptions(check_replicas=1, check_by="vote"))

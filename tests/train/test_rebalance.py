@@ -33,9 +33,6 @@ def test_no_other_dealing_ends_earlier():
             assert counts in every.tolist()
     for ranks, count in product(range(1, 9), range(9, 40)):  # of one speed: what they have without rebalancing
         assert deal([0.3] * ranks, count) == [len(share_of(rank, ranks, count)) for rank in range(ranks)]
-    for speeds, message in (([1, 0], "positive"), ([1, float("nan")], "positive"), ([1] * 9, "too few for 9 ranks")):
-        with pytest.raises(ValueError, match=message):
-            deal(speeds, 5)
 
 
 def shares_of(result) -> list[tuple[int, ...]]:

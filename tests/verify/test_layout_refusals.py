@@ -1,38 +1,19 @@
-"""What is refused, before any rank starts: in one line, always by a ValueError, and in the words of refusals.txt."""
+"""Any settings are refused, before any rank starts, in one line and always by a ValueError, or run."""
 
 import random
 from dataclasses import asdict, fields
 from math import inf, nan
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from refusals import check_refusals
 from verify.sameness import difference
 from verify.settings import MOST_RANKS, Case, drawn
 
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.result import RunOptions
 from minidist.train.rules import why_it_differs
-from minidist.train.trainer import run
 
-FILE = Path(__file__).with_name("refusals.txt")
-CONFIG = {field.name for field in fields(TrainConfig)}
 UNUSUAL = {int: (-1, 0, 1, 2, 3, 7, 65, 10**20), float: (-1.0, 0.0, inf, nan), str: ("", "x", "1+x", "²")}
 SIZES = {"steps": 3, "layers": 8, "width": 24, "context": 24, "global_batch": 16, "experts": 12}  # that run in no time
-
-
-def refused(layout: str = "dp=1", **settings) -> None:
-    """Begin a run that has to be refused, with settings of its config and options."""
-    split, config = Layout.parse(layout), {key: value for key, value in settings.items() if key in CONFIG}
-    nobody = SimpleNamespace(world_size=split.world_size)  # a cluster that runs nothing
-    options = {key: value for key, value in settings.items() if key not in CONFIG}
-    run(nobody, TrainConfig(**config), split, RunOptions(**options))
-
-
-def test_messages(tmp_path, monkeypatch):
-    check_refusals(FILE, dict(globals()), monkeypatch, tmp_path)
 
 
 def test_a_layout_reads_what_it_writes_and_numbers_in_the_usual_forms():

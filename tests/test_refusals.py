@@ -1,0 +1,137 @@
+"""What is said of input that cannot be: every line of each refusals.txt, but for show's. Here is what they call."""
+
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from clusters import start_no_ranks
+from planned import HARDWARE, NETWORK
+from refusals import check_refusals, refusal
+
+from minidist.course.answers import course_folder, read_answers
+from minidist.course.stubs import plan_reset, stub_of
+from minidist.nn.gpt import GPT, GPTConfig
+from minidist.nn.tensor import Function, Tensor
+from minidist.parallel.tools.schedule_check import check_schedule
+from minidist.parallel.tools.schedules import Action
+from minidist.plan.batches import BatchExperiment, Run
+from minidist.plan.cluster.hardware import ClusterSpec
+from minidist.plan.cluster.toml_tables import from_table
+from minidist.plan.cluster.topologies import from_toml, topology_of
+from minidist.plan.cluster.topology import Topology
+from minidist.plan.models import model_of
+from minidist.plan.published_runs import PublishedRun
+from minidist.plan.scaling.laws import Training
+from minidist.train.config import TrainConfig
+from minidist.train.layout import Layout
+from minidist.train.result import RunOptions
+from minidist.train.trainer import run
+
+TWELVE = model_of("layers=12,width=960,heads=12,vocab=1000,context=240")
+RUNS = [Training(10.0**size, 10.0**tokens, 30.0 - size - tokens) for size in (8, 9, 10) for tokens in (9, 10, 11)]
+GOOD = np.zeros((2, 8), np.int64)
+CONFIG = {field.name for field in fields(TrainConfig)}
+TWO_RANKS = SimpleNamespace(rank=0, size=2)
+
+
+def refused(layout: str = "dp=1", **settings) -> None:
+    """Begin a run that has to be refused, with settings of its config and options."""
+    split, config = Layout.parse(layout), {key: value for key, value in settings.items() if key in CONFIG}
+    nobody = SimpleNamespace(world_size=split.world_size)  # a cluster that runs nothing
+    options = {key: value for key, value in settings.items() if key not in CONFIG}
+    run(nobody, TrainConfig(**config), split, RunOptions(**options))
+
+
+def gpt() -> GPT:
+    return GPT(GPTConfig(context=8, layers=1, heads=2, width=8))
+
+
+def half(model: GPT) -> GPT:
+    """With the tokens of the first head alone."""
+    model.embeddings.token.weight.data = model.embeddings.token.weight.data[:1]
+    return model
+
+
+def product() -> Tensor:
+    """Two numbers, made by an operation."""
+    x = Tensor(np.ones(2), requires_grad=True)
+    return x * x
+
+
+def function_with(backward=None, forward=lambda ctx, x: x * 1) -> type[Function]:
+    return type("Wrong", (Function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
+
+
+def checked(*ranks: str, micro_batches: int = 1) -> None:
+    """Check a schedule: of each rank its actions."""
+    check_schedule([[Action.parse(text) for text in rank.split()] for rank in ranks], micro_batches)
+
+
+def hardware(before: str, after: str, size: str = "") -> ClusterSpec:
+    """A cluster of one's own file, in which one text has become another."""
+    assert before in HARDWARE
+    Path("own.toml").write_text(HARDWARE.replace(before, after, 1) if before else HARDWARE + after)
+    return ClusterSpec.parse(f"own.toml{size}")
+
+
+def network(before: str, after: str) -> Topology:
+    """One's own graph, in which one text has become another."""
+    assert before in NETWORK
+    Path("ring.toml").write_text(NETWORK.replace(before, after, 1))
+    return from_toml("ring.toml")
+
+
+def without_uplink() -> Topology:
+    """Four nodes, the third of which has lost its cable to the spine."""
+    found = topology_of(ClusterSpec.parse("h100:4x8"))
+    del found.links["leaf2", "spine"]
+    return Topology(found.chips, found.nodes, found.links, chips_forward=False)
+
+
+def published(**changes) -> PublishedRun:
+    """An entry of published_runs.toml with these changes."""
+    table = {"name": "x", "model": "gpt3-175b", "cluster": "a100:1x8", "layout": "dp=8", "batch": 8, "source": "y"}
+    table |= {"mfu": 0.4} | changes
+    return from_table(PublishedRun, {key: value for key, value in table.items() if value is not None}, "here")
+
+
+def unreached() -> BatchExperiment:
+    """An experiment in which no rate tried reached the loss."""
+    return BatchExperiment(2.3, 8, 32, 6400, 128, (Run("adamw", 32, 0.1, 0, None),), (), ())
+
+
+def grade(submissions: str, *flags: str) -> None:
+    """minidist grade of a folder that has these submissions."""
+    for name in submissions.split():
+        place = Path("in", name)
+        place.parent.mkdir(exist_ok=True)
+        place.write_bytes(b"") if place.suffix else place.mkdir(exist_ok=True)
+    try:
+        raise ValueError(refusal(" ".join(["minidist grade in", *flags]), {}))
+    finally:
+        for place in Path("in").iterdir():
+            place.unlink() if place.suffix else place.rmdir()
+
+
+def verify_file(text: str) -> None:
+    """minidist verify on a learner's file with this text."""
+    Path("ch03_collectives.py").write_text(text)
+    raise ValueError(refusal("minidist verify --impl . --steps=1 dp=2", {}))
+
+
+def reset(target: str, text: str = "") -> None:
+    """A plan to reset this target in a file with this text, or the untouched one."""
+    stub = stub_of(read_answers(course_folder("solutions"))["ch03_collectives"].text)
+    Path("ch03_collectives.py").write_text(text or stub)
+    plan_reset(target, Path())
+
+
+MODEL = gpt()
+
+
+@pytest.mark.parametrize("folder", ["course", "nn", "parallel", "plan", "train", "verify"])
+def test_what_cannot_be_is_named_with_what_can(folder, tmp_path, monkeypatch):
+    start_no_ranks(monkeypatch)
+    check_refusals(Path(__file__).parent / folder / "refusals.txt", dict(globals()), monkeypatch, tmp_path)
