@@ -139,10 +139,14 @@ def test_what_no_run_has_saved_is_not_removed(tmp_path):
         assert path.read_bytes() == b"precious"
 
 
-def test_checkpoints_of_other_runs_are_not_mixed(saved, folder, tmp_path):
+def test_checkpoints_of_other_runs_are_not_mixed(ranks, saved, folder, tmp_path):
     for resume in (None, str(saved / name_of(4))):
         with pytest.raises(ValueError, match="has checkpoints already"):
             check_folder(str(folder), resume)
+    branch = RunOptions(saving=Saving(str(folder)), resume=str(folder / name_of(2)))
+    newer = r"has newer checkpoints than step-000002 \(step-000004\).*save in another folder, or remove"
+    with pytest.raises(ValueError, match=newer):
+        run(ranks(1), CONFIG, Layout(), branch)
     check_folder(str(folder), str(folder / name_of(4)))
     check_folder(str(tmp_path / "new" / "deep"), None)
 

@@ -1,4 +1,4 @@
-"""Runs that go on after failures: who is named, what is lost, what ends a run. (Their bits: test_goes_on.py.)"""
+"""Runs that go on after failures: what is lost, what ends a run. (Who is named, and their bits: test_goes_on.py.)"""
 
 import json
 import os
@@ -22,7 +22,6 @@ from minidist.parallel.tools.messages import all_gather_object
 from minidist.train.checkpoint import peers
 from minidist.train.checkpoint.commit import committed, saves
 from minidist.train.checkpoint.disk import Disk
-from minidist.train.checkpoint.folder import own_folder
 from minidist.train.checkpoint.manifest import Manifest
 from minidist.train.checkpoint.peers import PeerCopies
 from minidist.train.checkpoint.restore import check_files
@@ -59,32 +58,6 @@ def elastic(layout, *orders, how=None, rank_function=None, seen=lambda it: None,
         Elasticity(**{"patience": RUN_SECONDS} | (how or {})), start=PatientCluster, rank_function=rank_function,
         on_interruption=seen, on_event=on_event,
     )  # fmt: skip
-
-
-@pytest.mark.long
-def test_who_failed_when_and_why(tmp_path, expected):
-    """And what it cost. What was saved is not computed again. The folder is claimed from the first attempt to the last:
-    else another run gets in while this one goes back, and its checkpoints are removed as newer ones."""
-
-    def refused(_):
-        with pytest.raises(ValueError, match="another run is saving in"), own_folder(str(tmp_path), None):
-            pass
-        claims.append(True)
-
-    orders, claims = ("rank=2,step=2,kind=kill", "rank=0,step=4,kind=hang", "rank=1,step=5,kind=raise"), []
-    how = {"patience": 2.0, "on_failure": "restart"}
-    result, found = elastic("dp=3", *orders, saving=sync(tmp_path), how=how, seen=refused)
-    assert len(claims) == 3 and result.fingerprint == expected and result.steps_here == 4
-    assert [(it.ranks, it.step, Path(it.source).name) for it in found] == [
-        ((2,), 2, "step-000002"), ((0,), 4, "step-000004"), ((1,), 5, "step-000004")
-    ]  # fmt: skip
-    whys = (
-        "rank 2 of 3 was killed by SIGKILL", "rank 1 of 3 failed: OrderedFault",
-        "rank 0 hangs: it waits for no other, and no rank has reported anything for 2 s",
-    )  # fmt: skip
-    for it, why in zip(sorted(found, key=lambda it: -it.ranks[0]), whys, strict=True):
-        assert it.why.startswith(why) and it.detect >= 0 < it.restart
-    assert found[1].detect >= 2.0 and [it.recompute > 0 for it in found] == [False, False, True]
 
 
 def test_what_ends_a_run(tmp_path):
