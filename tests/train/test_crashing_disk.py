@@ -4,13 +4,11 @@ import hashlib
 import itertools
 from contextlib import suppress
 from pathlib import Path
-from unittest import mock
 
 import numpy as np
 import pytest
 
 from minidist.show.demos.failure.crashing_disk import CrashingDisk, PowerFailure
-from minidist.train.checkpoint import saver
 from minidist.train.checkpoint.commit import (
     LATEST,
     commit,
@@ -20,7 +18,6 @@ from minidist.train.checkpoint.commit import (
     make_root,
     name_of,
     step_of,
-    write_durably,
 )
 from minidist.train.checkpoint.disk import BadCheckpoint
 from minidist.train.checkpoint.manifest import Manifest, Progress
@@ -203,35 +200,6 @@ def test_a_run_may_fail_while_it_removes_what_another_left(ranks):
         return wrong
 
     assert ranks(1).run(main) == [[]]
-
-
-def latest_comes_first(disk, root, name, manifest):
-    write_durably(disk, root / LATEST, name.encode())
-    commit(disk, root, name, manifest)
-
-
-def manifest_goes_last(disk, root, name):
-    for file in sorted(disk.names(root / name), reverse=True):
-        disk.remove(root / name / file)
-        disk.flush_folder(root / name)
-    disk.remove_folder(root / name)
-
-
-def rename_before_the_flush(disk, path, content):
-    disk.write(path.with_name("new"), content)
-    disk.rename(path.with_name("new"), path)
-    disk.flush_folder(path.parent)
-
-
-def test_a_broken_protocol_is_found(ranks):
-    def main(world):
-        for step, broken in (
-            ("commit", latest_comes_first), ("discard", manifest_goes_last), ("write_durably", rename_before_the_flush),
-        ):  # fmt: skip
-            with mock.patch.object(saver, step, broken):
-                assert cut_at_every_moment(world)[2], broken
-
-    ranks(1).run(main)
 
 
 def test_whoever_goes_back_is_never_left_at_what_it_passes_over():
