@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from calls import REDUCING, available, call, cases, inputs, methods, wrong
+from calls import REDUCING, available, call, cases, inputs, methods, wrong, wrong_splits
 from choosing import long
 
 import minidist as md
@@ -30,21 +30,10 @@ def check(world, node_size: int, groups: list, turn: int) -> list[str]:
     md.place_on_nodes(world, node_size)
     mine = [group for group in map(world.new_group, groups) if group is not None]
     problems = [wrong(group, case) for group in mine for case in cases(group.nodes, turn)]
-    return [*filter(None, problems), *(problem for group in mine for problem in wrong_splits(group))]
-
-
-def wrong_splits(group) -> list[str]:
-    """Of an all-to-all in which rank a sends (a + 2 b) % 4 rows to rank b, which only both of them know."""
-    rank, problems = group.rank, []
-    rows = np.array([[(a + 2 * b) % 4 for b in range(group.size)] for a in range(group.size)])
-    for algorithm in [algorithm for name, algorithm in methods(group.nodes) if name == "all_to_all_single"]:
-        outgoing = np.concatenate([np.full((n, 3), 100 * rank + b) for b, n in enumerate(rows[rank])])
-        incoming = np.empty((rows[:, rank].sum(), 3), int)
-        md.all_to_all_single(incoming, outgoing, list(rows[:, rank]), list(rows[rank]), group, algorithm=algorithm)
-        expected = np.concatenate([np.full((n, 3), 100 * a + rank) for a, n in enumerate(rows[:, rank])])
-        problems += [f"splits, {algorithm}, rank {rank}"] * (not np.array_equal(incoming, expected))
-    md.barrier(group)
-    return problems
+    for group in mine:
+        problems += wrong_splits(group, [algorithm for name, algorithm in methods(group.nodes) if "to_all" in name])
+        md.barrier(group)
+    return [*filter(None, problems)]
 
 
 @pytest.mark.parametrize("shapes", [SHAPES, long(MORE)], ids=len)

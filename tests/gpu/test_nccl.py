@@ -6,6 +6,7 @@ from itertools import count, product
 
 import numpy as np
 import pytest
+from calls import HOW, REDUCING, Case, ops_of, wrong, wrong_splits
 from choosing import long
 from clusters import PatientCluster
 from own_gpus import with_gpus
@@ -13,6 +14,7 @@ from own_gpus import with_gpus
 import minidist as md
 from minidist import trace
 from minidist.backend import xp
+from minidist.comm.collectives import COLLECTIVES
 from minidist.comm.nccl.communicator import DTYPES
 
 MOVED = (*DTYPES, "bool", "int16", "uint16", "complex64")
@@ -20,80 +22,21 @@ MOVED = (*DTYPES, "bool", "int16", "uint16", "complex64")
 # What the calls compute. test_on_several_gpus.py makes the same calls on real GPUs.
 
 
-def inputs(size: int, shape: tuple, dtype: str) -> np.ndarray:
-    """Small whole numbers of every rank, (size, *shape), so that sums have the same bits in any order."""
-    return np.random.default_rng(7).integers(0, 4, (size, *shape)).astype(dtype)
+def calls_of(size: int, dtypes: tuple, counts: tuple) -> list[Case]:
+    """Every collective with every operation; in place, with a rank's own part of the whole array and with another."""
+    found = []
+    for name, dtype, n, how in product(COLLECTIVES, dtypes, counts, HOW):
+        inside = how.startswith("in place")
+        ops = ops_of(dtype) if name in REDUCING and not inside else [md.ReduceOp.SUM]
+        roots = sorted({0, size // 2}) if inside else [size // 2]
+        found += [Case(name, "auto", n, dtype, op, root, how) for op, root in product(ops, roots)]
+    return found
 
 
-def ops_of(dtype: str) -> list[md.ReduceOp]:
-    op, kind = md.ReduceOp, np.dtype(dtype).kind
-    return [op.SUM, op.PRODUCT] + [op.MIN, op.MAX] * (kind != "c") + [op.AVG] * (kind in "fc")
-
-
-def combine(everyone: np.ndarray, op: md.ReduceOp) -> np.ndarray:
-    found = op.ufunc.reduce(everyone, axis=0, dtype=everyone.dtype)
-    return found / np.asarray(len(everyone), everyone.dtype) if op is md.ReduceOp.AVG else found
-
-
-def same(array, expected: np.ndarray) -> bool:
-    host = array.get()
-    return (host.dtype, host.shape, host.tobytes()) == (expected.dtype, expected.shape, expected.tobytes())
-
-
-def check(world, dtype: str, n: int, async_op: bool) -> list:
+def check_all(world, dtypes: tuple, counts: tuple) -> list[str]:
     """Make every call; return those that leave something else than NumPy's numbers in one of their arrays."""
-    wrong, size, rank, root = [], world.size, world.rank, world.size // 2
-    one, many = inputs(size, (n,), dtype), inputs(size, (size, n), dtype)
-    how = {"group": world, "async_op": async_op}
-
-    def compare(name, work, *pairs) -> None:
-        assert work is None or work.wait()
-        wrong.extend([(name, dtype, n, async_op)] * (not all(same(*pair) for pair in pairs)))
-
-    def of_root(array, root: int) -> list | None:
-        return list(array) if rank == root else None
-
-    def fresh(*shape: int):
-        return xp.asarray(one[rank]), xp.asarray(many[rank]), xp.empty(shape, dtype)
-
-    for op in ops_of(dtype):
-        x, _, _ = fresh()
-        compare(("all_reduce", op), md.all_reduce(x, op, **how), (x, combine(one, op)))
-        x, whole, y = fresh(n)
-        compare(("reduce", op), md.reduce(x, root, op, **how), (x, combine(one, op) if rank == root else one[rank]))
-        total = combine(many[:, rank], op)
-        compare(("reduce_scatter", op), md.reduce_scatter_tensor(y, whole, op, **how), (y, total), (whole, many[rank]))
-    x, whole, y = fresh(size, n)
-    compare("all_gather", md.all_gather_into_tensor(y, x, **how), (y, one))
-    compare("all_to_all", md.all_to_all_single(y, whole, **how), (y, many[:, rank]))
-    compare("all_to_all in place", md.all_to_all_single(whole, whole, **how), (whole, many[:, rank]))
-    compare("broadcast", md.broadcast(x, root, **how), (x, one[root]))
-    x, whole, y = fresh(size, n)
-    compare("gather", md.gather(x, of_root(y, root), root, **how), *[(y, one)] * (rank == root))
-    compare("scatter", md.scatter(x, of_root(whole, root), root, **how), (x, many[root, rank]))
-    total = combine(many[:, rank], md.ReduceOp.SUM)
-    for place in range(size):  # of this rank's part in the whole array: NCCL takes its own place only
-        gathered = many[:, place] if rank == 0 else many[rank]
-        calls = {  # of a whole array and its part: the call, what it changes, to what
-            "all_gather": (lambda whole, part: md.all_gather_into_tensor(whole, part, **how), ..., many[:, place]),
-            "reduce_scatter": (lambda whole, part: md.reduce_scatter_tensor(part, whole, **how), place, total),
-            "scatter": (lambda whole, part: md.scatter(part, of_root(whole, 0), 0, **how), place, many[0, rank]),
-            "gather": (lambda whole, part: md.gather(part, of_root(whole, 0), 0, **how), ..., gathered),
-        }
-        for name, (call, changed, expected) in calls.items():
-            _, whole, _ = fresh()
-            compare((f"{name} in place", place), call(whole, whole[place]), (whole[changed], expected))
-    rows = np.arange(size * size).reshape(size, size) * 5 % 3  # rank i sends rank j rows[i, j], some of them none
-    sent = [inputs(size, (rows[i].sum(), n), dtype)[i] for i in range(size)]
-    expected = np.concatenate([np.split(part, rows[i].cumsum())[rank] for i, part in enumerate(sent)])
-    x, y = xp.asarray(sent[rank]), xp.empty(expected.shape, dtype)
-    work = md.all_to_all_single(y, x, rows[:, rank].tolist(), rows[rank].tolist(), **how)
-    compare("all_to_all with splits", work, (y, expected))
-    return wrong
-
-
-def check_all(world, dtypes: tuple, counts: tuple) -> list:
-    return [call for setting in product(dtypes, counts, (False, True)) for call in check(world, *setting)]
+    problems = [wrong(world, case, xp.asarray) for case in calls_of(world.size, dtypes, counts)]
+    return [*filter(None, problems), *wrong_splits(world, ["auto"], xp.asarray)]
 
 
 def staged() -> int:
@@ -116,8 +59,8 @@ def check_and_count(world, *arguments) -> tuple[list, int]:
     ],
 )
 def test_results_are_numpys(device_ranks, size, dtypes, counts):
-    for wrong, copies in device_ranks(size).run(with_gpus, size, check_and_count, dtypes, counts):
-        assert wrong == []
+    for problems, copies in device_ranks(size).run(with_gpus, size, check_and_count, dtypes, counts):
+        assert problems == []
         if len(dtypes) < len(MOVED):  # reduce and reduce_scatter_tensor by MIN and MAX of floats, 2 ways
             assert copies == (0 if size == 1 else 2 * 2 * len(counts) * 2)
 

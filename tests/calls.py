@@ -91,11 +91,11 @@ def inputs(group, case: Case) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(small), np.stack(large)
 
 
-def call(group, case: Case) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Make the call, and return this rank's arrays after it, and what they must hold."""
+def call(group, case: Case, put=np.copy) -> tuple[list, list[np.ndarray]]:
+    """Make the call, and return this rank's arrays after it, and what they must hold. ``put`` makes them of NumPy's."""
     name, rank, root, there = case.collective, group.rank, case.root, group.size // 2
     one, many = inputs(group, case)
-    small, large, inside = one[rank].copy(), many[rank].copy(), case.how.startswith("in place")
+    small, large, inside = put(one[rank]), put(many[rank]), case.how.startswith("in place")
     others = {"group": group, "algorithm": case.algorithm, "async_op": case.how.endswith("background")}
     others |= {"op": case.op} if name in REDUCING else {}
     function = getattr(md, name)
@@ -113,7 +113,7 @@ def call(group, case: Case) -> tuple[list[np.ndarray], list[np.ndarray]]:
         work, found = function(large, large[root] if inside else small, **others), [large]
         expected = [many[:, root] if inside else one]
     elif name == "all_to_all_single":
-        output = large if inside else np.empty_like(large)
+        output = large if inside else put(np.empty_like(many[rank]))
         work, found, expected = function(output, large, **others), [output], [many[:, rank]]
     else:  # in place: what the root keeps or gives is one of its pieces
         mine = large[there] if inside and rank == root else small
@@ -123,14 +123,31 @@ def call(group, case: Case) -> tuple[list[np.ndarray], list[np.ndarray]]:
             one[root] = many[root, there] if inside else one[root]
             found, expected = ([large], [one]) if rank == root else ([mine], [one[rank]])
     if work is not None:
-        assert work.wait() is True and work.is_completed()
+        assert work.wait() is True and (work.is_completed() or put is not np.copy)  # a GPU may still be at it
     return found, expected
 
 
-def wrong(group, case: Case) -> str:
+def host(array) -> np.ndarray:
+    return array.get() if hasattr(array, "get") else array
+
+
+def wrong(group, case: Case, put=np.copy) -> str:
     """What is wrong with the call's result; "" if nothing is."""
-    found, expected = call(group, case)
-    for have, want in zip(found, expected, strict=True):
+    found, expected = call(group, case, put)
+    for have, want in zip(map(host, found), expected, strict=True):
         if have.dtype != want.dtype or not np.array_equal(have, want):
             return f"{case} on rank {group.rank} of {group.ranks}: {have} and not {want}"
     return ""
+
+
+def wrong_splits(group, algorithms: list[str], put=np.copy) -> list[str]:
+    """Of an all-to-all in which rank a sends (a + 2 b) % 4 rows to rank b, which only both of them know."""
+    rank, problems = group.rank, []
+    rows = np.array([[(a + 2 * b) % 4 for b in range(group.size)] for a in range(group.size)])
+    for algorithm in algorithms:
+        outgoing = put(np.concatenate([np.full((n, 3), 100 * rank + b) for b, n in enumerate(rows[rank])]))
+        incoming = put(np.empty((rows[:, rank].sum(), 3), int))
+        md.all_to_all_single(incoming, outgoing, list(rows[:, rank]), list(rows[rank]), group, algorithm=algorithm)
+        expected = np.concatenate([np.full((n, 3), 100 * a + rank) for a, n in enumerate(rows[:, rank])])
+        problems += [f"splits, {algorithm}, rank {rank}"] * (not np.array_equal(host(incoming), expected))
+    return problems
