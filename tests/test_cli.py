@@ -7,7 +7,7 @@ import shlex
 import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 
@@ -270,12 +270,8 @@ def test_a_file_gives_flags_that_the_command_line_overrides(capsys, tmp_path):
     assert f"--config {settings}: " in capsys.readouterr().err
 
 
-def test_what_a_run_lacks_is_reported(capsys):
-    """(All other refusals: train/refusals.txt.)"""
-    missing = {"--context=1000000": "too few for a context of 1000000"}
-    try:
+def test_a_missing_cupy_is_told(capsys):
+    with suppress(RuntimeError):
         backend.find("cupy")
-    except RuntimeError:
-        missing["--backend=cupy"] = "--backend cupy needs "
-    for flag, message in missing.items():
-        assert cli.main(["train", flag]) == 2 and message in capsys.readouterr().err
+        pytest.skip("CuPy is here")
+    assert cli.main(["train", "--backend=cupy"]) == 2 and "--backend cupy needs " in capsys.readouterr().err

@@ -11,6 +11,7 @@ from planned import HARDWARE, NETWORK
 from refusals import check_refusals, refusal
 
 from minidist.course.answers import course_folder, read_answers
+from minidist.course.sandbox.values import numbers
 from minidist.course.stubs import plan_reset, stub_of
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.tensor import Function, Tensor
@@ -33,6 +34,8 @@ TWELVE = model_of("layers=12,width=960,heads=12,vocab=1000,context=240")
 RUNS = [Training(10.0**size, 10.0**tokens, 30.0 - size - tokens) for size in (8, 9, 10) for tokens in (9, 10, 11)]
 GOOD = np.zeros((2, 8), np.int64)
 CONFIG = {field.name for field in fields(TrainConfig)}
+PARTS, OTHER = ([numbers(rank, 4, seed=seed) for rank in range(5)] for seed in (0, 1))
+COPIES = {"rank 0's": PARTS[0], "rank 1's": PARTS[1]}
 TWO_RANKS = SimpleNamespace(rank=0, size=2)
 
 
@@ -67,6 +70,15 @@ def function_with(backward=None, forward=lambda ctx, x: x * 1) -> type[Function]
 def checked(*ranks: str, micro_batches: int = 1) -> None:
     """Check a schedule: of each rank its actions."""
     check_schedule([[Action.parse(text) for text in rank.split()] for rank in ranks], micro_batches)
+
+
+def parts(dtype: str) -> list[np.ndarray]:
+    return [part.astype(dtype) for part in PARTS]
+
+
+def sum_of(counts: list[int], dtype: str) -> np.ndarray:
+    """Each rank's part so many times."""
+    return sum(count * part for count, part in zip(counts, parts(dtype), strict=True)).astype(dtype)
 
 
 def hardware(before: str, after: str, size: str = "") -> ClusterSpec:
