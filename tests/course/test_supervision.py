@@ -4,14 +4,13 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
 
 import psutil
 import pytest
+from scripts import LIMIT, segments_of, until
 
 from minidist.course.answers import course_folder, read_answers
 from minidist.course.grading.supervisor import can_have_own_shared_memory
@@ -19,14 +18,6 @@ from minidist.course.grading.workplace import Workplace
 
 NAME = "ch03_collectives"
 SOLUTION = read_answers(course_folder("solutions"))[NAME].text
-LIMIT = 300  # seconds for one wait
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
 
 
 def processes_in(folder: Path) -> list[str]:
@@ -36,12 +27,6 @@ def processes_in(folder: Path) -> list[str]:
         f"{one['pid']} {' '.join(one['cmdline'] or ())[:80]}" for one in running
         if one["status"] != psutil.STATUS_ZOMBIE and (one["environ"] or {}).get("TMPDIR", "").startswith(str(folder))
     ]  # fmt: skip
-
-
-def segments_of(pids: set[int]) -> list[str]:
-    """The shared-memory segments that these processes have made."""
-    names = os.listdir("/dev/shm") if Path("/dev/shm").is_dir() else []
-    return [name for name in names if name.startswith("minidist-") and int(name.split("-")[1]) in pids]
 
 
 @contextmanager
@@ -62,9 +47,8 @@ def started(scratch: Path, *arguments: str):
         process.kill()
         process.wait(LIMIT)
         process.stdout.close()
-    wait_for(lambda: not processes_in(scratch), "processes are left")
-    wait_for(lambda: not list(scratch.iterdir()), "temporary folders are left")
-    assert segments_of(pids) == []
+    until(lambda: not processes_in(scratch) and not list(scratch.iterdir()))
+    assert not any(map(segments_of, pids))
 
 
 @pytest.mark.long
@@ -81,7 +65,7 @@ def test_a_signal_leaves_nothing(command, ends, tmp_path, scratch):
         "watch": ["check", "3.5", "--impl", str(tmp_path / "in" / "b"), "--watch"],
     }
     with started(scratch, *arguments[command]) as process:
-        wait_for(lambda: (tmp_path / "runs").exists() or process.poll() is not None, "the answer has not started")
+        until(lambda: (tmp_path / "runs").exists() or process.poll() is not None)
         assert process.poll() is None
         if ends == "terminate":
             process.terminate()
@@ -104,7 +88,7 @@ def test_watch_judges_at_once_and_when_a_file_is_saved_and_leaves_nothing(tmp_pa
                 shown += (line := process.stdout.readline())
                 assert line, f"the process ended after printing {shown!r}"
             assert all(word in shown for word in words), shown
-            wait_for(lambda: "learner.watch" in str(processes_in(scratch)), "no process stands by")
+            until(lambda: "learner.watch" in str(processes_in(scratch)))
             mine.write_text(SOLUTION)
 
 
@@ -148,5 +132,5 @@ def test_a_workplace_whose_supervisor_is_killed():
             command = [sys.executable, "-c", code]
             workplace.run(command, {}, workplace.folder, workplace.folder / "output", meanwhile=kill_it)
         pid = int(file.read_text().rstrip("."))
-        wait_for(lambda: not psutil.pid_exists(pid), "the command is left")
+        until(lambda: not psutil.pid_exists(pid))
     assert not workplace.folder.exists()

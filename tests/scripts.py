@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-LIMIT = 120  # seconds, of each wait
+LIMIT = 300  # seconds, of each wait
 
 
 def until(condition: Callable[[], object], limit: float = LIMIT) -> None:
