@@ -6,7 +6,7 @@ from itertools import count, product
 
 import numpy as np
 import pytest
-from calls import HOW, REDUCING, Case, ops_of, wrong, wrong_splits
+from calls import HOW, REDUCING, Case, call, ops_of, wrong, wrong_splits
 from choosing import long
 from clusters import PatientCluster
 from own_gpus import with_gpus
@@ -163,9 +163,9 @@ def routes(world, lacks_nccl: int | None = None) -> set[str]:
     found, devices = set(), []
     other.start("a program", lambda: devices.append(xp.cuda.Device())).wait()
     assert devices == [xp.cuda.Device()]
-    for name, call in calls.items():
+    for name, make in calls.items():
         xp.crossings.clear()
-        call()
+        make()
         found |= {name} if staged() else set()
     return found
 
@@ -184,19 +184,14 @@ def test_ranks_with_a_gpu_each_and_nccl_take_it(device_ranks):
 
 def counts(world, where: str, elements: int) -> tuple[list, dict, list]:
     """Of one call of each collective, after a first: rows of the table, traffic, and names in the trace."""
-    to, ring = (xp.asarray, {}) if where == "device" else (np.asarray, {"algorithm": "ring"})
-    x, parts = to(np.ones(elements)), to(np.ones((world.size, elements)))
-    pieces = list(parts) if world.rank == 1 else None
+    put = xp.asarray if where == "device" else np.copy
     for _ in range(2):
         before, traffic = world.collectives, world.traffic
         trace.start()
-        md.all_reduce(x, group=world, **ring)
-        md.broadcast(x, 1, world, **ring)
-        md.all_gather_into_tensor(parts, x, world, **ring)
-        md.reduce_scatter_tensor(x, parts, group=world, **ring)
-        md.all_to_all_single(parts, parts.copy(), group=world)
-        md.scatter(x, pieces, 1, world)
-        md.gather(x, pieces, 1, world)
+        for name, row in COLLECTIVES.items():
+            algorithm = "ring" if "ring" in row.algorithms and put is np.copy else "auto"
+            if name != "reduce":  # which has no ring
+                call(world, Case(name, algorithm, elements, "float64", md.ReduceOp.SUM, 1, "waits"), put)
         events = trace.stop()
     names = [entry.name for entry in events if isinstance(entry, trace.Event) and entry.track == "communication"]
     bytes_and_calls = (world.traffic - traffic).as_dict()
