@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 from clusters import PatientCluster
-from readable import check_readable
 from records import Records
 
 from minidist.comm.runtime.clusters import WarmClusters, preload
@@ -33,6 +32,8 @@ FIRST = (  # the longest, so that none of them begins when the other cores have 
     "test_goes_on.py",
 )
 
+POINTS = 8  # the smallest text of a picture
+INCHES = 11.5  # JupyterLab shrinks what is wider in a window of 1,000 pixels, with the 80 dots per inch of the chapters
 left_out, passed_before = pytest.StashKey[int](), pytest.StashKey[int]()
 records = pytest.StashKey[Records]()
 begun = set()  # the tasks of the exercises with a test so far; each is a class
@@ -144,8 +145,9 @@ def scratch():
 
 @pytest.fixture
 def readable_figures(monkeypatch):
-    """Every figure that the test makes has texts of at least 8 points."""
+    """Every figure that the test makes has texts of at least 8 points, as wide as a notebook shows it."""
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
     made, make = [], Figure.__init__
 
@@ -156,4 +158,8 @@ def readable_figures(monkeypatch):
     monkeypatch.setattr(Figure, "__init__", make_and_remember)
     yield
     for figure in made:
-        check_readable(figure)
+        figure.draw_without_rendering()  # makes the labels of ticks
+        shrunk = min(1, INCHES / figure.get_figwidth())
+        texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()]
+        sizes = [(text.get_text(), shrunk * text.get_fontsize()) for text in texts]
+        assert [(text, points) for text, points in sizes if points < POINTS] == []

@@ -12,21 +12,12 @@ from minidist.comm.transports.transport import BLOCKED, FINISHED, RUNNING, Statu
 MS = 1_000_000  # ns
 
 
-class MadeUpTime:
-    """A clock that only yields and the test advance; each yield takes as long as the test says."""
-
-    def __init__(self, monkeypatch):
-        self.now, self.taken = 7 * MS, 0
-        monkeypatch.setattr(cores.time, "perf_counter_ns", lambda: self.now)
-        monkeypatch.setattr(cores, "_yield", self._yield)
-
-    def _yield(self):
-        self.now += self.taken
-
-
 def test_what_yields_tell(monkeypatch):
+    """Only yields and the test advance the clock; each yield takes as long as the test says."""
+    clock = SimpleNamespace(now=7 * MS, taken=0)
     with monkeypatch.context() as patch:
-        clock = MadeUpTime(patch)
+        patch.setattr(cores.time, "perf_counter_ns", lambda: clock.now)
+        patch.setattr(cores, "_yield", lambda: setattr(clock, "now", clock.now + clock.taken))
         for clock.taken, shared, forgone in (
             (500, False, 0),  # nobody wants the core
             (200_000, True, 0),  # another rank had it, and waits again

@@ -18,6 +18,8 @@ from minidist.parallel.zero import shard_slice
 from minidist.plan.memory import Memory
 from minidist.verify.matrix import bad_and_all
 
+pytestmark = pytest.mark.usefixtures("readable_figures")  # in a notebook
+
 
 def test_a_figure_says_what_it_is_given():
     large = Memory(40e9, 40e9, 10e9, 0.0, fragmentation=1e9)

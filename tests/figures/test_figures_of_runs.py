@@ -33,6 +33,8 @@ from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run
 
+pytestmark = pytest.mark.usefixtures("readable_figures")  # in a notebook
+
 
 def test_bits_are_those_of_the_number_and_of_the_nearest_one():
     assert bits.rows(-1.5, [E4M3])[1] == ("e4m3", ("1", "0111", "100"), -1.5)

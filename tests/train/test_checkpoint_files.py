@@ -50,20 +50,14 @@ def save(ranks, config, layout: str, folder, every=2, **options):
 
 
 @pytest.mark.long
-def test_every_element_is_written_once_and_about_as_much_by_each_rank(ranks, tmp_path):
-    for layout in ("dp=4,ep=2", "zero=3,dp=4,shard=2", "tp=2,dp=2,sp=1", "pp=2,dp=2", "cp=2", "dp=3"):
-        save(ranks, LARGER, layout, tmp_path / layout)
-        manifest = manifest_of(tmp_path / layout / name_of(2))
-        for name, entry in manifest.arrays.items():
-            runs = [run for part in entry.slices for run in part.runs]
-            assert sum(stop - start for start, stop in runs) == int(np.prod(entry.shape)), (layout, name)
-            assert missing_elements(entry) == 0
-        assert len(manifest.files) == Layout.parse(layout).world_size
-    # under dp=3 any rank could write anything: the loads differ by one part at most, of three arrays
+def test_each_rank_writes_about_as_much(ranks, tmp_path):
+    """Under dp=3 any rank could write anything: the loads differ by one part at most, of three arrays."""
+    save(ranks, LARGER, "dp=3", tmp_path)
+    manifest = manifest_of(tmp_path / name_of(2))
     sizes = [entry.bytes for entry in manifest.files.values()]
     largest = max(int(np.prod(entry.shape)) * 4 for entry in manifest.arrays.values())
     headers = 20_000  # names and places, in each file
-    assert max(sizes) - min(sizes) <= 3 * largest + headers and min(sizes) > headers
+    assert len(sizes) == 3 and max(sizes) - min(sizes) <= 3 * largest + headers and min(sizes) > headers
 
 
 @pytest.mark.long
