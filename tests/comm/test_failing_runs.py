@@ -39,9 +39,6 @@ def test_the_error_says_what_each_rank_did(ranks):
     assert ranks(SIZE).run(lambda world: world.rank) == [0, 1, 2]
 
 
-# What is no failure, or another one
-
-
 @pytest.mark.long
 def test_waiting_is_no_deadlock_and_a_time_limit_is_told_as_one(ranks, monkeypatch):
     def computes(world, seconds: float, compiled: bool = False):

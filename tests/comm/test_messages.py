@@ -243,10 +243,8 @@ def groups_of_groups(world) -> None:
 
 def meshes_and_nodes(world, nodes: tuple) -> None:
     """A new run begins on the nodes that there are."""
-    mesh, (dp, tp) = (
-        md.init_device_mesh((1, 2, 3), mesh_dim_names=("pp", "dp", "tp"), group=world),
-        divmod(world.rank, 3),
-    )
+    mesh = md.init_device_mesh((1, 2, 3), mesh_dim_names=("pp", "dp", "tp"), group=world)
+    dp, tp = divmod(world.rank, 3)
     assert mesh.get_coordinate() == (0, dp, tp) and (mesh.size(), mesh.size("tp")) == (6, 3)
     ranks = {"pp": (world.rank,), "dp": (tp, 3 + tp), "tp": (3 * dp, 3 * dp + 1, 3 * dp + 2)}
     assert all(mesh.get_group(name).ranks == those for name, those in ranks.items())

@@ -1,8 +1,5 @@
 """The whole library on the stand-in for CuPy: NumPy's bits on any number of GPUs, and what crosses in a step."""
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 from itertools import permutations
@@ -13,7 +10,7 @@ from own_gpus import with_gpus
 from verify.settings import with_every_value
 
 from minidist import backend
-from minidist.course.answers import ROOT
+from minidist.cli.main import main
 from minidist.nn.precision.policy import autocast
 from minidist.trace import Kernel
 from minidist.train.checkpoint.commit import name_of
@@ -32,7 +29,6 @@ SPARSE = replace(
     PLAIN, dropout=0.1, experts=4, expert_hidden=8, shared_expert=4, z_loss=1e-3, aux_loss=0.01, bias_rate=0.01,
     capacity=1.0, precision="bf16",
 )  # fmt: skip
-LIMIT = 300  # seconds
 
 
 def run_on_gpus(device_ranks, config: TrainConfig, layout: Layout, gpus: int) -> Run:
@@ -191,15 +187,12 @@ def test_how_many_kernels_a_step_starts(device_ranks):
 
 
 @pytest.mark.long
-def test_the_command(tmp_path):
+def test_the_command(standin, compiler, capsys):
     sizes = ["--layers=1", "--heads=2", "--width=8", "--context=8", "--steps=1", "--dp=2"]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "tests" / "gpu" / "standin"), str(ROOT)])}
     lines = []
     for name in ("numpy", "cupy"):
-        command = [sys.executable, "-m", "minidist.cli", "train", *sizes, "--backend", name]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=environment, cwd=tmp_path)
-        assert result.returncode == 0, result.stderr
-        lines.append({line for line in result.stdout.splitlines() if line.startswith(("fingerprint", "GPU"))})
+        assert main(["train", *sizes, "--backend", name]) == 0
+        lines.append({line for line in capsys.readouterr().out.splitlines() if line.startswith(("fingerprint", "GPU"))})
     on_host, on_device = lines
     assert len(on_host) == 1 and on_host < on_device
     (told,) = on_device - on_host

@@ -40,9 +40,6 @@ def test_generated_text_repeats_by_seed_and_follows_the_distribution():
     assert len(found) == 3 and np.abs(found - expected).max() < 0.1 and np.ptp(expected) > 0.2
 
 
-# The text
-
-
 def test_the_default_text_is_english_and_its_end_is_held_out():
     """Validation goes through it once."""
     text, corpus = default_text(), load_corpus(None, 64)

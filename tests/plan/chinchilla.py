@@ -2,14 +2,10 @@
 
 Hoffmann et al. (2022, arXiv 2203.15556) print the best training of nine sizes three times: by the envelope of training
 curves (approach 1, table 3), by isoFLOP curves (approach 2) and by the parametric fit (approach 3, both table A3). The
-first two agree: 20 to 22, and 19 to 29 tokens per parameter. The third asks for 23 to 143. Besiroglu et al. (2024,
-arXiv 2404.10102) fit the runs of the paper's figure 4 again, and get what agrees with the first two; they take it that
-the published fit's optimizer stopped early. Two more things are wrong with the third as printed:
-
-- Its exponents are rounded to two digits in the text. These give 93 tokens per parameter at 5.76e23 FLOPs, the four
-  digits of the source give 59. Table A3 was computed without rounding.
-- Table A3's approach 3 prints 1.26e24 FLOPs for 175 billion parameters: below those of 67 billion, and a tenth of its
-  own 6 N D. It is a slip for 1.26e25.
+first two agree: 19 to 29 tokens per parameter. The third asks for 23 to 143; Besiroglu et al. (2024, arXiv 2404.10102)
+fit the runs again, and agree with the first two. The third's exponents are rounded in the text: at 5.76e23 FLOPs they
+give 93 tokens per parameter, the four digits of the source 59. And it prints 1.26e24 FLOPs for 175 billion parameters,
+a slip for 1.26e25.
 """
 
 CHINCHILLA = (70e9, 1.4e12)  # parameters, tokens; Hoffmann et al., table 1

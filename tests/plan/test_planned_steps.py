@@ -102,10 +102,8 @@ def test_tensor_parallel_ranks_and_experts_share_the_work():
 def test_flops_of_published_models_are_two_for_each_weight_that_a_token_meets():
     """And two for each number of queries, keys and values, for each pair of tokens; in backward twice as many products.
     Flash attention leaves out what the mask hides, and takes five products in backward where forward takes two."""
-    machine, part = (
-        Machine(Accelerator("x", 1.0, inf, {"bf16": 1.0}, ""), PERFECT, "bf16", 2),
-        Part(1, 1, 1, 1, "flash", 0.5),
-    )
+    machine = Machine(Accelerator("x", 1.0, inf, {"bf16": 1.0}, ""), PERFECT, "bf16", 2)
+    part = Part(1, 1, 1, 1, "flash", 0.5)
     for name, model in published().items():
         matrices = model.active_parameters - model.embeddings + model.width * model.vocab
         assert model.forward_flops == pytest.approx(2 * matrices + model.scores_flops, rel=1e-3), name  # and vectors

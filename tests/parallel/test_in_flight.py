@@ -1,11 +1,13 @@
-"""ZeRO: what overlaps, and that nothing is used before it is there or after it is gone."""
+"""What is in flight: ZeRO's next unit, no result before its wait, and nothing that a pipeline has sent already."""
 
+import weakref
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
 
 from minidist.nn.gpt import GPT
-from minidist.parallel import data, zero
+from minidist.parallel import data, pipeline, zero
 from minidist.parallel.zero import ZeroStage3
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -91,3 +93,26 @@ def test_no_result_is_used_before_its_wait(ranks):
         layout = Layout.parse(text)
         found = run(ranks(layout.dp), CONFIG, layout, rank_function=results_at_the_wait_alone)
         assert agrees(one_process, found), text
+
+
+def noting_sends(world, *arguments):
+    """Train; log for every message how many of the arrays sent before it were in memory then."""
+    isend, sent, noted = pipeline.isend, [], []
+
+    def recording(tensor, dst, group, tag):
+        noted.append(sum(reference() is not None for reference in sent))
+        sent.append(weakref.ref(tensor))
+        return isend(tensor, dst, group, tag)
+
+    with mock.patch.object(pipeline, "isend", recording):
+        result = train_rank(world, *arguments)
+    result.log = noted
+    return result
+
+
+def test_a_gradient_that_has_been_sent_is_let_go_of(ranks):
+    """The last rank sends gradients alone, which nobody else needs; each fits the queue, and so is sent at once."""
+    for schedule in ("gpipe", "1f1b", "zb-h1"):
+        layout, configs = Layout(pp=2, schedule=schedule), [replace(CONFIG, global_batch=count) for count in (4, 12)]
+        few, many = (run(ranks(2), each, layout, rank_function=noting_sends).ranks[1].log for each in configs)
+        assert len(many) == 2 * 12 and max(many) == max(few) <= 1, schedule
