@@ -12,8 +12,8 @@ TWO_CUTS = {
     ],
 }  # fmt: skip
 
-_Y, _H, _H_COLUMNS = Matrix("Y", 3, 3), Matrix("H", 3, 7), Matrix("H", 3, 7, "columns")
-_TO_COLUMNS = [Matrix("X", 3, 3), "·", Matrix("A", 3, 7, "columns"), "=", _H_COLUMNS]
+_Y, _U, _U_COLUMNS = Matrix("Y", 3, 3), Matrix("U", 3, 7), Matrix("U", 3, 7, "columns")
+_TO_COLUMNS = [Matrix("X", 3, 3), "·", Matrix("A", 3, 7, "columns"), "=", _U_COLUMNS]
 _TO_ROWS = [
     Matrix("X", 3, 3, "columns"), "·", Matrix("A", 3, 7, "rows"), "=", Matrix("partial sums", 3, 7, "partial"),
 ]  # fmt: skip
@@ -25,7 +25,7 @@ _FROM_COLUMNS = [
 ]  # fmt: skip
 FOUR_ORDERS = {
     "columns, then rows": _TO_COLUMNS + _FROM_ROWS,
-    "columns, then columns": [*_TO_COLUMNS, "<all-gather>", _H, *_FROM_COLUMNS],
-    "rows, then rows": [*_TO_ROWS, "<reduce-scatter>", _H_COLUMNS, *_FROM_ROWS],
-    "rows, then columns": [*_TO_ROWS, "<all-reduce>", _H, *_FROM_COLUMNS],
+    "columns, then columns": [*_TO_COLUMNS, "<all-gather>", _U, *_FROM_COLUMNS],
+    "rows, then rows": [*_TO_ROWS, "<reduce-scatter>", _U_COLUMNS, *_FROM_ROWS],
+    "rows, then columns": [*_TO_ROWS, "<all-reduce>", _U, *_FROM_COLUMNS],
 }
