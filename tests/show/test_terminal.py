@@ -1,11 +1,13 @@
 """The player in a terminal, by Textual's own pilot: what each key leads to, and what fits the window."""
 
 import asyncio
+from unittest.mock import patch
 
 import carts
 import pytest
 from textual.widgets import Static
 
+from minidist.show.stage import terminal
 from minidist.show.stage.terminal import Player
 
 CARTS, QUESTION = carts.animation(), carts.QUESTION
@@ -25,7 +27,8 @@ def screen(*keys: str, size: tuple[int, int] = (80, 24)) -> dict[str, str]:
             assert all(part.region.bottom <= size[1] for part in parts), "it does not fit the window"
             return {part.id: str(part.render()) for part in parts} | {"ended": not player.is_running}
 
-    return asyncio.run(asyncio.wait_for(session(), LIMIT))
+    with patch.object(terminal, "RATE", 1 / LIMIT):  # pictures a second: no clock runs on between two keys
+        return asyncio.run(asyncio.wait_for(session(), LIMIT))
 
 
 OVER, BAD = "slow is over. 10 is right.", "slow is over. It limps."
