@@ -26,8 +26,7 @@ MEANINGS = {
     "link in use": "#F7DDA6",
     "full link": "#E69F00",
     "link between nodes": "#D55E00",
-    "read": "#E69F00",  # from the slow memory
-    "written": "#5E3A00",
+    "read": "#E69F00",  # from the slow memory, or written to it
     # what memory holds
     "parameters": "#56B4E9",
     "gradients": "#0072B2",

@@ -1,6 +1,6 @@
 """A cluster: GPUs in nodes, messages that flow on a running clock, and the narrow link in which they jam."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from minidist.analysis.networks import Flow
 from minidist.plan.cluster.topology import Edge
@@ -30,10 +30,10 @@ def tell(steps: Sequence[Step], step: Step, longest: float, bug: str = "", detai
     marks = _wires(step, places, longest)
     marks += _gpus(step, places, longest)
     marks += _flows(step, places, longest)
-    ends = RUNS * step.seconds / longest
+    ends = _at(step.seconds, longest)
     marks += _time(step, longest)
     micro = f"{1e6 * step.seconds:,.0f} µs"
-    marks += counter(1150, 528, "", [(0.0, ""), (ends + 0.2, micro)], 50)
+    marks += counter(1150, 528, "", [(0.0, ""), (ends, micro)], 50)
     ratio = step.seconds / steps[0].seconds
     waiting = sum(rank.waiting for rank in step.report.ranks) / step.ranks / step.seconds
     if step.name == ONE:
@@ -113,6 +113,18 @@ def _places(step: Step) -> dict[int, tuple[float, float]]:
     return found
 
 
+def _at(seconds: float, longest: float) -> float:
+    """The moment of the story at which the step is so old."""
+    return 0.2 + RUNS * seconds / longest
+
+
+def _stretches(step: Step, longest: float) -> Iterator[tuple[float, float, float, float]]:
+    """Equal parts of the step: from when to when, in seconds of it, and when in the story, and how long there."""
+    for number in range(STRETCHES):
+        since, until = (step.seconds * (number + i) / STRETCHES for i in (0, 1))
+        yield since, until, _at(since, longest), RUNS * (until - since) / longest
+
+
 def _wires(step: Step, places, longest: float) -> list[Mark]:
     """The nodes, and between two of them the link, which reddens as it fills."""
     found = []
@@ -136,13 +148,11 @@ def _wires(step: Step, places, longest: float) -> list[Mark]:
         pipe = box(
             NODE[0] + 26, TOP + NODE[1] - 14, 1280 - 2 * NODE[0] - 52, 28, "#D0D0D0", "the link between the nodes"
         )
-        for number in range(STRETCHES):
-            since, until = (step.start + step.seconds * (number + i) / STRETCHES for i in (0, 1))
-            load = max(step.load.mean(edge, since, until) for edge in uplinks(step))
-            at = 0.2 + RUNS * (since - step.start) / longest
-            pipe.to(at, RUNS * step.seconds / longest / STRETCHES * 0.9, fill=_shade(load))
+        for since, until, at, lasting in _stretches(step, longest):
+            load = max(step.load.mean(edge, step.start + since, step.start + until) for edge in uplinks(step))
+            pipe.to(at, lasting * 0.9, fill=_shade(load))
         found.append(text(640, TOP + NODE[1] - 40, "link", 30))
-        found.append(pipe.to(0.3 + RUNS * step.seconds / longest, 0.1, fill="#D0D0D0"))
+        found.append(pipe.to(_at(step.seconds, longest) + 0.1, 0.1, fill="#D0D0D0"))
     return found
 
 
@@ -158,15 +168,9 @@ def _gpus(step: Step, places, longest: float) -> list[Mark]:
     for rank, (x, y) in places.items():
         gpu = box(x - GPU[0] / 2, y - GPU[1] / 2, *GPU, COMPUTES, f"rank {rank} computes")
         gpu.keys[0][1]["opacity"] = 0.15
-        for number in range(STRETCHES):
-            since, until = (step.seconds * (number + i) / STRETCHES for i in (0, 1))
-            at = 0.2 + RUNS * since / longest
-            gpu.to(
-                at,
-                RUNS * step.seconds / longest / STRETCHES * 0.9,
-                opacity=0.15 + 0.85 * step.computing(rank, since, until),
-            )
-        gpu.to(0.3 + RUNS * step.seconds / longest, 0.2, opacity=0.15)
+        for since, until, at, lasting in _stretches(step, longest):
+            gpu.to(at, lasting * 0.9, opacity=0.15 + 0.85 * step.computing(rank, since, until))
+        gpu.to(_at(step.seconds, longest) + 0.1, 0.2, opacity=0.15)
         found += [gpu, text(x, TOP + 34, f"{rank}", 34, weight=700)]
     return found
 
@@ -175,10 +179,8 @@ def _time(step: Step, longest: float) -> list[Mark]:
     """GPU 0's step so far: the time in which it computed, and beside it the time in which it waited."""
     works, waits = (box(290, 500, 0, 56, *what) for what in ((COMPUTES, "it computes"), ("faint", "it waits")))
     done, scale = 0.0, 740 / longest  # seconds of computing; pixels of a second
-    for number in range(STRETCHES):
-        since, until = (step.seconds * (number + i) / STRETCHES for i in (0, 1))
+    for since, until, at, lasting in _stretches(step, longest):
         done += step.computing(0, since, until) * (until - since)
-        at, lasting = 0.2 + RUNS * since / longest, RUNS * (until - since) / longest
         works.to(at, lasting, w=scale * done)
         waits.to(at, lasting, x=290 + scale * done, w=scale * (until - done))
     frame = box(290, 500, 740, 56, "paper", stroke="faint", width=2)
@@ -190,7 +192,7 @@ def _flows(step: Step, places, longest: float) -> list[Mark]:
     flows = sorted(step.replayed.flows, key=lambda flow: flow.start - flow.sent)[:MOST_FLOWS]
     found = []
     for flow in flows:
-        start, end = (0.2 + RUNS * (time - step.start) / longest for time in (flow.start, flow.sent))
+        start, end = (_at(time - step.start, longest) for time in (flow.start, flow.sent))
         if end - start < 0.04 or start < 0:
             continue
         found.append(_dot(step, flow, places, start, end))
@@ -201,7 +203,7 @@ def _crossing(step: Step, longest: float) -> float:
     """The moment at which the message that takes longest is half way."""
     flow = max(filter(step.crosses, step.replayed.flows), key=lambda flow: flow.sent - flow.start, default=None)
     middle = (flow.start + flow.sent) / 2 - step.start if flow else step.seconds / 2
-    return max(0.5, 0.2 + RUNS * middle / longest)
+    return max(0.5, _at(middle, longest))
 
 
 def _dot(step: Step, flow: Flow, places, start: float, end: float) -> Mark:

@@ -30,7 +30,7 @@ def tell(
     parts, ends, causal = tiles(run.length, run.tile), {}, run.kind == "causal"
     size, seen = SIDE / len(parts), (RUNS + BEGUN) / len(run.moments)
     marks = [text(LEFT + SIDE / 2, TOP - 26, "keys →", 32), text(LEFT - 14, TOP + 40, "queries", 30, anchor="end")]
-    marks += [text(LEFT - 40, TOP + 84, "↓", 40)]
+    marks.append(text(LEFT - 40, TOP + 84, "↓", 40))
     for i in range(len(parts)):
         for j in range(len(parts)):
             fill = "none" if causal and j > i else "faint"
@@ -57,7 +57,8 @@ def tell(
             grid[row, column].to(at, 0.05, fill=SCORES).to(at + seen, 0.15, fill=merged)
         elif run.kind == "standard":
             _passed(moment, place, parts, grid, at)
-    marks += [] if run.kind == "standard" else [now.leave(RUNS + 0.2, 0.2)]
+    if run.kind != "standard":
+        marks.append(now.leave(RUNS + 0.2, 0.2))
     most = max(sum(run.traffic), sum(standard.traffic))
     names = ("all at once", "in tiles") if run.kind == "standard" else ("in tiles", "all at once")
     marks.append(box(*SLOW, "paper", "the slow memory", stroke="ink", width=4, round=10))
@@ -70,7 +71,7 @@ def tell(
         marks += pile.marks()
     ratio = sum(standard.traffic) / sum(run.traffic)
     fewer = ratio if run.kind != "standard" else 1 / ratio
-    marks += [text(1010, 92, "slow memory: read or written", 32)]
+    marks.append(text(1010, 92, "slow memory: read or written", 32))
     marks += counter(890, 230, "", [(0.0, ""), (RUNS + 0.3, f"{fewer:.1f} ×")], 70)
     asked = Question(
         "How much more is read and written if all scores are made at once?",
@@ -112,11 +113,9 @@ def tell(
 
 
 def _passed(moment: Moment, place: dict, parts: list, grid: dict, at: float) -> None:
-    """A row of the standard form: its scores, their softmax, or its output was written."""
+    """A row of the standard form: its scores, or their softmax, were written; the third stage is the output."""
     row = max(number for start, number in place.items() if start <= moment.queries.start)
-    if moment.queries.stop != parts[row].stop:
-        return  # in the middle of a tile
-    if moment.stage == 2:
-        return
+    if moment.queries.stop != parts[row].stop or moment.stage == 2:
+        return  # in the middle of a tile, or nothing of a tile
     for column in range(len(parts)):
         grid[row, column].to(at, 0.2, fill=(SCORES, MERGED)[moment.stage])

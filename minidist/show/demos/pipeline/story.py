@@ -1,4 +1,4 @@
-"""What a pipeline looks like: the race of all schedules on one clock, and one schedule with what its ranks store."""
+"""What a pipeline looks like: the race of schedules on one clock, and one schedule with what its ranks store."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,12 +13,12 @@ from minidist.show.stage.story import Beat, Dial, Question, Story
 RUNS = 8.0  # seconds, in which the longest schedule runs through
 BEGUN = 3.0  # seconds of it before the story opens: you see the first waves
 KEY = {"forward": COLOURS["F"], "backward": COLOURS["B"], "backward of weights": COLOURS["W"], "idle": "faint"}
-RACING = ("GPipe", "1F1B", "ZB-H1")  # naive takes so long that the others would be small
+RACING = ("GPipe", "1F1B", "ZB-H1")  # three, so that rows are high; beside naive all others would be short
 CHOICES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # micro-batches on the dial
 
 
 def race(rows: Mapping[str, Sequence[Sequence[Slot]]], unit: str, told: str, name: str = "race") -> Story:
-    """All schedules below each other on one axis.
+    """Schedules below each other on one axis.
 
     Args:
         rows: the name of each schedule -> the slots of each rank.
