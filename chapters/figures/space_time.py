@@ -31,7 +31,7 @@ def draw(
 
 
 def draw_on(axes, flights, ranks: int, title: str, unit: str = "steps", busy=(), waiting=()) -> None:
-    """The same on existing axes."""
+    """Draw the messages on existing axes; arguments as of ``draw``."""
     last = max([flight.end for flight in flights] + [end for _, _, end in [*busy, *waiting]], default=1.0)
     line, head = (1.6, 11) if len(flights) <= 64 else (1.0, 7)
     for rank in range(ranks):

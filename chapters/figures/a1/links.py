@@ -22,9 +22,9 @@ class Line(NamedTuple):
 
 
 def fit(times: Mapping[int, float]) -> Line:
-    """The line through bytes -> seconds whose errors, each relative to its time, are the least in the mean of squares.
+    """Return the line through bytes -> seconds with the least sum of squared relative errors.
 
-    Relative, for otherwise the largest messages alone decide, and alpha could be anything.
+    Relative, since otherwise the largest messages alone decide, and alpha could be anything.
     """
     nbytes, seconds = (np.array(list(values), float) for values in (times.keys(), times.values()))
     lines = np.stack([1 / seconds, nbytes / seconds], axis=1)  # (sizes, 2)

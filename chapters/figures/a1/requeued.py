@@ -27,7 +27,8 @@ def lives(steps: int, limit: float, startup: float, save_every: int, on_signal: 
     """The jobs of a run whose steps take a minute each.
 
     Args:
-        steps: of the run. limit: minutes of a job. startup: minutes of it before the first step.
+        steps: number of steps of the run.
+        limit: minutes that a job may take; startup: minutes before its first step.
         save_every: steps between checkpoints, which take no time here.
         on_signal: whether a job is told in time, and saves after the last step that fits.
 

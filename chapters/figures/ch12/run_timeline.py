@@ -46,7 +46,7 @@ class Span(NamedTuple):
 
 
 def history(steps: int, saves: Saves, failure: float, restart: float) -> list[Span]:
-    """What a run of so many steps does, if it fails once at that time, within a step."""
+    """Return the spans of a run of ``steps`` steps that fails once, at the time ``failure``, within a step."""
     found, now, step, reached = [], 0.0, 0, 0
     committed, written = 0, []  # steps in the last save that counts; (when it counts, steps) of those being written
     while step < steps:

@@ -25,14 +25,14 @@ def text() -> tuple[np.ndarray, np.ndarray]:
 
 
 def loss(weights: np.ndarray) -> float:
-    """Of the whole text, in nats per byte."""
+    """Return the loss on the whole text, in nats per byte."""
     _, pairs = text()
     shifted = weights - weights.max(axis=1, keepdims=True)
     return float((pairs * (np.log(np.exp(shifted).sum(axis=1))[:, None] - shifted)).sum())
 
 
 def gradient(weights: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Of some pairs drawn at random.  (V, V)"""
+    """Return the gradient (V, V) of the loss on pairs drawn at random."""
     numbers, _ = text()
     places = rng.integers(0, len(numbers) - 1, BATCH)
     before, after = numbers[places], numbers[places + 1]
