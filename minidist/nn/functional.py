@@ -16,7 +16,7 @@ from math import pi, sqrt
 import numpy as np
 
 from minidist.backend import cache_blocks, from_host, xp
-from minidist.nn.kernels import add_at, dot_each, fused, rounded
+from minidist.nn.kernels import add_at, fused, rounded
 from minidist.nn.tensor import Context, Function
 
 CHUNK = 1 << 15  # elements, few enough to stay in the cache for a dozen passes
@@ -168,7 +168,11 @@ class Gelu(Function):
     @staticmethod
     def forward(ctx: Context, x):
         with_slope = ctx.needs_input_grad[0]
-        y, slope = _gelu(x, with_slope, LINEAR, CUBIC, 2 * LINEAR, 6 * CUBIC)
+        constants = LINEAR, CUBIC, 2 * LINEAR, 6 * CUBIC
+        if ctx.policy.products == "fast":
+            y, slope = _gelu(x, with_slope, *constants)
+        else:  # the same lines, also on a GPU
+            y, slope = _gelu.__wrapped__(x, with_slope, *constants, tanh=ctx.policy.functions.tanh)
         ctx.save_for_backward(slope if with_slope else None)
         return y
 
@@ -193,7 +197,7 @@ LINEAR, CUBIC = sqrt(2 / pi), 0.044715 * sqrt(2 / pi)  # u = LINEAR x + CUBIC x^
     slope = with_slope ? (square * cubic6 + linear2) * y * (1 - gate) + gate : gate;
     """,
 )
-def _gelu(x, with_slope, linear, cubic, linear2, cubic6):
+def _gelu(x, with_slope, linear, cubic, linear2, cubic6, tanh=None):
     y = xp.empty(x.shape, x.dtype)
     slope = xp.empty(x.shape, x.dtype) if with_slope else None
     flat_x, flat_y = x.reshape(-1), y.reshape(-1)
@@ -202,7 +206,7 @@ def _gelu(x, with_slope, linear, cubic, linear2, cubic6):
         gate = square * cubic
         gate += linear
         gate *= flat_x[part]  # u
-        xp.tanh(gate, out=gate)
+        (tanh or xp.tanh)(gate, out=gate)
         gate += 1
         gate *= 0.5  # g
         xp.multiply(flat_x[part], gate, out=flat_y[part])
@@ -228,8 +232,9 @@ class LayerNorm(Function):
     def forward(ctx: Context, x, gain, bias, eps=1e-5):
         x = xp.ascontiguousarray(x)
         width = x.shape[-1]
-        centred = _centred(x, x.sum(axis=-1, keepdims=True), width)  # (..., C)
-        inverse_std = _inverse_std(dot_each(centred, centred)[..., None], width, eps)  # (..., 1)
+        kernels = ctx.policy.kernels
+        centred = _centred(x, kernels.row_sums(x)[..., None], width)  # (..., C)
+        inverse_std = _inverse_std(kernels.dot_each(centred, centred)[..., None], width, eps)  # (..., 1)
         normal, y = _normalized(centred, inverse_std, gain, bias)  # (..., C) each
         ctx.save_for_backward(normal, gain, exact=(inverse_std,))
         return y
@@ -242,8 +247,9 @@ class LayerNorm(Function):
         grad_x = grad_gain = grad_bias = None
         if ctx.needs_input_grad[0]:
             grad_normal = gradient * gain  # (..., C)
-            total = grad_normal.sum(axis=-1, keepdims=True)  # (..., 1)
-            projection = dot_each(grad_normal, normal)[..., None]  # (..., 1)
+            kernels = ctx.policy.kernels
+            total = kernels.row_sums(grad_normal)[..., None]  # (..., 1)
+            projection = kernels.dot_each(grad_normal, normal)[..., None]  # (..., 1)
             grad_x = _grad_of_normalized(grad_normal, total, projection, width, normal, inverse_std)
         if ctx.needs_input_grad[1]:
             grad_gain = sum_over_tokens(gradient * normal)

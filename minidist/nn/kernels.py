@@ -133,6 +133,11 @@ def _dot_kernel(cupy: ModuleType):
     )  # fmt: skip
 
 
+def row_sums(values):
+    """The sums over the last axis: (..., n) -> (...)."""
+    return values.sum(axis=-1)
+
+
 def column_sums(values):
     """The sums over the last axis but one: (..., n, m) -> (..., m).
 
@@ -255,6 +260,11 @@ def _multiply(a: "Factor", b: "Factor", out, kind: str) -> None:
             )
     if c is not out:
         out[...] = c
+
+
+def repeats(values) -> bool:
+    """Whether an array shows the same values along all of its first axis, as what goes into the heads does."""
+    return values.ndim > 0 and values.shape[0] > 1 and values.size > 0 and values.strides[0] == 0
 
 
 class Factor:

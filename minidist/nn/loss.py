@@ -44,17 +44,17 @@ class CrossEntropy(Function):
 
         largest = all_max(rows.max(axis=0).max(axis=-1))  # (N,)
         exps = rows - largest[:, None]
-        xp.exp(exps, out=exps)  # (H, N, V/H)
-        total = rounded(all_sum(sum_over_heads(exps.sum(axis=-1))), rows.dtype)  # (N,)
+        ctx.policy.functions.exp(exps, out=exps)  # (H, N, V/H)
+        total = rounded(all_sum(sum_over_heads(ctx.policy.kernels.row_sums(exps))), rows.dtype)  # (N,)
         at_target = xp.where(head >= 0, rows[head, token, column], 0).astype(xp.float64)
-        losses = xp.log(total) + largest - all_sum(at_target).astype(rows.dtype)  # (N,)
+        losses = ctx.policy.functions.log(total) + largest - all_sum(at_target).astype(rows.dtype)  # (N,)
 
         if ctx.needs_input_grad[0]:
             exps /= total[:, None]  # the probabilities
         ctx.save_for_backward(head, token, column, exact=(exps,))  # always float32, as the loss is
         ctx.rounds = False
         ctx.logits_shape = logits.shape
-        return (losses.sum(dtype=xp.float64) / count).astype(rows.dtype)
+        return rounded(losses.sum(dtype=xp.float64) / count, rows.dtype)
 
     @staticmethod
     def backward(ctx: Context, gradient):

@@ -22,7 +22,7 @@ from minidist.nn.config import (
     check_real,
     check_whole,
 )
-from minidist.nn.precision.policy import POLICIES
+from minidist.nn.precision.policy import POLICIES, PRODUCTS
 from minidist.parallel.pipeline import spread
 from minidist.train.layout import Layout
 from minidist.train.notation import whole_number
@@ -119,6 +119,7 @@ class Numbers:
 
     seed: int = 0
     precision: str = "fp32"  # of parameters and activations in the model: see nn/precision/policy.py
+    products: str = "fast"  # or exact: the same bits on every machine, see nn/exact.py
     loss_scale: float = 0.0  # fixed, for fp16; 0 to have it found
     reduce_dtype: str = "float64"  # in which sums that cross micro-batches and ranks are taken
     text: str | None = None  # a file to train on; None for Python's own documentation
@@ -143,6 +144,7 @@ class TrainConfig(Numbers, Routing, Experts, Optimization, ModelSizes):
                 raise ValueError(f"{name} must be larger than 0, not {getattr(self, name)}")
         check_one_of(self, "optimizer", OPTIMIZERS)
         check_one_of(self, "precision", POLICIES)
+        check_one_of(self, "products", PRODUCTS)
         check_one_of(self, "reduce_dtype", ("float32", "float64"))
         if self.global_batch % self.micro_batch:
             raise ValueError(

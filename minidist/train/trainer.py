@@ -17,7 +17,7 @@ from minidist.comm.point_to_point import barrier
 from minidist.comm.runtime.launch import Cluster
 from minidist.nn.optim.clip import NotFinite
 from minidist.nn.optim.optimizers import warmup_cosine
-from minidist.nn.precision.policy import autocast
+from minidist.nn.precision.policy import autocast, policy_of
 from minidist.nn.precision.underflow import GradScaler
 from minidist.parallel.tools.messages import first_text
 from minidist.train.checkpoint.disk import Disk
@@ -103,7 +103,8 @@ def train_rank(
     """One rank's part of a training run, with more ``hooks`` outside of those that the options ask for."""
     backend.use(config.backend, world.local_rank)
     find_gpus(world)
-    with autocast(config.precision), np.errstate(over="ignore", invalid="ignore"):  # divergence has an error of its own
+    policy = policy_of(config.precision, config.products)
+    with autocast(policy), np.errstate(over="ignore", invalid="ignore"):  # divergence has an error of its own
         return _train_rank(world, config, layout, options, hooks)
 
 

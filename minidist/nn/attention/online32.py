@@ -7,6 +7,7 @@ the largest score itself, each rescaling rounds, and so does each addition. ``--
 
 from minidist.backend import xp
 from minidist.nn.attention import online_softmax
+from minidist.nn.precision.policy import current
 
 EXPONENT = "float32"  # the dtype of M
 LEAST = -1e30  # a score smaller than any
@@ -19,7 +20,7 @@ def exponent_of(scores, axis: int):
 
 def weights(scores, exponent):
     """2^(x - M) for scores x in base 2."""
-    return xp.exp2(scores - exponent)
+    return current().functions.exp2(scores - exponent)
 
 
 class Total(online_softmax.Total):
@@ -33,7 +34,7 @@ class Total(online_softmax.Total):
         self.parts = (xp.zeros(shape, xp.float32),)
 
     def scale(self, exponent) -> None:
-        self.parts[0][...] *= xp.exp2(exponent)
+        self.parts[0][...] *= current().functions.exp2(exponent)
 
     def add(self, term, rows: slice = slice(None)) -> None:
         self.parts[0][..., rows, :] += term
@@ -52,4 +53,4 @@ class OnlineSoftmax(online_softmax.OnlineSoftmax):
 
     @staticmethod
     def scaled(term, exponent):
-        return term * xp.exp2(exponent)
+        return term * current().functions.exp2(exponent)

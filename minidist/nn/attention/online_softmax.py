@@ -18,6 +18,7 @@ from math import e, log2
 
 from minidist.backend import xp
 from minidist.nn.kernels import rounded
+from minidist.nn.precision.policy import current
 
 EXPONENT = "int32"  # the dtype of M
 LOG2E = log2(e)
@@ -39,7 +40,7 @@ def weights(scores, exponent):
     """
     whole = xp.floor(scores)
     result = scores - whole  # from 0 to 1
-    xp.exp2(result, out=result)
+    current().functions.exp2(result, out=result)
     whole -= exponent.astype(whole.dtype, copy=False)
     return xp.ldexp(result, xp.maximum(whole, LEAST).astype(xp.int32))
 

@@ -1,7 +1,6 @@
 """Attention that holds the scores of all queries and keys, T x T numbers for each head."""
 
 from minidist.backend import cache_blocks, xp
-from minidist.nn.kernels import column_sums, dot_each
 from minidist.nn.precision.policy import unpacked
 from minidist.nn.tensor import Context, Function
 
@@ -46,10 +45,10 @@ class CausalAttention(Function):
             scores = matmul(k[h], q[h].swapaxes(-1, -2), out=exps[h])  # (h, B, keys, queries)
             scores += hidden
             scores -= scores.max(axis=-2, keepdims=True)
-            xp.exp(scores, out=scores)
-            totals[h] = column_sums(scores)[..., None]  # (h, B, T, 1)
+            ctx.policy.functions.exp(scores, out=scores)
+            totals[h] = ctx.policy.kernels.column_sums(scores)[..., None]  # (h, B, T, 1)
             weights = dropped(as_factor(scores), None if keep is None else keep[h], rate, as_factor)
-            matmul(weights.swapaxes(-1, -2), v[h], out=output[h])  # (h, B, T, D)
+            ctx.policy.mix(weights.swapaxes(-1, -2), v[h], out=output[h])  # (h, B, T, D)
         output /= totals
         ctx.save_for_backward(q, k, v, exps, output, keep, exact=(totals,))
         ctx.rate = rate
@@ -63,7 +62,7 @@ class CausalAttention(Function):
         grad_q, grad_k, grad_v = xp.split(grad_qkv, 3, axis=-1)  # views into grad_qkv
         gradient = as_factor(gradient / totals)  # (H, B, T, D): now exps may stand for softmax P = exps / totals
         # Softmax: dS = P (dP - sum over keys of P dP), and that sum equals the sum over D of output times gradient.
-        shift = dot_each(unpacked(gradient), unpacked(output))[:, :, None]  # (H, B, 1, queries)
+        shift = ctx.policy.kernels.dot_each(unpacked(gradient), unpacked(output))[:, :, None]  # (H, B, 1, queries)
         for h in cache_blocks(len(q), 1):
             kept = None if keep is None else keep[h]
             matmul(dropped(exps[h], kept, ctx.rate, as_factor), gradient[h], out=grad_v[h])

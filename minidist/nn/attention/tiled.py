@@ -20,7 +20,6 @@ from minidist.backend import cache_blocks, xp
 from minidist.nn.attention import online32, online_softmax
 from minidist.nn.attention.online_softmax import HIDDEN, LOG2E
 from minidist.nn.attention.plain import dropped
-from minidist.nn.kernels import column_sums, dot_each
 from minidist.nn.precision.policy import Packed, Policy, unpacked
 from minidist.nn.tensor import Context, Function, Tensor
 
@@ -87,14 +86,14 @@ class TileMath:
             What ``OnlineSoftmax.merge`` takes: M (h, B, queries, 1), and the sums of weights (h, B, queries, 1) and of
             weighted values (h, B, queries, D), times 2^-M.
         """
-        as_factor, matmul = self.policy.rounded_factor, self.policy.matmul
+        as_factor = self.policy.rounded_factor
         q, k, v = map(contiguous, (q, k, v))
         scores = self.scores(q, k, diagonal)  # (h, B, keys, queries)
         exponent = self.softmax.exponent_of(scores, -2)  # (h, B, 1, queries)
         exps = self.softmax.weights(scores, exponent)
         kept = dropped(as_factor(exps), mask, self.rate, as_factor)
-        value = matmul(kept.swapaxes(-1, -2), v)  # (h, B, queries, D)
-        return exponent.swapaxes(-1, -2), column_sums(exps)[..., None], value
+        value = self.policy.mix(kept.swapaxes(-1, -2), v)  # (h, B, queries, D)
+        return exponent.swapaxes(-1, -2), self.policy.kernels.column_sums(exps)[..., None], value
 
     def differentiate(self, q, k, v, exponent, gradient, shift, diagonal: bool, mask) -> tuple:
         """Backward, for h heads: what this tile adds to the gradients of its q, k and v.
@@ -168,7 +167,7 @@ def incoming(output, gradient, totals, policy: Policy) -> tuple:
     Softmax: dS = P (dP - sum over keys of P dP), and that sum equals the sum over D of output times gradient.
     """
     gradient = policy.rounded_factor(gradient / totals)  # now the weights before division may stand for softmax P
-    return gradient, dot_each(unpacked(gradient), unpacked(output))[:, :, None]
+    return gradient, policy.kernels.dot_each(unpacked(gradient), unpacked(output))[:, :, None]
 
 
 def unscale(grad_q, grad_k) -> None:

@@ -31,6 +31,7 @@ import numpy as np
 from minidist.backend import from_host, to_host, xp
 from minidist.nn.config import MoEConfig
 from minidist.nn.kernels import counts_of
+from minidist.nn.precision.policy import current
 from minidist.nn.tensor import Context, Function
 from minidist.overrides import overridable
 
@@ -117,8 +118,9 @@ def balance_loss_gradient(scores, shares, coefficient: float, normalized: bool):
     slope = (coefficient * experts / max(1, count) * shares).astype(scores.dtype)  # (E,) of the loss, by probability
     if normalized:
         return xp.broadcast_to(slope, scores.shape)
-    total = scores.sum(axis=1, keepdims=True) + 1e-20  # (N, 1)
-    return (slope - (scores / total * slope).sum(axis=1, keepdims=True)) / total
+    row_sums = current().kernels.row_sums
+    total = row_sums(scores)[:, None] + 1e-20  # (N, 1)
+    return (slope - row_sums(scores / total * slope)[:, None]) / total
 
 
 class AddBalanceLoss(Function):
@@ -157,11 +159,11 @@ class AddZLoss(Function):
     def backward(ctx: Context, gradient):
         (logits,) = ctx.saved_arrays
         largest = logits.max(axis=1, keepdims=True)
-        exps = xp.exp(logits - largest)
-        total = exps.sum(axis=1, keepdims=True)  # (N, 1)
+        exps = ctx.policy.functions.exp(logits - largest)
+        total = ctx.policy.kernels.row_sums(exps)[:, None]  # (N, 1)
         balance = ctx.balance
         coefficient = 2 * balance.config.z_loss * balance.share * balance.loss_scale / max(1, len(logits))
-        return gradient + exps / total * (coefficient * (xp.log(total) + largest)), None
+        return gradient + exps / total * (coefficient * (ctx.policy.functions.log(total) + largest)), None
 
 
 def tally_of(chosen, config: MoEConfig, tokens: int):

@@ -13,7 +13,8 @@ scatter-add would add them in the order in which rows arrive, on a GPU in none (
 """
 
 from minidist.backend import to_host, xp
-from minidist.nn.kernels import counts_of, dot_each
+from minidist.nn.kernels import counts_of
+from minidist.nn.precision.policy import current
 from minidist.nn.tensor import Context, Function
 from minidist.overrides import overridable
 
@@ -124,7 +125,7 @@ def combine_rows_backward(gradient, rows, order, token, places, weights):
     """
     per_row = gradient[token]  # (R, C)
     grad_weights = xp.zeros(weights.size, weights.dtype)
-    grad_weights[order] = dot_each(per_row, rows)  # what was dropped has no gradient
+    grad_weights[order] = current().kernels.dot_each(per_row, rows)  # what was dropped has no gradient
     return per_row * weights.reshape(-1)[order][:, None], grad_weights.reshape(weights.shape)
 
 

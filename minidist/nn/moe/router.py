@@ -17,9 +17,9 @@ whole micro-batch (or sequence chunk) at once, wherever its tokens are to be spl
 
 from minidist.backend import xp
 from minidist.nn.config import MoEConfig
-from minidist.nn.kernels import matmul_each
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.moe.balance import AddBalanceLoss, AddZLoss, Balance
+from minidist.nn.precision.policy import current
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
 
@@ -37,12 +37,12 @@ class RouterLogits(Function):
     def forward(ctx: Context, x, weight):
         ctx.rounds = False
         ctx.save_for_backward(x, weight)
-        return matmul_each(x[None], weight[None])[0]  # (N, E)
+        return ctx.policy.kernels.matmul_each(x[None], weight[None])[0]  # (N, E)
 
     @staticmethod
     def backward(ctx: Context, gradient):
         x, weight = ctx.saved_arrays
-        one, rows = gradient[None], x.T[None]
+        one, rows, matmul_each = gradient[None], x.T[None], ctx.policy.kernels.matmul_each
         return matmul_each(one, weight.T[None])[0], matmul_each(rows, one)[0]
 
 
@@ -53,11 +53,11 @@ class Scores(Function):
     def forward(ctx: Context, logits, gate: str):
         ctx.gate, ctx.rounds = gate, False
         if gate == "sigmoid":
-            small = xp.exp(-xp.abs(logits))  # of a large logit it would overflow
+            small = ctx.policy.functions.exp(-xp.abs(logits))  # of a large logit it would overflow
             scores = xp.where(logits >= 0, 1, small) / (1 + small)
         else:
-            scores = xp.exp(logits - logits.max(axis=1, keepdims=True))
-            scores /= scores.sum(axis=1, keepdims=True)
+            scores = ctx.policy.functions.exp(logits - logits.max(axis=1, keepdims=True))
+            scores /= ctx.policy.kernels.row_sums(scores)[:, None]
         ctx.save_for_backward(exact=(scores,))
         return scores
 
@@ -66,7 +66,7 @@ class Scores(Function):
         (scores,) = ctx.saved_arrays
         if ctx.gate == "sigmoid":
             return gradient * scores * (1 - scores), None
-        return scores * (gradient - (gradient * scores).sum(axis=1, keepdims=True)), None
+        return scores * (gradient - ctx.policy.kernels.row_sums(gradient * scores)[:, None]), None
 
 
 class GateWeights(Function):
@@ -76,7 +76,7 @@ class GateWeights(Function):
     def forward(ctx: Context, scores, chosen, normalize: bool):
         ctx.rounds, ctx.experts, ctx.normalize = False, scores.shape[1], normalize
         weights = xp.take_along_axis(scores, chosen, axis=1)  # (N, k)
-        total = weights.sum(axis=1, keepdims=True) + 1e-20  # (N, 1): sigmoids may all be 0
+        total = ctx.policy.kernels.row_sums(weights)[:, None] + 1e-20  # (N, 1): sigmoids may all be 0
         if normalize:
             weights = weights / total
         ctx.save_for_backward(chosen, exact=(weights, total))
@@ -86,7 +86,7 @@ class GateWeights(Function):
     def backward(ctx: Context, gradient):
         chosen, weights, total = ctx.saved_arrays
         if ctx.normalize:
-            gradient = (gradient - (gradient * weights).sum(axis=1, keepdims=True)) / total
+            gradient = (gradient - ctx.policy.kernels.row_sums(gradient * weights)[:, None]) / total
         grad_scores = xp.zeros((len(chosen), ctx.experts), gradient.dtype)
         grad_scores[xp.arange(len(chosen))[:, None], chosen] = gradient  # a token chooses k different experts
         return grad_scores, None, None
@@ -113,7 +113,7 @@ def within_nodes(scores, nodes: int, most: int, k: int):
     count, experts = scores.shape
     by_node = scores.reshape(count, nodes, experts // nodes)  # (N, nodes, E / nodes)
     counted = min(-(-k // most), by_node.shape[2])
-    worth = xp.sort(by_node, axis=2)[:, :, -counted:].sum(axis=2)  # (N, nodes)
+    worth = current().kernels.row_sums(xp.sort(by_node, axis=2)[:, :, -counted:])  # (N, nodes)
     allowed = xp.zeros((count, nodes), bool)
     allowed[xp.arange(count)[:, None], top_k_experts(worth, most)] = True
     return xp.where(allowed[:, :, None], by_node, -xp.inf).reshape(scores.shape)

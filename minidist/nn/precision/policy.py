@@ -19,10 +19,12 @@ This differs from ``torch.autocast``, which leaves LayerNorm's output and the re
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 
 from minidist.backend import address, xp
-from minidist.nn import kernels, modes
+from minidist.nn import exact, kernels, modes
+from minidist.nn.kernels import repeats
 from minidist.nn.modes import Mode, within
 from minidist.nn.precision.formats import BFLOAT16, E4M3, E5M2, FLOAT16, Format, round_scaled
 from minidist.nn.tensor import Context, Tensor
@@ -36,11 +38,17 @@ class Policy:
         name: str, of the precision.
         compute: Format of parameters, activations and their gradients; None for float32.
         scales_loss: bool, whether gradients may be too small for the format, so that the loss must be scaled.
+        products: how sums of products and functions such as exp are computed, one of PRODUCTS.
+        kernels, functions: modules that compute them.
     """
 
     name: str
     compute: Format | None = None
     scales_loss: bool = False
+    products: str = "fast"
+
+    kernels = property(lambda self: PRODUCTS[self.products][0])
+    functions = property(lambda self: PRODUCTS[self.products][1])
 
     def round(self, values):
         """Return float32 values as an operation leaves them. Other dtypes stay as they are."""
@@ -54,7 +62,15 @@ class Policy:
     factor = round_operand  # an array of numbers of the format
     rounded_factor = round_operand  # any array, rounded
 
-    matmul = staticmethod(kernels.matmul_each)  # of what ``factor`` and its kind return; its result is not rounded
+    def matmul(self, a, b, out=None):
+        """Multiply what ``factor`` and its kind return. The result is not rounded."""
+        return self.kernels.matmul_each(unpacked(a), unpacked(b), out)
+
+    def mix(self, weights, values, out=None):
+        """Multiply attention weights (H, ..., n, k) by values (H, ..., k, m), as ``matmul`` does."""
+        if self.products == "fast":
+            return self.matmul(weights, values, out)
+        return exact.mix(unpacked(weights), unpacked(values), out)
 
     def packs(self, values) -> bool:
         """Return whether an array is stored in 16 bits."""
@@ -114,9 +130,9 @@ class SixteenBits(Policy, Mode):
         return self.factor(values) if kernels.multiplies_codes() else self.round(values)  # to pack is to round
 
     def matmul(self, a, b, out=None):
-        if isinstance(a, Packed) and isinstance(b, Packed):
+        if self.products == "fast" and isinstance(a, Packed) and isinstance(b, Packed):
             return kernels.matmul_codes(a.codes, b.codes, self.compute.name, out)
-        return kernels.matmul_each(unpacked(a), unpacked(b), out)
+        return super().matmul(a, b, out)
 
     def packs(self, values) -> bool:
         return not isinstance(values, Packed) and values.dtype == xp.float32
@@ -205,6 +221,15 @@ class SixteenBits(Policy, Mode):
 
 
 @dataclass(frozen=True)
+class ExactFloat32(Policy, Mode):
+    """Rounds nothing, and has all operations compute with exact products."""
+
+    def before(self, ctx: Context, arguments: list) -> list:
+        ctx._policy = self
+        return arguments
+
+
+@dataclass(frozen=True)
 class Packed:
     """A float32 array stored in fewer bits. It has the shape of the array, and the views that products need."""
 
@@ -255,11 +280,6 @@ def unpacked(values):
     return values.array if isinstance(values, Packed) else values
 
 
-def repeats(values) -> bool:
-    """Whether an array shows the same values along all of its first axis, as what goes into the heads does."""
-    return values.ndim > 0 and values.shape[0] > 1 and values.size > 0 and values.strides[0] == 0
-
-
 def shows_all_of(array, other) -> bool:
     """Whether an array is the other one, or that one reshaped."""
     same = (array.size, array.dtype, address(array)) == (other.size, other.dtype, address(other))
@@ -273,6 +293,7 @@ def _by_head(format: Format, values):
     return round_scaled(format, values, tuple(range(1, values.ndim)))
 
 
+PRODUCTS = {"fast": (kernels, xp), "exact": (exact, exact)}
 POLICIES = {
     policy.name: policy
     for policy in (
@@ -283,6 +304,15 @@ POLICIES = {
     )
 }
 Context._policy = POLICIES["fp32"]  # where no other stands around an operation
+
+
+@cache
+def policy_of(precision: str, products: str) -> Policy:
+    """Return the policy of a precision, one of POLICIES, with products, one of PRODUCTS."""
+    policy = POLICIES[precision]
+    if products == "exact" and policy.compute is None:
+        return ExactFloat32(policy.name, products=products)
+    return replace(policy, products=products) if products != policy.products else policy
 
 
 @contextmanager
