@@ -2,8 +2,8 @@
 
     python benchmarks/large_batches.py [--json minidist/plan/batches.json] [--png large_batches.png]
 
-About 5 minutes on two cores: two processes, each with a run of its own, since no loss depends on a layout. The default
-text has each line once, as in scaling.py. Held-out loss is taken at steps 8 % apart, and steps are interpolated.
+About 5 minutes on two cores: two processes, each with a run of its own, since no loss depends on a layout. Held-out
+loss is taken at steps 8 % apart, and steps are interpolated. The runs in the JSON file were on scaling.py's old text.
 
 1. A grid of learning rates for every batch, by factors of two, with one seed. Its best rate at the base batch is what
    the linear and the square-root rule scale, and the rates of the rules are run too.
@@ -14,12 +14,11 @@ text has each line once, as in scaling.py. Held-out loss is taken at steps 8 % a
 """
 
 import argparse
-import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import count, pairwise, repeat
+from itertools import count, pairwise
 from math import inf
 from multiprocessing import get_context
 from pathlib import Path
@@ -28,9 +27,8 @@ from statistics import fmean
 import minidist.backend  # noqa: F401, isort: skip (first: it pins the BLAS to one thread before NumPy loads it)
 from rich.console import Console
 from rich.table import Table
-from scaling import each_line_once
 
-from minidist.nn.data import Corpus, default_text, load_corpus
+from minidist.nn.data import Corpus, load_corpus
 from minidist.nn.gpt import GPT
 from minidist.nn.optim.clip import clip_grad_norm
 from minidist.nn.optim.lamb import LAMB
@@ -67,15 +65,13 @@ class Job:
     seed: int
     patience: float = field(default=inf, compare=False)  # samples after which to give up
 
-    def config(self, text: str) -> TrainConfig:
-        return TrainConfig(
-            global_batch=self.batch, optimizer=self.optimizer, lr=self.rate, seed=self.seed, text=text, **SETTINGS
-        )
+    def config(self) -> TrainConfig:
+        return TrainConfig(global_batch=self.batch, optimizer=self.optimizer, lr=self.rate, seed=self.seed, **SETTINGS)
 
 
-def corpus_of(text: str) -> Corpus:
+def held_few() -> Corpus:
     """The text, with few held-out samples: the loss is taken often."""
-    corpus = load_corpus(text, SETTINGS["context"])
+    corpus = load_corpus(None, SETTINGS["context"])
     return Corpus(corpus.training, corpus.validation[: HELD_OUT * SETTINGS["context"] + 1])
 
 
@@ -98,21 +94,21 @@ def training(config: TrainConfig, corpus: Corpus) -> Iterator[GPT]:
         optimizer.step()
 
 
-def to_target(job: Job, text: str) -> Run:
+def to_target(job: Job) -> Run:
     """Train until the loss on held-out text is below the target."""
-    losses, _ = losses_of(job, text)
+    losses, _ = losses_of(job)
     return Run(job.optimizer, job.batch, job.rate, job.seed, crossing(losses, TARGET))
 
 
-def noise_of(job: Job, text: str) -> list[Noise]:
+def noise_of(job: Job) -> list[Noise]:
     """The same run, with the gradient noise scale."""
-    losses, noise = losses_of(job, text, noise_every=NOISE_EVERY)
+    losses, noise = losses_of(job, noise_every=NOISE_EVERY)
     return by_quarter(noise, losses, job.seed)
 
 
-def losses_of(job: Job, text: str, noise_every: int = 0) -> tuple[dict[int, float], dict[int, NoiseScale]]:
+def losses_of(job: Job, noise_every: int = 0) -> tuple[dict[int, float], dict[int, NoiseScale]]:
     """Held-out losses until the target, or until patience ends, and measured noise; both by step."""
-    config, corpus = job.config(text), corpus_of(text)
+    config, corpus = job.config(), held_few()
     losses: dict[int, float] = {}
     noise: dict[int, NoiseScale] = {}
     for step, model in enumerate(training(config, corpus)):
@@ -147,10 +143,10 @@ def by_quarter(noise: dict[int, NoiseScale], losses: dict[int, float], seed: int
     return found
 
 
-def over_samples(ramp: str, rate: float, seed: int, text: str) -> Ramped:
+def over_samples(ramp: str, rate: float, seed: int) -> Ramped:
     """Train over so many samples, with or without a ramp."""
-    config = TrainConfig(global_batch=RAMP_BATCH, rampup_batch_size=ramp, lr=rate, seed=seed, text=text, **SETTINGS)
-    corpus, consumed = corpus_of(text), 0
+    config = TrainConfig(global_batch=RAMP_BATCH, rampup_batch_size=ramp, lr=rate, seed=seed, **SETTINGS)
+    corpus, consumed = held_few(), 0
     for step, model in enumerate(training(config, corpus)):
         if consumed >= RAMP_SAMPLES:
             return Ramped(seed, ramp, step, validation_loss(model, corpus, config))
@@ -161,8 +157,8 @@ def over_samples(ramp: str, rate: float, seed: int, text: str) -> Ramped:
 class Lab:
     """Runs jobs, two at a time, each once, and keeps what came."""
 
-    def __init__(self, pool: ProcessPoolExecutor, text: str, console: Console) -> None:
-        self.pool, self.text, self.console = pool, text, console
+    def __init__(self, pool: ProcessPoolExecutor, console: Console) -> None:
+        self.pool, self.console = pool, console
         self.runs: dict[Job, Run] = {}
         self.noise: list[Noise] = []
         self.ramps: list[Ramped] = []
@@ -170,19 +166,19 @@ class Lab:
     def run(self, jobs: list[Job]) -> None:
         """Those not run yet, the longest first."""
         new = sorted({job for job in jobs if job not in self.runs}, key=lambda job: (-job.batch, job.rate, job.seed))
-        for job, run in zip(new, self.pool.map(to_target, new, repeat(self.text)), strict=True):
+        for job, run in zip(new, self.pool.map(to_target, new), strict=True):
             self.runs[job] = run
             came = "given up" if run.steps is None else f"{run.steps:.0f} steps, {run.samples:,.0f} samples"
             self.console.print(f"{job.optimizer}, batch {job.batch}, rate {job.rate:g}, seed {job.seed}: {came}")
 
     def measure_noise(self, jobs: list[Job]) -> None:
-        for found in self.pool.map(noise_of, jobs, repeat(self.text)):
+        for found in self.pool.map(noise_of, jobs):
             self.noise += found
             scales = ", ".join(f"{one.samples:.0f}" for one in found)
             self.console.print(f"gradient noise scale by quarters, seed {found[0].seed}: {scales} samples")
 
     def compare_ramps(self, rate: float) -> None:
-        jobs = [(ramp, rate, seed, self.text) for seed in SEEDS for ramp in ("", RAMP)]
+        jobs = [(ramp, rate, seed) for seed in SEEDS for ramp in ("", RAMP)]
         for found in self.pool.map(over_samples, *zip(*jobs, strict=True)):
             self.ramps.append(found)
             self.console.print(
@@ -291,10 +287,8 @@ def main() -> None:
     parser.add_argument("--png", metavar="PATH", help="draw them")
     options = parser.parse_args()
     console = Console(width=120, highlight=False)
-    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(2, get_context("spawn")) as pool:
-        text = f"{folder}/text"
-        Path(text).write_bytes(each_line_once(default_text()))
-        lab = Lab(pool, text, console)
+    with ProcessPoolExecutor(2, get_context("spawn")) as pool:
+        lab = Lab(pool, console)
         lab.run(grid(FACTORS[:1]))
         lab.run(grid(FACTORS[1:], lab.found))
         lab.run(by_rules(lab.found))

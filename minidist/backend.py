@@ -7,8 +7,8 @@ whether products take 16-bit codes (``kernels.multiplies_codes``).
 """
 
 import ctypes
+import hashlib
 import os
-import platform
 import socket
 import sys
 from pathlib import Path
@@ -127,12 +127,22 @@ def gpu_name() -> str | None:
 def versions(name: str) -> dict[str, str]:
     """The versions that may change the bits of a run on that backend. Raises what ``find`` raises."""
     module = find(name)
-    found = {"numpy": np.__version__, "python": platform.python_version()}
-    if name == "cupy":
+    found = {"numpy": np.__version__}
+    if name == "numpy":
+        found["bits of its products"] = bits_of_products()
+    else:
         # Without a handle, as in jaxlib/cuda/versions_helpers.cc. One starts CUDA, and who resumes a run only asks
         cublas = module.cuda.cublas.getVersion(0)
         found |= {"cupy": module.__version__, "cuBLAS": str(cublas), "GPU": gpu_model(module)}
     return found
+
+
+def bits_of_products() -> str:
+    """Return a short digest of float32 products and functions, which tells one processor's BLAS from another's."""
+    numbers = (np.arange(1 << 14, dtype=np.int64) * 7919 % 16411 / np.float32(8192) - 1).astype(np.float32)
+    found = [numbers.reshape(-1, columns) @ numbers.reshape(columns, -1) for columns in (16, 64, 256)]
+    found += [function(numbers) for function in (np.exp, np.tanh)]
+    return hashlib.sha256(b"".join(array.tobytes() for array in found)).hexdigest()[:8]
 
 
 def gpu_model(module: ModuleType) -> str:

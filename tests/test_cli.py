@@ -228,7 +228,7 @@ def test_every_setting_is_a_flag_with_its_default(capsys):
     parts = capsys.readouterr().out.split("\n  --")  # a flag's help begins on a line of its own
     help_of = {part.split()[0]: " ".join(part.split()) for part in parts[1:]}
     for field in (*fields(Layout), *fields(TrainConfig)):
-        in_words = {"text": "Python's own documentation", "stages": "split evenly", "capacity": "none is dropped"}
+        in_words = {"text": "the course's own prose", "stages": "split evenly", "capacity": "none is dropped"}
         in_words |= {"rampup_batch_size": "no ramp", "compress": "the gradients themselves"}
         default = in_words.get(field.name, field.default)
         assert f"(default: {default})" in help_of[field.name.replace("_", "-")]

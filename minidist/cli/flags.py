@@ -99,7 +99,7 @@ HELP = {
     "products": "exact products give every machine the same bits, in two to three times the time",
     "loss_scale": "fixed loss scale, with --precision fp16; 0 adjusts it automatically, 1 turns it off",
     "reduce_dtype": "dtype of sums across micro-batches and ranks; float32 shows the drift that other systems accept",
-    "text": "train on this file (default: Python's own documentation)",
+    "text": "train on this file (default: the course's own prose)",
     "backend": "array library; cupy needs an NVIDIA GPU",
 }
 CHOICES = {

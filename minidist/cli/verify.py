@@ -339,8 +339,8 @@ def _fits(config: TrainConfig, layout: Layout) -> bool:
 
 
 def _describe(config: TrainConfig) -> str:
-    text = config.text or "Python {}.{}'s documentation".format(*sys.version_info)
     return (
         f"GPT: {config.layers} layers, {config.heads} heads, width {config.width}, context {config.context}; "
-        f"{config.micro_batches} micro-batches of {config.micro_batch} per step\non {text}; NumPy {np.__version__}"
+        f"{config.micro_batches} micro-batches of {config.micro_batch} per step\n"
+        f"on {config.text or 'the course text'}; {config.products} products; NumPy {np.__version__}"
     )

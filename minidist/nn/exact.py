@@ -22,10 +22,11 @@ first: a token hears of the values it attends to, and the weight of all others i
 exp2, tanh, log) are the C library's elsewhere; here they are made from + - * / in float64, of which IEEE 754 leaves one
 result, and rounded to float32 once. NumPy has no operation that joins a product and a sum in one rounding.
 
-**Numbers.** Zeros, subnormals and all finite float32 numbers are covered: grids and products lie within 2^-348 and
-2^309 < 2^1024. A row of zeros is its own grid. A sum that is zero is +0, whatever the signs of its terms. Infinity and NaN spread as
-in any product. Elements below 2^(e - b - 1) of a row become 0. Numbers of 16 bits lose nothing unless they are below
-2^(e - b + 8), for bfloat16. float64 factors are rounded to the same grids: the result has the accuracy of float32.
+**Numbers.** All finite float32 numbers are covered, zeros and subnormals too: what float64 has to hold lies between
+2^-348 and 2^310. A row of zeros stays one, and a sum that is zero is +0, whatever the signs of its terms. Infinity and
+NaN spread as in any product; a NaN's sign bit is the machine's. An element of at most half a grid's step becomes 0. A
+bfloat16 number has 8 bits, so above 2^(e - b + 8) none is rounded at all. float64 factors are rounded to the same
+grids: the result has the accuracy of float32.
 
 Ozaki et al., "Error-free transformations of matrix multiplication by using fast routines" (2012), take several grids to
 lose nothing; here one grid takes the place of the format. Demmel & Nguyen, "Fast reproducible floating-point summation"
@@ -58,7 +59,8 @@ def on_grid(x, bits: int, axis: int):
         return xp.broadcast_to(on_grid(x[:1], bits, axis), x.shape)
     _, exponent = xp.frexp(xp.abs(x).max(axis=axis, keepdims=True))
     anchor = xp.ldexp(ANCHOR, exponent - bits)
-    grid = xp.add(x, anchor, dtype=xp.float64)
+    grid = x.astype(xp.float64)
+    grid += anchor
     grid -= anchor
     return grid
 

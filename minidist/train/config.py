@@ -122,7 +122,7 @@ class Numbers:
     products: str = "fast"  # or exact: the same bits on every machine, see nn/exact.py
     loss_scale: float = 0.0  # fixed, for fp16; 0 to have it found
     reduce_dtype: str = "float64"  # in which sums that cross micro-batches and ranks are taken
-    text: str | None = None  # a file to train on; None for Python's own documentation
+    text: str | None = None  # a file to train on; None for the course's prose
     backend: str = "numpy"
 
 

@@ -243,6 +243,13 @@ def test_another_run_is_refused_and_other_versions_are_told(saved, folder, tmp_p
     told = f"the checkpoint was written with numpy {manifest.versions['numpy']}, now 9.9: the bits may be others"
     assert library.other_versions(manifest, "numpy") == told
     assert "with backend numpy, now cupy and numpy" in library.other_versions(manifest, "cupy")
+    exact = replace(manifest, config=manifest.config | {"products": "exact"})
+    assert library.other_versions(exact, "cupy") == told
+    newer["numpy"], newer["bits of its products"] = manifest.versions["numpy"], "0badb175"
+    assert "the bits of its products" not in told and "bits of its products" in library.other_versions(
+        manifest, "numpy"
+    )
+    assert library.other_versions(exact, "numpy") == ""
     with pytest.raises(library.BadCheckpoint, match="another version of minidist, with other settings: rope_theta"):
         library.config_in(replace(manifest, config=manifest.config | {"rope_theta": 1}))
     path = folder / name_of(4) / MANIFEST
