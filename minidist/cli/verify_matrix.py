@@ -29,13 +29,13 @@ def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str 
     pairs = set().union(*(combination.pairs for combination in chosen))
     console.print(
         f"{len(everything):,} combinations of settings are legal on up to {max_ranks} ranks. Running {len(chosen)} of "
-        f"them, which cover all {len(pairs):,} legal pairs of settings, and one process in each precision"
-        + (", with experts and without." if config.experts else "."),
+        f"them, which cover all {len(pairs):,} legal pairs of settings, and one process in each precision, with both "
+        "products" + (", with experts and without." if config.experts else "."),
         soft_wrap=True,
     )
     width = max(len(str(combination.layout)) for combination in chosen)
     console.print(
-        f"precision  experts  {'layout':<{width}}  ranks  s/step  MB at peak  MB sent/step  SHA-256   same",
+        f"precision  products  experts  {'layout':<{width}}  ranks  s/step  MB at peak  MB sent/step  SHA-256   same",
         style="bold", soft_wrap=True,
     )  # fmt: skip
     outcomes, different = [], []
@@ -48,10 +48,10 @@ def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str 
             outcomes.append(outcome)
             if not outcome.same:
                 different.append((outcome, result, reference))
-            layout = outcome.combination.layout
-            experts = outcome.combination.experts or 0
+            one = outcome.combination
             line = (
-                f"{outcome.combination.precision:<9}  {experts:>7}  {layout!s:<{width}}  {layout.world_size:>5}  "
+                f"{one.precision:<9}  {one.products:<8}  {one.experts or 0:>7}  "
+                f"{one.layout!s:<{width}}  {one.layout.world_size:>5}  "
                 f"{outcome.seconds:6.2f}  {outcome.memory / 1e6:10.2f}  {outcome.traffic / 1e6:12.2f}  "
                 f"{result.fingerprint[:8]}  "
             )
@@ -70,7 +70,7 @@ def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str 
     for outcome, result, reference in different:
         place = first_difference(reference, result) or NOT_REPRODUCED
         experts = f" {outcome.combination.experts} experts" if outcome.combination.experts else ""
-        name = f"{outcome.combination.precision}{experts} {outcome.combination.layout}"
+        name = f"{outcome.combination.precision} {outcome.combination.products}{experts} {outcome.combination.layout}"
         console.print(Text(name, "bold red") + f": {place}", soft_wrap=True)
     content = [
         {"settings": outcome.combination.settings, "layout": str(outcome.combination.layout)}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 
 from minidist.comm.runtime.clusters import WarmClusters, preload
-from minidist.nn.precision.policy import POLICIES
+from minidist.nn.precision.policy import POLICIES, PRODUCTS
 from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS
 from minidist.parallel.tools.schedules import SCHEDULES
@@ -25,25 +25,27 @@ from minidist.train.trainer import run
 from minidist.verify.comparison import agrees
 
 KEYS = (
-    "precision", "experts", "dp", "ep", "zero", "shard", "tp", "sp", "cp", "cp_kind", "pp", "schedule", "virtual",
-    "recompute", "node_size", "sync", "compress",
+    "precision", "products", "experts", "dp", "ep", "zero", "shard", "tp", "sp", "cp", "cp_kind", "pp", "schedule",
+    "virtual", "recompute", "node_size", "sync", "compress",
 )  # fmt: skip
-NAMES = [*POLICIES, *SCHEDULES, *MODES]  # values that are not numbers, in their order
+NAMES = [*POLICIES, *PRODUCTS, *SCHEDULES, *MODES]  # values that are not numbers, in their order
 SAME, DIFFERENT, IMPOSSIBLE = "same", "different", "impossible"
 Pair = frozenset[tuple[str, object]]
 
 
 @dataclass(frozen=True)
 class Combination:
-    """A precision, a layout, and whether the model has experts: their number, or 0; None where none ever has."""
+    """A precision, a layout, how many experts the model has (0, or None where none ever has), and its products."""
 
     precision: str
     layout: Layout
     experts: int | None = None
+    products: str = "fast"
 
     def config(self, base: TrainConfig) -> TrainConfig:
-        """A run in this precision, with experts or without."""
-        return replace(base if self.experts else base.without_experts(), precision=self.precision)
+        """A run in this precision, with these products, with experts or without."""
+        model = base if self.experts else base.without_experts()
+        return replace(model, precision=self.precision, products=self.products)
 
     @property
     def settings(self) -> dict[str, object]:
@@ -132,12 +134,13 @@ def every_combination(config: TrainConfig, max_ranks: int) -> list[Combination]:
     numbers = (0, config.experts) if config.experts else (None,)
     configs = {(p, experts): Combination(p, Layout(), experts).config(config) for p in POLICIES for experts in numbers}
     return [
-        Combination(precision, replace(layout, recompute=mode), experts)
+        Combination(precision, replace(layout, recompute=mode), experts, products)
         for layout in layouts
         for precision in POLICIES
         for mode in MODES
         for experts in numbers
         if _fits(configs[precision, experts], layout)
+        for products in PRODUCTS
     ]
 
 
@@ -208,7 +211,7 @@ def run_all(
     """
     references: dict[TrainConfig, Run] = {}
     options = RunOptions(step_digests=True)  # so that the first difference can be found
-    firsts = list(dict.fromkeys(Combination(c.precision, Layout(), c.experts) for c in chosen))
+    firsts = list(dict.fromkeys(replace(c, layout=Layout()) for c in chosen))
     ordered = firsts + sorted((c for c in chosen if c not in firsts), key=lambda c: c.layout.world_size)
     preload("minidist.train.trainer")
     with WarmClusters() as clusters:

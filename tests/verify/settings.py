@@ -139,6 +139,7 @@ def draw_model(s: Settings, tp: int, cp: int) -> None:
     s.pick("recompute", *MODES)
     if s.pick("precision", *(name for name in POLICIES if name != "fp16" or not s.all["loose"])) == "fp16":
         s.pick("loss_scale", 0.0, 2.0**3)  # far larger ones would skip all steps
+    s.pick("products", "fast", "fast", "exact")
     s.any("seed", 0, 7)
 
 

@@ -13,7 +13,7 @@ from verify.settings import with_every_pair, with_every_value
 
 from minidist.cli import main as cli
 from minidist.comm import RankFailed
-from minidist.nn.precision.policy import POLICIES
+from minidist.nn.precision.policy import POLICIES, PRODUCTS
 from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS
 from minidist.show.figures import grid
@@ -111,7 +111,7 @@ def test_every_legal_combination_is_found():
         for precision, layout in found:
             config.check(layout)
             assert layout.world_size <= 5 and precision in POLICIES
-        assert len(found) == sum(c.experts != 0 for c in everything)
+        assert len(found) * len(PRODUCTS) == sum(c.experts != 0 for c in everything)
 
 
 def test_a_covering_set_has_every_pair():
@@ -131,7 +131,7 @@ def test_a_covering_set_has_every_pair():
     settings = Combination("bf16", Layout()).settings  # those without a meaning meet nothing
     assert set(settings) == set(KEYS)
     nothing = {key for key, value in settings.items() if value is None}
-    assert nothing == set(KEYS) - {"precision", "dp", "tp", "pp", "recompute"}
+    assert nothing == set(KEYS) - {"precision", "products", "dp", "tp", "pp", "recompute"}
 
 
 # The command and its picture
@@ -148,7 +148,7 @@ def test_the_grid_shows_where_bits_differ():
     assert cell[frozenset((("tp", 2), ("recompute", "none")))] == "same"
     assert cell[frozenset((("dp", 2), ("recompute", "full")))] == "same"
     assert cell[frozenset((("dp", 2), ("tp", 2)))] == "impossible"
-    assert grid.as_text(outcomes).splitlines()[-1].split() == ["node_size=0", *"XX+++XXX+X"]
+    assert grid.as_text(outcomes).splitlines()[-1].split() == ["node_size=0", *"XXX+++XXX+X"]
 
 
 def seed_by_rank_count(world, config, layout, options):
@@ -173,7 +173,8 @@ def test_it_tells_what_each_run_cost_and_where_the_bits_differ(monkeypatch, caps
     result = json.loads(paths[0].read_text())
     config = TrainConfig(layers=2, heads=2, width=8, context=8, global_batch=2, micro_batch=1, steps=1)
     assert result["legal"] == len(every_combination(replace(config, sequence_chunks=4, experts=4), 2))
-    assert {run["settings"]["precision"] for run in result["runs"]} == set(POLICIES)
+    for key, values in (("precision", POLICIES), ("products", PRODUCTS)):
+        assert {run["settings"][key] for run in result["runs"]} == set(values)
     same = [outcome.combination.layout.dp != 2 for outcome, *_ in outcomes]
     assert not result["all_same"] and [run["same"] for run in result["runs"]] == same and 0 < sum(same) < len(same)
     for outcome, found, reference in outcomes:
