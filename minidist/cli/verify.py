@@ -36,6 +36,7 @@ from minidist.verify.comparison import (
     agrees,
     check_exact,
     first_difference,
+    published,
     verify,
 )
 
@@ -121,6 +122,7 @@ def _verify(options) -> int:
     references = _references_of(runs)
     differences = _differences(console, runs, references, rank_function)
     _print_verdict(console, runs, list(references.values()), differences)
+    as_elsewhere = _print_published(console, list(references.values()))
     trained = [run for run in runs if run is not references[run.config]]
     same_hash = len({run.fingerprint for run in trained}) == 1
     if implementations and len(differences) == len(trained) == len(runs) - 1 and same_hash:
@@ -138,9 +140,9 @@ def _verify(options) -> int:
         run.as_dict() | {"same": number not in differences, "difference": _in_words(differences, number)}
         for number, run in enumerate(runs)
     ]
-    content = {"all_same": not differences, "runs": report} | implementations_as_dict(implementations, runs)
-    write_outputs(console, json_output(options.json, content))
-    return 1 if differences else 0
+    content = {"all_same": not differences, "as_published": as_elsewhere, "runs": report}
+    write_outputs(console, json_output(options.json, content | implementations_as_dict(implementations, runs)))
+    return 1 if differences or as_elsewhere is False else 0
 
 
 def _asked(options, layouts: list[Layout], steps: int = STEPS) -> Group:
@@ -279,6 +281,21 @@ def _print_verdict(
         console.print(Text(" ".join(layouts), "bold red"), soft_wrap=True)
         for line in [NOT_REPRODUCED] if difference is None else difference.lines():
             console.print(f"  {line}", soft_wrap=True)
+
+
+def _print_published(console: Console, references: Sequence[Run]) -> bool | None:
+    """Say whether one process ends here on what it ends on elsewhere; None where nothing is published."""
+    known = {run.fingerprint: hash for run in references if (hash := published(run))}
+    if not known:
+        return None
+    other = [hash for found, hash in known.items() if found != hash]
+    if other:
+        console.print(
+            f"Other machines end on {', '.join(other)}: this one, or its NumPy, computes otherwise.", style="red"
+        )
+    else:
+        console.print(f"Every machine ends on {'this hash' if len(known) == 1 else 'these hashes'}.")
+    return not other
 
 
 def _matrix(options) -> int:

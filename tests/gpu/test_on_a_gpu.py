@@ -216,6 +216,18 @@ def test_losses_are_near_those_of_numpy(ranks, one_process, changes):
     assert distances.max() < LOSSES * (100 if config.precision == "bf16" else 1)  # bfloat16 keeps 8 bits
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"precision": "bf16"}, {"attention": "tiled", "attention_tile": 10}, {"experts": 8, "dropout": 0.1}],
+    ids=str,
+)
+def test_exact_products_have_the_bits_of_the_cpu(ranks, one_process, changes):
+    config = replace(CONFIG, products="exact", **changes)
+    expected, found = run(ranks(1), replace(config, backend="numpy"), Layout()), one_process(config)
+    print(f"CPU {expected.fingerprint[:16]}, GPU {found.fingerprint[:16]}; losses {expected.losses}, {found.losses}")
+    assert agrees(expected, found)
+
+
 # Layouts
 
 

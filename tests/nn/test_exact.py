@@ -11,6 +11,10 @@ import numpy as np
 import pytest
 
 from minidist.nn import exact, kernels
+from minidist.nn.gpt import GPT
+from minidist.nn.precision.policy import autocast, policy_of
+from minidist.nn.tensor import no_grad
+from minidist.train.config import TrainConfig
 from tests.choosing import long
 
 RNG = np.random.default_rng(44)
@@ -162,6 +166,20 @@ def test_functions_at_the_ends():
             assert np.array_equal(getattr(exact, name)(ends), right, equal_nan=True), name
         ends = np.float32([-1, 0, 1, 2.0**-149, np.inf, np.nan])
         assert np.array_equal(exact.log(ends), np.log(ends.astype(np.float64)).astype(np.float32), equal_nan=True)
+
+
+@pytest.mark.parametrize("attention", ["plain", "tiled"])
+def test_a_model_has_the_same_bits_in_every_batch(attention):
+    """Three rows of five, one, or others in another order: fast products promise whole micro-batches alone."""
+    config = TrainConfig(width=40, context=12, attention=attention, attention_tile=5).model
+    tokens = RNG.integers(256, size=(5, 12))
+    with autocast(policy_of("fp32", "exact")), no_grad():
+        model = GPT(config)
+        full = model.logits(tokens).data
+        for rows in (slice(0, 3), slice(3, 5), slice(2, 3), [4, 0, 3]):
+            assert same(model.logits(tokens[rows]).data, np.ascontiguousarray(full[rows]))
+        earlier = np.where(np.arange(12) < 7, tokens, 0)  # other tokens come later: causal to the bit
+        assert same(np.ascontiguousarray(model.logits(earlier).data[:, :7]), np.ascontiguousarray(full[:, :7]))
 
 
 ON_EVERY_MACHINE = "d2b9229242b65eea12166b2c72f17eba0d104df96676f9fe0ad090cd25a8d70f"
