@@ -1,10 +1,10 @@
 """What a training run is asked for, and what it leaves behind."""
 
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import version
 
 import numpy as np
 
+import minidist
 from minidist import trace
 from minidist.backend import versions
 from minidist.comm.placement import Links
@@ -150,7 +150,7 @@ class Run:
             "losses": self.losses,
             "validation_loss": self.ranks[0].validation_loss,
             "fingerprint": self.fingerprint,
-            "versions": {"minidist": version("minidist")} | versions("numpy"),
+            "versions": {"minidist": minidist.__version__} | versions("numpy"),
             "tokens_per_second": self.tokens_per_second,
             "seconds": self.seconds,
             "traffic": [rank.traffic.as_dict() for rank in self.ranks],
