@@ -1,17 +1,24 @@
-"""Memory, 16 bits and tiled attention on the stage: what is shown is what runs held, and what formulas say, by hand."""
+"""Memory, 16 bits, exact sums and tiled attention on the stage: what runs held, and what formulas say, by hand."""
+
+from fractions import Fraction
+from math import frexp, log2
 
 import numpy as np
 import pytest
 from recorded import recorded
-from stories import words
+from stories import shown, words
 
+from minidist.nn import exact
 from minidist.nn.attention import slow_memory
 from minidist.nn.attention.tiled import tiles
 from minidist.nn.gpt import GPT
 from minidist.nn.precision.formats import BFLOAT16, FLOAT16
 from minidist.nn.recompute import MODES
+from minidist.show.demos import DEMONSTRATIONS
 from minidist.show.demos.bf16 import story as bf16_story
 from minidist.show.demos.bf16.run import STEPS, Synced
+from minidist.show.demos.exact import bits_without_room, pair
+from minidist.show.demos.exact.run import factors
 from minidist.show.demos.flash.bug import merge_without_rescaling
 from minidist.show.demos.flash.run import KINDS, WIDTH, run_of
 from minidist.show.demos.flash.story import tell
@@ -96,6 +103,53 @@ def test_the_ball_is_where_the_run_stored_the_weight(place):
         assert lines[0][: len(rungs)] == lines[1][: len(rungs)]  # both panes of a comparison have one ladder
     elif place == 1:
         assert (codes == codes[0]).all()  # bf16 without a master: it never leaves its rung
+
+
+def sums_shown(story) -> tuple[list[str], list[str]]:
+    """The three sums as floats and the three on the grid, at the end."""
+    parts = [mark.still["text"] for mark, _ in shown(story, story.ends) if mark.still.get("size") == 60]
+    numbers = ["".join(two) for two in zip(parts[::2], parts[1::2], strict=True)]
+    return numbers[:3], numbers[3:]
+
+
+@pytest.mark.parametrize(("count", "seed"), [(4, 1), (5, 3), (6, 0), (8, 2)])
+def test_float_sums_differ_those_on_the_grid_agree_and_without_room_they_differ_again(count, seed):
+    animation, (right, _) = recorded("exact", None, count, seed).animation, pair(count, seed)
+    floats, grid = sums_shown(animation.find("sum"))
+    decimals = len(grid[0].partition(".")[2])
+    for order, shown_sum in zip(right.orders, floats, strict=True):
+        total = np.float32(0)
+        for number in order:
+            total += right.terms[number]
+        assert shown_sum == f"{total:.{decimals}f}"
+    step = Fraction(2) ** (frexp(right.terms.max())[1] - 24 + int(np.ceil(log2(count))))
+    total = sum(round(Fraction(float(term)) / step) for term in right.terms) * step
+    assert len({*floats}) == 3 and grid == [f"{float(total):.{decimals}f}"] * 3
+    broken = animation.find("sum", broken=True)
+    assert sums_shown(broken)[0] == floats and len({*sums_shown(broken)[1]}) > 1
+    fallen = [
+        [mark for mark, _ in shown(story, story.ends) if mark.kind == "box" and mark.keys[0][1]["fill"] == "wrong"]
+        for story in (animation.find("sum"), broken)
+    ]
+    assert not fallen[0] and fallen[1]
+
+
+def test_numbers_are_red_where_a_row_alone_has_other_bits_than_in_its_batch():
+    animation, (x, w) = recorded("exact").animation, factors(0)
+    batch = x @ w
+    differ = sum((x[row : row + 1] @ w)[0, column] != batch[row, column] for row, column in np.ndindex(batch.shape))
+    for broken in (False, True):
+        story = animation.find("product", broken)
+        red = [mark.now["x"] for mark, _ in shown(story, story.ends) if mark.now["fill"] == "wrong"]
+        counts = [sum(x < 640 for x in red), sum(x > 640 for x in red)]
+        assert counts[0] == differ and bool(counts[1]) is broken
+        assert {*map(str, counts)} <= {*words(story, story.ends)}
+
+
+def test_no_sum_is_called_exact_that_is_not(monkeypatch):
+    monkeypatch.setattr(exact, "bits_of", bits_without_room)
+    with pytest.raises(RuntimeError, match="a sum on the grid is not exact"):
+        DEMONSTRATIONS["exact"]()
 
 
 @pytest.mark.parametrize("length", [21, 48])

@@ -8,6 +8,7 @@ from choosing import long
 from recorded import RANKS, recorded, short_runs
 from stories import check, shown, told
 
+from minidist.nn.exact import bits_of
 from minidist.show.demos import DEMONSTRATIONS, collectives
 from minidist.show.demos.bf16.run import train_recording
 from minidist.show.demos.collectives import kinds
@@ -22,7 +23,7 @@ from minidist.show.stage.marks import WIDTH
 from minidist.show.stage.story import Story
 from minidist.train.trainer import train_rank
 
-QUICK = ("broadcast", "ring", "all-to-all", "cp", "recompute", "bf16", "flash", "deadlock")  # a second each
+QUICK = ("broadcast", "ring", "all-to-all", "cp", "recompute", "bf16", "exact", "flash", "deadlock")  # a second each
 TOLD = [name if name in QUICK else long(name) for name in DEMONSTRATIONS]
 UNBREAKABLE = {  # no run that a bug could spoil, or none that it does
     "zero": {"16 bytes"}, "sp": {"MLP"}, "pp": {"race", "measured"}, "flash": {"standard"}, "cluster": {"one node"},
@@ -36,7 +37,8 @@ SIZES = [  # name, ranks, size, seed: the least and the most, odd ones, and othe
     long("tp", 8, 8, 0), long("sp", 3, 9, 5), long("sp", 8, 16, 1), long("cp", 2, 1, 1), long("cp", 8, 64, 0),
     long("ep", 2, 1, 0), long("ep", 8, 4, 1), long("ep", 5, 3, 2), long("pp", 2, 1, 0), long("pp", 3, 9, 1),
     long("pp", 8, 32, 0), long("recompute", 3, 13, 1), long("recompute", 8, 12, 0),
-    long("bf16", 3, 16, 1), long("bf16", 8, 16, 2), long("flash", 1, 12, 1), long("flash", 1, 512, 0),
+    long("bf16", 3, 16, 1), long("bf16", 8, 16, 2), ("exact", 1, 4, 1), ("exact", 1, 8, 2),
+    long("flash", 1, 12, 1), long("flash", 1, 512, 0),
     long("async", 3, 2, 0), long("async", 6, 6, 1), long("compress", 2, 8, 1), long("compress", 8, 24, 0),
     ("deadlock", 2, 600_000, 1), long("deadlock", 8, 1_000_000, 2), long("cluster", 4, 128, 1),
     long("cluster", 8, 512, 0),
@@ -144,6 +146,7 @@ HARMLESS = {  # what puts the bug in, and what leaves it out
     "cp": ("context_parallel.train_stale", train_watched), "ep": ("expert_parallel.train_too_large", train_routed),
     "pp": ("pipeline.activations_swapped", train_rank), "recompute": ("recompute.train_redrawn", train_logging_memory),
     "bf16": ("bf16.train_without_masters", train_recording), "flash": ("flash.train_without_rescaling", train_rank),
+    "exact": ("exact.bits_without_room", bits_of),
     "async": ("parameter_server.train_with_copies", train_served),
     "compress": ("compress.train_forgetting", train_compressing),
     "failure": ("failure.train_forgetful", train_rank),

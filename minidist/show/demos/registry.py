@@ -11,6 +11,7 @@ from minidist.show.demos import (
     context_parallel,
     data_parallel,
     deadlock,
+    exact,
     expert_parallel,
     failure,
     flash,
@@ -79,6 +80,10 @@ GROUPS = {
         Demonstration(
             "bf16", "a master weight, and the number that is stored and sent", ("bf16", "fp16"),
             bf16.animation, 2, 32, "the model's width",
+        ),
+        Demonstration(
+            "exact", "a sum in three orders: as floats, and on one grid", ("sum", "product"),
+            exact.animation, 1, 6, "numbers in the sum", least_ranks=1, most_ranks=1, most=exact.MOST,
         ),
         Demonstration(
             "flash", "attention tile by tile: what is read and written", ("causal", "no mask", "standard"),
