@@ -11,8 +11,8 @@ from minidist.show.stage.marks import Mark, box, text
 from minidist.show.stage.story import Beat, Question, Story
 
 PACE, FASTER = 1.6, 0.8  # seconds of an addition: as floats, on the grid
-LEFT, RIGHT, TOP, NEXT, FLOOR = 110, 1265, 385, 465, 590  # of the bits; of sum and next number; where bits fall
-ORDERS = (100, 185, 270)  # the middle of each order's row
+LEFT, RIGHT, TOP, NEXT, FLOOR = 110, 1265, 376, 465, 590  # of the bits; of sum and next number; where bits fall
+ORDERS = (98, 180, 262)  # the middle of each order's row: three lines of a terminal
 FLOATS, GRID = 655, 1060  # the middle of the results
 ADDED, LOST = MEANINGS["mantissa"], MEANINGS["lost"]
 LETTERS, COUNTS = "abcdefgh", ("no", "one", "two", "three")
@@ -41,7 +41,10 @@ class Bits:
     def boxes(self, whole: int, y: float, start: float, fill: str, high: float) -> list[Mark]:
         """The bits that are 1, from a moment on."""
         ones = [column for column in range(whole.bit_length()) if whole >> column & 1]
-        marks = [box(self.x(one + 1) + 2, y, self.side - 4, high, fill, f"2^{self.low + one}") for one in ones]
+        sign = "!" if fill == "wrong" else "#"
+        marks = [
+            box(self.x(one + 1) + 2, y, self.side - 4, high, fill, f"2^{self.low + one}", sign=sign) for one in ones
+        ]
         return [mark.enter(start, 0.1) if start else mark for mark in marks]
 
     def draw(self, whole: int, y: float, start: float, end: float, high: float = 50) -> list[Mark]:
@@ -57,8 +60,10 @@ class Bits:
         wholes = [*map(self.whole, values)]
         totals = [*map(self.whole, sums.running(values, sums.orders[0]))]
         cuts = [max(floor, total.bit_length() - WINDOW) for total in totals]
-        frame, since = self.window(cuts[0], TOP - 8, 66), at
-        marks = [frame.enter(at, 0.1) if at else frame]
+        frame, since = self.window(cuts[0], TOP - 16, 82), at
+        if at:
+            frame.enter(at, 0.1)
+        marks = []
         for k in range(1, len(wholes)):
             start, total = at + (k - 1) * pace, totals[k - 1] + wholes[k]
             joined, rounds = start + 0.4 * pace, start + 0.7 * pace
@@ -71,18 +76,17 @@ class Bits:
             marks += self.drop(total & (1 << cut) - 1, TOP, joined, rounds, end)
             frame.to(joined, 0.1, x=self.x(cut + WINDOW)).to(rounds, 0.1, x=self.x(cuts[k] + WINDOW))
             since = rounds
-        frame.leave(end, 0.1)
-        return [*marks, *self.draw(totals[-1], TOP, since, end)]
+        return [*marks, *self.draw(totals[-1], TOP, since, end), frame.leave(end, 0.1)]
 
     def round(self, sums: Sums, at: float, lasting: float) -> list[Mark]:
         """All numbers below each other in the window of the sum: what is beyond the grid's step falls off."""
         marks, high, falls = [], 245 / len(sums.terms), at + lasting / 2
         for place, (term, rounded) in enumerate(zip(sums.terms, sums.rounded, strict=True)):
-            whole, beyond, y = self.whole(term), (1 << self.step) - 1, TOP - 37 + place * high
+            whole, beyond, y = self.whole(term), (1 << self.step) - 1, 348 + place * high
             marks += self.draw(whole & ~beyond, y, at, falls, high - 6)
             marks += self.drop(whole & beyond, y, at, falls, at + lasting, high - 6)
             marks += self.draw(self.whole(rounded), y, falls, at + lasting, high - 6)
-        marks.append(self.window(self.step, TOP - 46, 257).enter(at, 0.1).leave(at + lasting, 0.1))
+        marks.append(self.window(self.step, 339, 257).enter(at, 0.1).leave(at + lasting, 0.1))
         if sums.bits < WINDOW:
             wide = (WINDOW - sums.bits) * self.side
             room = text(self.x(self.step + WINDOW) + wide / 2, NEXT, "room", min(40, int(wide / 2.5)))
@@ -99,7 +103,7 @@ def three_orders(sums: Sums, bug: str = "") -> Story:
     end = adding + (count - 1) * FASTER + 0.4
     marks = [text(35, 35, "three orders", 40, anchor="start"), text(FLOATS, 35, "as floats", 40)]
     marks += [text(FLOATS, y, "= ?", 70, weight=700).leave(0.7 * PACE, 0) for y in ORDERS]
-    marks.append(text(700, 340, f"a float: {WINDOW} bits", 36).leave(rounding - 0.2, 0.1))
+    marks.append(text(700, 328, f"a float: {WINDOW} bits", 36).leave(rounding - 0.2, 0.1))
     marks.append(text(GRID, 35, "on one grid", 40).enter(rounding))
     marks.append(text(20, TOP + 25, "sum", 40, anchor="start").leave(rounding - 0.2, 0.1).to(adding, 0.1, opacity=1))
     side = min(62, 420 / count)
@@ -131,8 +135,8 @@ def three_orders(sums: Sums, bug: str = "") -> Story:
     last = "Now no bit falls off: three orders, one sum."
     if bug:
         last = f"Bits fall off again: three orders, {COUNTS[grid]} sums."
-    cue = "Whole numbers have no order. The library adds in the 53 bits of float64: for n numbers a grid has "
-    cue += "53 - log2 n bits, and in a product half of them for each factor."
+    cue = f"Whole numbers have no order. Here {sums.bits} of {WINDOW} bits are left for each. The library adds in "
+    cue += "float64, where 53 - log2 n are left for each of n numbers, and in a product half of them for each factor."
     beats = [
         Beat(0, f"The same {count} numbers in three orders. A float has room for {WINDOW} bits.", facts, asks=asked),
         Beat(0.6 * PACE, "The exact sum is longer. The red bits fall off: every addition rounds.", facts),
@@ -185,10 +189,11 @@ def rows(blas: np.ndarray, grid: np.ndarray, bug: str = "", details: str = "") -
         if blas.any()
         else "The BLAS of this machine adds in one order for both. Others do not.",
     )
+    cue = "" if bug else "A model that serves many users answers each as if nobody shared its batch."
     facts = {"a number is the sum of": f"{TERMS} products, in float64"}
     beats = [
         Beat(0, f"A batch of {BATCH} rows, and each row alone. Red: other bits.", facts, asks=asked),
-        Beat(pace * BATCH + 0.5, f"BLAS: {blas.sum()} differ. On grids: {grid.sum()}.", facts, answers=asked),
+        Beat(pace * BATCH + 0.5, f"BLAS: {blas.sum()} differ. On grids: {grid.sum()}.", facts, answers=asked, cue=cue),
     ]
     verdict = "The sums outgrow 53 bits." if bug else "On its grid, a row does not know its batch."
     return Story("product", "Does a row know its batch?", marks, beats, verdict, bug, details, key={"differs": "wrong"})
