@@ -138,10 +138,10 @@ def test_numbers_are_red_where_a_row_alone_has_other_bits_than_in_its_batch():
     animation, (x, w) = recorded("exact").animation, factors(0)
     batch = x @ w
     differ = sum((x[row : row + 1] @ w)[0, column] != batch[row, column] for row, column in np.ndindex(batch.shape))
-    for story in (story for story in animation.stories if story.name == "product"):
+    for story in (story for story in animation.scenes if story.name == "product"):
         red = [mark.now["x"] for mark, _ in shown(story, story.ends) if mark.now["fill"] == "wrong"]
         counts = [sum(x < 640 for x in red), sum(x > 640 for x in red)]
-        assert counts[0] == differ and bool(counts[1]) is story.broken
+        assert counts[0] == differ and bool(counts[1]) is bool(story.broken)
         assert {*map(str, counts)} <= {*words(story, story.ends)}
 
 
