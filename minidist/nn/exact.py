@@ -38,6 +38,7 @@ from itertools import accumulate
 
 from minidist.backend import cache_blocks, xp
 from minidist.nn.kernels import repeats
+from minidist.overrides import overridable
 
 CHUNK = 1 << 12  # float64 elements, few enough to stay in the fastest cache for thirty passes
 ANCHOR = 1.5 * 2.0**52  # added to a number below 2^51, it leaves no bits below 1: float64 rounds there, to even
@@ -45,6 +46,7 @@ LOG2, LOG2E = 0.6931471805599453, 1.4426950408889634  # log(2) and its inverse, 
 TERMS = [*accumulate(range(2, 11), lambda term, k: term * LOG2 / k, initial=LOG2)][::-1]  # log(2)^k / k!, k = 10 to 1
 
 
+@overridable
 def bits_of(count: int, factors: int = 1) -> int:
     """Return how many bits each of ``factors`` factors may have, so that ``count`` of their products fit 53 bits."""
     return min(51, (53 - (count - 1).bit_length()) // factors)
@@ -65,11 +67,11 @@ def on_grid(x, bits: int, axis: int):
     return grid
 
 
-def multiply(rows, columns, dtype, out):
+def multiply(rows, columns, dtype):
     """Multiply factors that are on grids, and round once: (..., n, k) and (..., k, m) -> (..., n, m)."""
     product = xp.matmul(rows, columns)
-    out = xp.empty(product.shape, dtype) if out is None else out
-    return xp.add(product, 0.0, out=out, dtype=xp.float64, casting="same_kind")  # -0 + 0 is 0
+    result = xp.empty(product.shape, dtype)
+    return xp.add(product, 0.0, out=result, dtype=xp.float64, casting="same_kind")  # -0 + 0 is 0
 
 
 def matmul_each(a, b, out=None):
@@ -78,8 +80,14 @@ def matmul_each(a, b, out=None):
         return matmul_each(a[None], b, None if out is None else out[..., None, :])[..., 0, :]
     if a.shape[-1] == 0:
         return xp.matmul(a, b, out=out)
+    return _into(out, exact_matmul(a, b))
+
+
+@overridable
+def exact_matmul(a, b):
+    """``a @ b``, exact but for the grids of its factors: (..., n, k) and (..., k, m) -> (..., n, m), k >= 1."""
     bits = bits_of(a.shape[-1], factors=2)
-    return multiply(on_grid(a, bits, -1), on_grid(b, bits, -2), a.dtype, out)
+    return multiply(on_grid(a, bits, -1), on_grid(b, bits, -2), a.dtype)
 
 
 def mix(weights, values, out=None):
@@ -94,7 +102,14 @@ def mix(weights, values, out=None):
     _, exponent = xp.frexp(xp.abs(values).max(axis=-1, keepdims=True))
     scale = xp.ldexp(1.0, exponent)  # (..., k, 1) float64
     rows = on_grid(weights * scale.swapaxes(-1, -2), bits, -1)
-    return multiply(rows, on_grid(values / scale, bits, -1), values.dtype, out)
+    return _into(out, multiply(rows, on_grid(values / scale, bits, -1), values.dtype))
+
+
+def _into(out, result):
+    if out is None:
+        return result
+    out[...] = result
+    return out
 
 
 def _sums(x, axis: int, dtype):
@@ -127,10 +142,7 @@ def rounded_once(function):
         flat, into = xp.ascontiguousarray(x).reshape(-1), result.reshape(-1)
         for block in cache_blocks(x.size, CHUNK):
             into[block] = function(flat[block].astype(xp.float64))
-        if out is None:
-            return result
-        out[...] = result
-        return out
+        return _into(out, result)
 
     return call
 
