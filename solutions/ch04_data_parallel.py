@@ -1,13 +1,14 @@
-"""Chapter 4: data parallelism, from one exact sum to all-reduces that overlap with backward.
+"""Chapter 4: data parallelism, from one exact sum to all-reduces that overlap with backward, and exact products.
 
 You may use what is imported below, NumPy, and the functions that you write here. A function with a ``group`` is one
 rank's part; all ranks of the group call it together. ``minidist check 4`` grades your code, and
 ``minidist check --hint 4.4`` gives a hint.
 
-``fill_buckets`` and ``BucketedDataParallel`` have the names and arguments of minidist's own, so the library can train
-on yours:
+``fill_buckets``, ``BucketedDataParallel``, ``bits_of`` and ``exact_matmul`` have the names and arguments of minidist's
+own, so the library can train on yours:
 
     minidist train --dp 4 --bucket-mb 0.1 --impl exercises
+    minidist train --products exact --impl exercises
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -331,3 +332,92 @@ def mean_step(ranks: int, probability: float, factor: float) -> float:
     somebody = 1 - (1 - probability) ** ranks
     return 1 + (factor - 1) * somebody
     # <<<
+
+
+# 4.8 to 4.10  Exact products: the same bits on every machine
+
+
+def bits_of(count: int, factors: int = 1) -> int:
+    """4.8  How many bits a factor may have, so that float64 holds a sum of products exactly in any order.
+
+    A factor of b bits is an integer from -2^b to 2^b. float64 holds all integers from -2^53 to 2^53. So neither the sum
+    of the products nor a sum of some of them may lie outside.
+
+    Args:
+        count: number of products in the sum, from 1 to 2^50.
+        factors: number of factors of each product: 2 in a matrix product, 1 in a plain sum.
+
+    Returns:
+        The largest b with which that holds for all factors, but at most 51: the library's way of rounding needs that.
+    """
+    # >>> 4.8
+    return min(51, (53 - (count - 1).bit_length()) // factors)
+    # <<<
+
+
+def power_above(x: np.ndarray, axis: int) -> np.ndarray:
+    """The least power of two above all magnitudes along the axis, in float64; any power of two if all are 0.
+
+    The axis remains, with a length of 1.
+    """
+    _, exponent = np.frexp(np.abs(x).max(axis=axis, keepdims=True))
+    return np.ldexp(1.0, exponent)
+
+
+def exact_matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """4.9  ``a @ b`` with one result, whatever the machine, the order of its sums, and the rows beside a row.
+
+    First the factors are rounded, to b bits each (4.8). Where the largest magnitude in a row of ``a`` is below 2^e, and
+    2^e is the least such power of two, the row becomes integers times 2^(e - b). So does each column of ``b``, with an
+    e of its own. An element halfway between two integers becomes the even one. From there on everything is exact, and
+    the result is rounded once, at the end.
+
+    Args:
+        a: (..., n, k) float32 or float64, k >= 1, finite; do not change it.
+        b: (..., k, m) of the same dtype; do not change it. Leading axes broadcast, as in ``np.matmul``.
+
+    Returns:
+        A new array (..., n, m) of that dtype. A sum that is zero is +0, never -0.
+    """
+    # >>> 4.9
+    bits = bits_of(a.shape[-1], factors=2)
+    above_rows, above_columns = power_above(a, -1), power_above(b, -2)  # (..., n, 1) and (..., 1, m)
+    rows = np.rint(a / above_rows * 2.0**bits)  # integers, in float64
+    columns = np.rint(b / above_columns * 2.0**bits)
+    product = rows @ columns * (above_rows * above_columns * 4.0**-bits)
+    return (product + 0.0).astype(a.dtype)  # -0 + 0 is 0
+    # <<<
+
+
+def mix(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """4.10  Debugging: attention weights times values, in exact products.
+
+    The result depends neither on the machine nor on the order of the tokens in the sum. But a causal model that uses it
+    is not causal. The weight of a later token is 0, and yet its value changes the last bits of rows that must not know
+    of it. Find out which scale tells them, and fix it: a row of the result must not depend on a value whose weight in
+    it is 0. Values may differ in size by any factor, so leave out no scale. Keep to scales from ``power_above``, which
+    are exact: then there is one right result, bit for bit.
+
+    Args:
+        weights: (..., n, k) float32 or float64, finite; do not change them.
+        values: (..., k, m) of the same dtype, finite: a row for each token; do not change them.
+
+    Returns:
+        A new array (..., n, m) of that dtype. A sum that is zero is +0, never -0.
+    """
+    bits = bits_of(values.shape[-2], factors=2)
+    # >>> 4.10
+    scale = power_above(values, -1)  # (..., k, 1), a row of values is a token's own
+    weights = weights * scale.swapaxes(-1, -2)  # what a sum over the tokens cannot take out goes into its other factor
+    above_rows = power_above(weights, -1)  # (..., n, 1)
+    rows = np.rint(weights / above_rows * 2.0**bits)
+    columns = np.rint(values / scale * 2.0**bits)
+    product = rows @ columns * (above_rows * 4.0**-bits)
+    # === given to the learner
+    # scale = power_above(values, -2)  # (..., 1, m)
+    # above_rows = power_above(weights, -1)  # (..., n, 1)
+    # rows = np.rint(weights / above_rows * 2.0**bits)
+    # columns = np.rint(values / scale * 2.0**bits)
+    # product = rows @ columns * (above_rows * scale * 4.0**-bits)
+    # <<<
+    return (product + 0.0).astype(values.dtype)

@@ -93,6 +93,7 @@ def test_all_solutions_reach_the_librarys_fingerprint(capsys):
 
 CALLED = {  # flags of a run -> functions of the solutions that it calls
     "--dp=2 --algorithm=ring": "all_reduce_ring all_gather_ring reduce_scatter_ring",
+    "--dp=2 --products=exact": "bits_of exact_matmul",
     "--dp=2 --compress=powersgd:2": "power_sgd_step feed_back",
     "--dp=2 --compress=topk:0.1": "top_k feed_back",
     "--dp=2 --compress=onebit": "one_bit feed_back",

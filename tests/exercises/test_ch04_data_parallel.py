@@ -1,5 +1,9 @@
-"""Graders for chapter 4: exact sums bit by bit, when all-reduces start, what they send, and what one process gets."""
+"""Graders for chapter 4: exact sums bit by bit, when all-reduces start, what they send, and what one process gets.
 
+Exact products are compared with integers of any size, and with themselves: other rows, another order.
+"""
+
+import math
 import time
 from contextlib import nullcontext
 from dataclasses import replace
@@ -10,8 +14,8 @@ import numpy as np
 import pytest
 
 from minidist.course.authoring.assertions import number as a_number
-from minidist.course.authoring.assertions import observe_collectives, peak_bytes, same, sizes
-from minidist.course.sandbox.values import nbytes, numbers, working_dtype
+from minidist.course.authoring.assertions import observe_collectives, peak_bytes, same, sizes, trained
+from minidist.course.sandbox.values import generator, nbytes, numbers, working_dtype
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
@@ -881,3 +885,360 @@ class TestStepWorksheet:
         assert found == pytest.approx(1.641, abs=1e-3), (
             f"1,024 ranks, twice as long once in 1,000 steps: expected 1.641 s, got {found:g} s"
         )
+
+
+# 4.8 to 4.10
+
+exact_answers = pytest.mark.answers("ch04_data_parallel", forbidden=("minidist.nn.exact",))
+EXACT = TrainConfig(layers=1, heads=2, width=16, context=16, global_batch=4, micro_batch=2, steps=2, products="exact")
+COUNTS = (1, 2, 3, 31, 32, 33, 100, 128, 129, 2048, 2049)  # of terms: 32 and 2,048 are the last with 24 and 21 bits
+
+
+def in_training(name: str):
+    """For a test in which the library trains, and itself calls all of exact.py but for this function."""
+    return pytest.mark.answers("ch04_data_parallel", forbidden=(f"minidist.nn.exact:{name}",))
+
+
+def check_exact_training(student, warm_ranks, name: str) -> None:
+    """Assert that exact training with this function ends on the library's bits."""
+    for text in ("dp=1", "dp=2,tp=2"):
+        layout = Layout.parse(text)
+        right = run(warm_ranks(layout.world_size), EXACT, layout).fingerprint
+        for rank, one in enumerate(student.on_ranks(layout.world_size, trained, [name], EXACT, layout)):
+            found, calls = one.value
+            assert calls.get(name), f"{text}, rank {rank}: the run never calls {name}"
+            assert found == right, (
+                f"{text}, exact products, fingerprint of rank {rank}: expected {right[:16]}, as with the library's "
+                f"{name}, got {found[:16]}"
+            )
+
+
+def most_bits(count: int, factors: int = 1) -> int:
+    """The largest b <= 51 with which ``count`` products of factors up to 2^b add up to 2^53 or less."""
+    return max(bits for bits in range(52) if count * 2 ** (bits * factors) <= 2**53)
+
+
+@exact_answers
+@pytest.mark.task(
+    "4.8",
+    points=2,
+)
+class TestBitsOf:
+    """bits_of: how many bits the factors of an exact sum may have"""
+
+    def check(self, student, cases):
+        for case, found in zip(cases, student.call_each("bits_of", cases), strict=True):
+            assert isinstance(found, int | np.integer), f"bits_of{case}: expected an integer, got {found!r:.60}"
+            right = most_bits(*case)
+            assert found == right, (
+                f"bits_of{case}: expected {right}, the most bits with which {case[0]:,} products add up to 2^53 or "
+                f"less, but at most 51; got {found}"
+            )
+
+    def test_matrix_products(self, student):
+        self.check(student, [(count, 2) for count in COUNTS])
+
+    def test_sums(self, student):
+        self.check(student, [(count,) for count in COUNTS] + [(count, 1) for count in range(1, 20)])
+
+    def test_three_factors(self, student):
+        self.check(student, [(count, 3) for count in COUNTS])
+
+    def test_every_power_of_two_and_its_neighbours(self, student):
+        counts = [2**power + more for power in range(2, 50) for more in (-1, 0, 1)]
+        self.check(student, [(count, factors) for count in counts for factors in (1, 2)])
+
+    @in_training("bits_of")
+    def test_trains_a_transformer(self, student, warm_ranks):
+        check_exact_training(student, warm_ranks, "bits_of")
+
+
+def same_bits(found, expected: np.ndarray, what: str) -> None:
+    """Assert that an array has the expected dtype, shape and bits: 0 and -0 are different."""
+    same(found, expected, what)
+    wrong = np.flatnonzero(np.signbit(found) != np.signbit(expected))
+    assert not len(wrong), (
+        f"{what}: element {wrong[0]}: expected {expected.flat[wrong[0]]}, got {found.flat[wrong[0]]} ({len(wrong)} of "
+        f"{found.size} elements have the wrong sign)"
+    )
+
+
+def run_each(world, answers, name, inputs):
+    """What the answer returns for each pair of arrays, which it may not change."""
+    kept = [[array.copy() for array in arrays] for arrays in inputs]
+    found = [getattr(answers, name)(*arrays) for arrays in inputs]
+    for before, after in zip(kept, inputs, strict=True):
+        for one, other in zip(before, after, strict=True):
+            same_bits(other, one, f"an argument of {name}, which must stay unchanged")
+    return found
+
+
+def run_views(world, answers, name, a, b):
+    """The same for views that may only be read and whose elements are not next to each other."""
+    views = a.swapaxes(-1, -2)[..., ::2, ::-1], b.swapaxes(-1, -2)[..., ::-1, ::2]
+    for view in views:
+        view.flags.writeable = False
+    return getattr(answers, name)(*views), views
+
+
+def run_drawn(world, answers, name, shapes):
+    """The same for numbers that are drawn in the rank: other ones in a rehearsal."""
+    pairs = [[generator(7, i).standard_normal(shape).astype(working_dtype()) for shape in shapes] for i in range(2)]
+    return [(getattr(answers, name)(*pair), *pair) for pair in pairs]
+
+
+def results_of(student, name: str, inputs) -> list[np.ndarray]:
+    return student.on_ranks(1, run_each, name, [tuple(arrays) for arrays in inputs])[0].value
+
+
+def drawn(*shape: int, seed: int = 0, spread: int = 0) -> np.ndarray:
+    """Normal numbers, times powers of two up to ``spread`` either way: all of them float32 numbers."""
+    rng = np.random.default_rng([seed, *shape])
+    found = rng.standard_normal(shape) * 2.0 ** rng.integers(-spread, spread + 1, shape)
+    return found.astype(np.float32).astype(working_dtype())
+
+
+def power_above(terms: list[Fraction]) -> Fraction:
+    """The least power of two above all magnitudes."""
+    return Fraction(2) ** math.frexp(float(max(map(abs, terms))))[1]
+
+
+def in_integers(terms: list[Fraction]) -> tuple[list[int], Fraction]:
+    """The terms of a sum of as many products, rounded to integers of so many bits, and the unit of these."""
+    unit = power_above(terms) / 2 ** most_bits(len(terms), 2)
+    return [round(term / unit) for term in terms], unit  # Python rounds fractions to even
+
+
+def in_fractions(array: np.ndarray) -> list[list[Fraction]]:
+    return [[Fraction(float(x)) for x in row] for row in array]
+
+
+def multiplied(rows: list, columns: list, dtype) -> np.ndarray:
+    """The products of rows and columns, each integers and their unit, added up exactly and rounded once."""
+    sums = [
+        [float(sum(x * y for x, y in zip(row, column, strict=True)) * one * other) for column, other in columns]
+        for row, one in rows
+    ]
+    return np.array(sums, np.float64).astype(dtype)
+
+
+def product_of(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """What ``exact_matmul`` must return for two matrices."""
+    return multiplied([*map(in_integers, in_fractions(a))], [*map(in_integers, in_fractions(b.T))], a.dtype)
+
+
+def each_alone(one: np.ndarray, other: np.ndarray) -> list[tuple]:
+    """A product's rows one by one, its columns one by one, and then every second row."""
+    rows = [(one[i : i + 1], other) for i in range(len(one))]
+    return [*rows, *((one, other[:, j : j + 1]) for j in range(other.shape[1])), (one[::2], other)]
+
+
+def check_parts(student, name: str, one: np.ndarray, other: np.ndarray) -> None:
+    """Assert that a row and a column have the same bits alone and in the whole product."""
+    whole, *parts = results_of(student, name, [(one, other), *each_alone(one, other)])
+    n, m, k = *whole.shape, one.shape[1]
+    expected = [*(whole[i : i + 1] for i in range(n)), *(whole[:, j : j + 1] for j in range(m)), whole[::2]]
+    names = [*(f"row {i} alone" for i in range(n)), *(f"column {j} alone" for j in range(m)), "every second row"]
+    for found, right, part in zip(parts, expected, names, strict=True):
+        same_bits(found, right, f"{part} of a product ({n}, {k}) @ ({k}, {m}), compared with the whole product")
+
+
+def check_orders(student, name: str, one: np.ndarray, other: np.ndarray) -> None:
+    """Assert that the order of the terms of each sum has no influence."""
+    k = one.shape[1]
+    orders = [np.arange(k), np.arange(k)[::-1], *(np.random.default_rng(i).permutation(k) for i in range(4))]
+    first, *others = results_of(student, name, [(one[:, order], other[order]) for order in orders])
+    for found in others:
+        same_bits(found, first, f"sums of {k} products, compared with those of the same products in another order")
+
+
+@exact_answers
+@pytest.mark.task(
+    "4.9",
+    points=4,
+    dtypes=("float64", "float32"),
+)
+class TestExactMatmul:
+    """exact_matmul: a matrix product that has the same bits on every machine"""
+
+    def check(self, student, a, b, what):
+        (found,) = results_of(student, "exact_matmul", [(a, b)])
+        same_bits(found, product_of(a, b), f"{working_dtype()}, {what}")
+
+    def test_whole_numbers(self, student):
+        a, b = np.array([[1, 2], [3, -4]], working_dtype()), np.array([[10, 20, 1], [30, 40, 0]], working_dtype())
+        for found in results_of(student, "exact_matmul", [(a, b)] * 2):
+            same_bits(found, np.array([[70, 100, 1], [-90, -100, 3]], working_dtype()), "a product of whole numbers")
+
+    def test_drawn_numbers(self, student):
+        for found, a, b in student.on_ranks(1, run_drawn, "exact_matmul", [(3, 65), (65, 2)])[0].value:
+            same_bits(found, product_of(a, b), f"{working_dtype()}, (3, 65) @ (65, 2)")
+
+    def test_sums_of_few_and_many_terms(self, student):
+        for k in COUNTS:
+            self.check(student, drawn(2, k), drawn(k, 3, seed=1), f"sums of {k} terms: (2, {k}) @ ({k}, 3)")
+
+    def test_rows_and_columns_alone(self, student):
+        for k in (5, 300):
+            check_parts(student, "exact_matmul", drawn(9, k, spread=6), drawn(k, 7, seed=1, spread=6))
+
+    def test_any_order(self, student):
+        for k in (5, 32, 1000):
+            check_orders(student, "exact_matmul", drawn(9, k, spread=6), drawn(k, 7, seed=1, spread=6))
+
+    def test_halves_become_even(self, student):
+        for k in (33, 2049):
+            unit = 2.0 ** (1 - most_bits(k, 2))  # of a row whose largest magnitude is 1
+            a = (np.arange(k) - k // 2 + 0.5) * unit
+            a[0] = 1
+            a = np.stack([a, -a]).astype(working_dtype())
+            self.check(student, a, np.ones((k, 1), working_dtype()), f"{k} terms halfway between two integers")
+
+    def test_large_and_small_rows(self, student):
+        rows, columns = 2.0 ** np.arange(-120, 121, 40.0), 2.0 ** np.arange(-120, 1, 40.0)
+        a = (drawn(len(rows), 40, spread=3) * rows[:, None]).astype(working_dtype())
+        b = (drawn(40, len(columns), seed=1) * columns).astype(working_dtype())
+        self.check(student, a, b, "rows from 2^-120 to 2^120")
+        self.check(student, a[:, :1], b[:1], "one term, rows from 2^-120 to 2^120")
+        largest = np.array([[3e38, -1e38, 2e37]], working_dtype())
+        self.check(student, largest, drawn(3, 2) / 16, "the largest float32 numbers")
+        self.check(student, drawn(3, 50, spread=40), drawn(50, 3, seed=1, spread=40), "large and small elements")
+
+    def test_subnormal_numbers(self, student):
+        small = (np.arange(-7, 8)[None] * 2.0**-149).astype(working_dtype())
+        large = (np.arange(2, 17)[:, None] * 2.0**120).astype(working_dtype())
+        self.check(student, small, large, "subnormal float32 numbers")
+        self.check(student, large.T, small.T, "subnormal float32 numbers in the second factor")
+        self.check(student, small, small.T, "subnormal float32 numbers in both factors")
+
+    def test_zeros(self, student):
+        signs = np.array([[0.0, -0.0, 0.0], [-0.0, -0.0, -0.0], [1, -1, 0], [-1, 2.0**-60, 1], [-0.0, 3, -0.0]])
+        a = signs.astype(working_dtype())
+        for b in (a.T, np.ones((3, 1)), -np.ones((3, 2)), np.full((3, 2), -0.0)):
+            self.check(student, a, b.astype(working_dtype()), "zeros of both signs, and sums that cancel")
+        for x, y in product((0.0, -0.0, -3.0), (-0.0, 2.0)):
+            one, other = (np.full((1, 1), z, working_dtype()) for z in (x, y))
+            self.check(student, one, other, f"{x} times {y}")
+
+    def test_batches(self, student):
+        for shapes in (((2, 4, 3, 40), (2, 4, 40, 2)), ((1, 3, 40), (5, 40, 2)), ((4, 3, 40), (40, 2)),
+                       ((3, 40), (2, 40, 1)), ((2, 0, 40), (2, 40, 3)), ((0, 3, 40), (0, 40, 3))):  # fmt: skip
+            a, b = drawn(*shapes[0], spread=9), drawn(*shapes[1], seed=1, spread=9)
+            (found,) = results_of(student, "exact_matmul", [(a, b)])
+            batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+            of_a, of_b = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
+            right = np.empty((*batch, a.shape[-2], b.shape[-1]), a.dtype)
+            for index in np.ndindex(batch):
+                right[index] = product_of(of_a[index], of_b[index]).reshape(right.shape[-2:])
+            same_bits(found, right, f"{working_dtype()}, {a.shape} @ {b.shape}")
+
+    def test_views(self, student):
+        found, (a, b) = student.on_ranks(1, run_views, "exact_matmul", drawn(50, 6), drawn(4, 50, seed=1))[0].value
+        same_bits(found, product_of(a, b), "the product of two read-only views of larger arrays")
+
+    @pytest.mark.one_dtype
+    @in_training("exact_matmul")
+    def test_trains_a_transformer(self, student, warm_ranks):
+        check_exact_training(student, warm_ranks, "exact_matmul")
+
+
+def mixture_of(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """What ``mix`` must return for two matrices."""
+    tokens, unit = in_fractions(values), Fraction(1, 2 ** most_bits(len(values), 2))
+    scales = [power_above(token) for token in tokens]
+    lifted = [[w * scale for w, scale in zip(row, scales, strict=True)] for row in in_fractions(weights)]
+    scaled = [[round(x / scale / unit) for x in token] for token, scale in zip(tokens, scales, strict=True)]
+    columns = [(column, unit) for column in zip(*scaled, strict=True)]
+    return multiplied([*map(in_integers, lifted)], columns, values.dtype)
+
+
+def attention(n: int, k: int, seed: int = 0) -> np.ndarray:
+    """Attention weights of n queries for k keys, the last query at the last key: later keys have a weight of 0."""
+    weights = np.tril(np.exp(drawn(n, k, seed=seed).astype(np.float64)), k - n)
+    return (weights / weights.sum(axis=-1, keepdims=True)).astype(working_dtype())
+
+
+@exact_answers
+@pytest.mark.task(
+    "4.10",
+    points=3,
+    kind="debugging",
+    dtypes=("float64", "float32"),
+)
+class TestExactMix:
+    """mix: a later token changes an earlier row. Find the scale that tells of it and fix it"""
+
+    def check(self, student, weights, values, what):
+        (found,) = results_of(student, "mix", [(weights, values)])
+        same_bits(found, mixture_of(weights, values), f"{working_dtype()}, {what}")
+
+    def test_later_tokens_do_not_show(self, student):
+        for k in (4, 40):
+            weights, values, inputs, changes = attention(k, k), drawn(k, 5, seed=1), [], []
+            for token, factor in product((1, k // 2, k - 1), (1000, -(2.0**40), 2.0**-40, 0)):
+                other = values.copy()
+                other[token:] *= factor
+                inputs.append((weights, other))
+                changes.append((token, factor))
+            first, *found = results_of(student, "mix", [(weights, values), *inputs])
+            for (token, factor), one in zip(changes, found, strict=True):
+                what = f"causal weights of {k} tokens; values from token {token} on, times {factor:g}: the rows before"
+                same_bits(one[:token], first[:token], what)
+
+    def test_values_without_a_weight_do_not_show(self, student):
+        weights, values = drawn(6, 50), drawn(50, 3, seed=1)
+        weights[np.random.default_rng(5).random(weights.shape) < 0.5] = 0
+        inputs = []
+        for row in weights:
+            other = values.copy()
+            other[row == 0] *= 2.0**30
+            inputs.append((weights, other))
+        first, *found = results_of(student, "mix", [(weights, values), *inputs])
+        for i, one in enumerate(found):
+            same_bits(one[i], first[i], f"row {i}; values whose weight in it is 0, times 2^30")
+
+    def test_drawn_numbers(self, student):
+        for found, weights, values in student.on_ranks(1, run_drawn, "mix", [(3, 65), (65, 2)])[0].value:
+            same_bits(found, mixture_of(weights, values), f"{working_dtype()}, (3, 65) weights of (65, 2) values")
+
+    def test_few_and_many_tokens(self, student):
+        for k in COUNTS:
+            self.check(student, attention(2, max(2, k))[:, :k], drawn(k, 3, seed=1), f"{k} tokens")
+
+    def test_rows_and_columns_alone(self, student):
+        weights, values = attention(9, 300), drawn(300, 7, seed=1)
+        whole, *rows = results_of(
+            student, "mix", [(weights, values), *((weights[i : i + 1], values) for i in range(9))]
+        )
+        for i, found in enumerate(rows):
+            same_bits(found, whole[i : i + 1], f"row {i} alone, compared with the whole product")
+
+    def test_any_order(self, student):
+        for k in (9, 300):
+            check_orders(student, "mix", attention(9, k), drawn(k, 7, seed=1, spread=6))
+
+    def test_large_and_small_values(self, student):
+        sizes = 2.0 ** np.arange(-120, 121, 8.0)[:, None]
+        values = (drawn(len(sizes), 3) * sizes).astype(working_dtype())
+        self.check(student, attention(len(sizes), len(sizes)), values, "values from 2^-120 to 2^120")
+        largest = np.array([[3e38, -1e38], [1, 2e-30], [-3e38, 2e38]], working_dtype())
+        self.check(student, attention(2, 3), largest, "the largest float32 numbers")
+        weights = (attention(5, len(sizes)) * 2.0**-100).astype(working_dtype())
+        self.check(student, weights, values, "small weights of them")
+        subnormal = (np.arange(-8, 8).reshape(8, 2) * 2.0**-149).astype(working_dtype())
+        self.check(student, attention(3, 8), subnormal, "subnormal float32 numbers")
+
+    def test_zeros(self, student):
+        values = np.array([[0, -0.0, 1], [-0.0, -0.0, 2.0**-60], [0, 0, -1], [0, -0.0, -0.0]], working_dtype())
+        weights = np.array([[1, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 0], [0.5, 0.25, 0.5, 0]], working_dtype())
+        self.check(student, weights, values, "zeros of both signs, and sums that cancel")
+        self.check(student, weights[:, :1], values[:1], "zeros of both signs, and sums of one term")
+
+    def test_batches_and_views(self, student):
+        weights, values = np.stack([attention(3, 8, seed) for seed in range(4)]), drawn(4, 8, 2, seed=1, spread=9)
+        batch = weights.reshape(2, 2, 3, 8), values.reshape(2, 2, 8, 2)
+        (found,) = results_of(student, "mix", [batch])
+        right = np.stack([*map(mixture_of, weights, values)]).reshape(2, 2, 3, 2)
+        same_bits(found, right, f"{working_dtype()}, {batch[0].shape} weights of {batch[1].shape} values")
+        found, (a, b) = student.on_ranks(1, run_views, "mix", drawn(50, 6), drawn(4, 50, seed=1))[0].value
+        same_bits(found, mixture_of(a, b), "the product of two read-only views of larger arrays")
