@@ -15,7 +15,7 @@ from minidist.course.answers import chapter_names
 from minidist.course.tasks import tasks_of
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.train.layout import Layout
-from minidist.verify.comparison import DEFAULT_LAYOUTS, MORE_LAYOUTS
+from minidist.verify.comparison import DEFAULT_LAYOUTS, MORE_LAYOUTS, PUBLISHED
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -141,7 +141,9 @@ def test_pytorch_trains_on_the_ring(tmp_path, fsdp):
 
 
 def test_the_page_about_verify_shows_the_layouts_that_are_verified():
-    (shown,) = blocks("docs/verify.md", "text")
+    shown, on_every_machine = blocks("docs/verify.md", "text")
+    hashes = [line.split()[0] for line in on_every_machine.splitlines()]
+    assert hashes == [*PUBLISHED.values(), "Every"] and hashes[0] in TEXT[README]
     layouts = [str(layout) for layout in DEFAULT_LAYOUTS]
     ran = [line.split()[0] for line in shown.splitlines() if line.endswith("  yes")]
     assert sorted(ran) == sorted(layouts) and f"All {len(layouts)} layouts" in shown

@@ -10,7 +10,7 @@ every kernel and shape. A sum of integers has no order. So the factors of a prod
   kernel, no order, no blocking, no batch and no number of threads shows. The one rounding is that of the result.
 
 That leaves b = 24 bits for K up to 32, 21 for K up to 2,048, 16 for K up to 2^21; float32 has 24. The error is at most
-K (2^-b + 2^-2b) times the product of the largest magnitudes, where float32's own is up to K 2^-24 of it.
+K (2^(1-b) + 2^-2b) times the product of the largest magnitudes, where float32's own is up to K 2^-24 of it.
 
 **Rows do not know their neighbours.** A row's grid depends on the row alone. So it has the same bits in a product of
 one row and of a thousand, on whichever rank. A scale along the *summed* index would break that, because it cannot be
