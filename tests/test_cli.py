@@ -95,6 +95,30 @@ def test_verify_uses_what_the_layouts_need_unless_it_is_given(capsys, monkeypatc
     assert not offenders, "\n".join(offenders)
 
 
+@pytest.mark.parametrize("hash", ["none", "own", "another"])
+def test_verify_says_whether_this_machine_ends_where_all_others_do(capsys, tmp_path, monkeypatch, hash):
+    command = ["verify", "dp=2", *SIZES, "--products", "exact", "--json", str(tmp_path / "found")]
+    assert cli.main(command) == 0
+    found = json.loads((tmp_path / "found").read_text())
+    fingerprint, config = found["runs"][0]["fingerprint"], TrainConfig(**found["runs"][0]["config"])
+    assert found["as_published"] is None and "very machine" not in capsys.readouterr().out
+    known = {"none": {}, "own": {config: fingerprint}, "another": {config: "0badb175"}}[hash]
+    monkeypatch.setattr("minidist.verify.comparison.PUBLISHED", known)
+    status, printed = cli.main(command), capsys.readouterr().out
+    told = {"none": "", "own": "Every machine ends on this hash.", "another": "Other machines end on 0badb175: this one"}
+    assert status == (hash == "another") and told[hash] in printed
+    found = json.loads((tmp_path / "found").read_text())
+    assert found["as_published"] is {"none": None, "own": True, "another": False}[hash]
+    assert found["runs"][0]["versions"].keys() == {"minidist", "numpy", "bits of its products"}
+
+
+@pytest.mark.long
+def test_the_published_hash_is_that_of_this_machine(capsys):
+    """The first; the others take longer."""
+    assert cli.main(["verify", "dp=2", "--products", "exact"]) == 0
+    assert "Every machine ends on this hash." in capsys.readouterr().out
+
+
 def test_verify_says_no_and_where_in_four_short_lines(capsys, tmp_path):
     path = tmp_path / "report.json"
     flags = ["--reduce-dtype", "float32", "--global-batch", "24", "--json", str(path)]
