@@ -118,7 +118,7 @@ CHOICES = {
     "aux_scope": SCOPES,
     "optimizer": OPTIMIZERS,
     "precision": tuple(POLICIES),
-    "products": tuple(PRODUCTS),
+    "products": PRODUCTS,
     "attention": ATTENTION,
     "softmax": tuple(SOFTMAXES),
     "reduce_dtype": ("float64", "float32"),

@@ -305,7 +305,9 @@ def _matrix(options) -> int:
             "--impl and --interrupt"
         )
     if (options.precision, options.products) != (TrainConfig.precision, TrainConfig.products) or options.loss_scale:
-        raise ValueError("--matrix runs every precision, with both products: remove these flags and --loss-scale")
+        raise ValueError(
+            "--matrix runs every precision, with both products: remove --precision, --products and --loss-scale"
+        )
     most = MATRIX_RANKS if options.max_ranks is None else options.max_ranks
     if not 1 <= most <= MAX_RANKS:
         raise ValueError(f"--max-ranks must be from 1 to {MAX_RANKS}, got {most}")

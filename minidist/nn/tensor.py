@@ -12,6 +12,7 @@ and gradients are plain arrays. Operators such as ``a + b`` are in arithmetic.py
 from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
+from itertools import repeat
 from operator import attrgetter
 
 from minidist import ledger
@@ -204,7 +205,7 @@ class Context:
             form: "factor" for them as ``policy.matmul`` takes them: on a GPU those of 16 bits stay packed.
         """
         saved = self.saved() if callable(self.saved) else self.saved
-        return tuple([getattr(one, form, one) for one in saved])
+        return tuple(map(getattr, saved, repeat(form), saved))  # itself, where it has no such form
 
     saved_arrays, saved_factors = property(load), property(partial(load, form="factor"))
 

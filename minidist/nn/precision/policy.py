@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from types import ModuleType
 
 from minidist.backend import address, xp
 from minidist.nn import exact, kernels, modes
@@ -38,17 +39,15 @@ class Policy:
         name: str, of the precision.
         compute: Format of parameters, activations and their gradients; None for float32.
         scales_loss: bool, whether gradients may be too small for the format, so that the loss must be scaled.
-        products: how sums of products and functions such as exp are computed, one of PRODUCTS.
-        kernels, functions: modules that compute them.
+        kernels: the module that sums and multiplies: nn/kernels.py, or nn/exact.py with the same names.
+        functions: the module of exp, exp2, tanh and log: ``xp``, or nn/exact.py.
     """
 
     name: str
     compute: Format | None = None
     scales_loss: bool = False
-    products: str = "fast"
-
-    kernels = property(lambda self: PRODUCTS[self.products][0])
-    functions = property(lambda self: PRODUCTS[self.products][1])
+    kernels: ModuleType = kernels
+    functions: object = xp
 
     def round(self, values):
         """Return float32 values as an operation leaves them. Other dtypes stay as they are."""
@@ -62,15 +61,8 @@ class Policy:
     factor = round_operand  # an array of numbers of the format
     rounded_factor = round_operand  # any array, rounded
 
-    def matmul(self, a, b, out=None):
-        """Multiply what ``factor`` and its kind return. The result is not rounded."""
-        return self.kernels.matmul_each(unpacked(a), unpacked(b), out)
-
-    def mix(self, weights, values, out=None):
-        """Multiply attention weights (H, ..., n, k) by values (H, ..., k, m), as ``matmul`` does."""
-        if self.products == "fast":
-            return self.matmul(weights, values, out)
-        return exact.mix(unpacked(weights), unpacked(values), out)
+    matmul = staticmethod(kernels.matmul_each)  # of what ``factor`` and its kind return; its result is not rounded
+    mix = matmul  # of attention weights (H, ..., n, k) and values (H, ..., k, m)
 
     def packs(self, values) -> bool:
         """Return whether an array is stored in 16 bits."""
@@ -130,9 +122,16 @@ class SixteenBits(Policy, Mode):
         return self.factor(values) if kernels.multiplies_codes() else self.round(values)  # to pack is to round
 
     def matmul(self, a, b, out=None):
-        if self.products == "fast" and isinstance(a, Packed) and isinstance(b, Packed):
+        if isinstance(a, Packed) and isinstance(b, Packed) and self.kernels is kernels:
             return kernels.matmul_codes(a.codes, b.codes, self.compute.name, out)
-        return super().matmul(a, b, out)
+        return self.kernels.matmul_each(unpacked(a), unpacked(b), out)
+
+    def mix(self, weights, values, out=None):
+        return (
+            exact.mix(unpacked(weights), unpacked(values), out)
+            if self.kernels is exact
+            else self.matmul(weights, values, out)
+        )
 
     def packs(self, values) -> bool:
         return not isinstance(values, Packed) and values.dtype == xp.float32
@@ -224,6 +223,10 @@ class SixteenBits(Policy, Mode):
 class ExactFloat32(Policy, Mode):
     """Rounds nothing, and has all operations compute with exact products."""
 
+    kernels: ModuleType = exact
+    functions: object = exact
+    matmul, mix = staticmethod(exact.matmul_each), staticmethod(exact.mix)
+
     def before(self, ctx: Context, arguments: list) -> list:
         ctx._policy = self
         return arguments
@@ -293,7 +296,7 @@ def _by_head(format: Format, values):
     return round_scaled(format, values, tuple(range(1, values.ndim)))
 
 
-PRODUCTS = {"fast": (kernels, xp), "exact": (exact, exact)}
+PRODUCTS = ("fast", "exact")
 POLICIES = {
     policy.name: policy
     for policy in (
@@ -310,9 +313,9 @@ Context._policy = POLICIES["fp32"]  # where no other stands around an operation
 def policy_of(precision: str, products: str) -> Policy:
     """Return the policy of a precision, one of POLICIES, with products, one of PRODUCTS."""
     policy = POLICIES[precision]
-    if products == "exact" and policy.compute is None:
-        return ExactFloat32(policy.name, products=products)
-    return replace(policy, products=products) if products != policy.products else policy
+    if products == "fast":
+        return policy
+    return ExactFloat32(precision) if policy.compute is None else replace(policy, kernels=exact, functions=exact)
 
 
 @contextmanager
