@@ -309,13 +309,14 @@ POLICIES = {
 Context._policy = POLICIES["fp32"]  # where no other stands around an operation
 
 
-@cache
 def policy_of(precision: str, products: str) -> Policy:
     """Return the policy of a precision, one of POLICIES, with products, one of PRODUCTS."""
-    policy = POLICIES[precision]
-    if products == "fast":
-        return policy
-    return ExactFloat32(precision) if policy.compute is None else replace(policy, kernels=exact, functions=exact)
+    return POLICIES[precision] if products == "fast" else _with_exact_products(POLICIES[precision])
+
+
+@cache  # a tensor notes the policy that it was made under, and asks whether another one is the same
+def _with_exact_products(policy: Policy) -> Policy:
+    return ExactFloat32(policy.name) if policy.compute is None else replace(policy, kernels=exact, functions=exact)
 
 
 @contextmanager
