@@ -53,14 +53,23 @@ def bits_of(count: int, factors: int = 1) -> int:
 
 
 def on_grid(x, bits: int, axis: int):
-    """Round to multiples of 2^(e - bits), in float64, where 2^e exceeds all magnitudes along the axis.
-
-    Adding 1.5 * 2^(52 + e - bits) gives a sum whose last bit is worth 2^(e - bits): the addition rounds there.
-    """
+    """Round to multiples of 2^(e - bits), in float64, where 2^e exceeds all magnitudes along the axis."""
     if repeats(x):  # the same activations for all heads
         return xp.broadcast_to(on_grid(x[:1], bits, axis), x.shape)
-    _, exponent = xp.frexp(xp.abs(x).max(axis=axis, keepdims=True))
-    anchor = xp.ldexp(ANCHOR, exponent - bits)
+    return to_multiples(x, exponents(x, axis) - bits)
+
+
+def exponents(x, axis: int):
+    """Return the least e for which 2^e exceeds all magnitudes along the axis, which stays with length 1: integers."""
+    return xp.frexp(xp.abs(x).max(axis=axis, keepdims=True))[1]
+
+
+def to_multiples(x, exponent):
+    """Round to multiples of 2^exponent, in float64; the exponents, integers, broadcast.
+
+    Adding 1.5 * 2^(52 + exponent) gives a sum whose last bit is worth 2^exponent: the addition rounds there.
+    """
+    anchor = xp.ldexp(ANCHOR, exponent)
     grid = x.astype(xp.float64)
     grid += anchor
     grid -= anchor
@@ -99,10 +108,10 @@ def mix(weights, values, out=None):
         out: array of the shape of the result, overwritten; None for a new array.
     """
     bits = bits_of(values.shape[-2], factors=2)
-    _, exponent = xp.frexp(xp.abs(values).max(axis=-1, keepdims=True))
-    scale = xp.ldexp(1.0, exponent)  # (..., k, 1) float64
+    exponent = exponents(values, -1)  # (..., k, 1)
+    scale = xp.ldexp(1.0, exponent)
     rows = on_grid(weights * scale.swapaxes(-1, -2), bits, -1)
-    return _into(out, multiply(rows, on_grid(values / scale, bits, -1), values.dtype))
+    return _into(out, multiply(rows, to_multiples(values, exponent - bits) / scale, values.dtype))
 
 
 def _into(out, result):
@@ -115,7 +124,7 @@ def _into(out, result):
 def _sums(x, axis: int, dtype):
     if x.shape[axis] == 0:
         return x.sum(axis=axis, dtype=dtype)
-    return (on_grid(x, bits_of(x.shape[axis]), axis).sum(axis=axis) + 0.0).astype(dtype)
+    return on_grid(x, bits_of(x.shape[axis]), axis).sum(axis=axis).astype(dtype)  # a grid has no -0
 
 
 def row_sums(x):

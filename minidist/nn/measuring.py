@@ -23,8 +23,9 @@ from operator import mul
 
 from minidist import flops, ledger, trace
 from minidist.backend import xp
+from minidist.nn.kernels import repeats
 from minidist.nn.modes import Mode, stand
-from minidist.nn.precision.policy import Packed, Policy, repeats
+from minidist.nn.precision.policy import Packed, Policy
 
 
 class Measuring(Mode):

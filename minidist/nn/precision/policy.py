@@ -127,11 +127,9 @@ class SixteenBits(Policy, Mode):
         return self.kernels.matmul_each(unpacked(a), unpacked(b), out)
 
     def mix(self, weights, values, out=None):
-        return (
-            exact.mix(unpacked(weights), unpacked(values), out)
-            if self.kernels is exact
-            else self.matmul(weights, values, out)
-        )
+        if self.kernels is kernels:
+            return self.matmul(weights, values, out)
+        return exact.mix(unpacked(weights), unpacked(values), out)
 
     def packs(self, values) -> bool:
         return not isinstance(values, Packed) and values.dtype == xp.float32
