@@ -20,7 +20,7 @@ from minidist.train.layout import Layout
 from minidist.train.measuring.evaluate import measured_peak
 from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run, train_rank
-from minidist.verify.comparison import agrees
+from minidist.verify.comparison import agrees, bits
 
 PLAIN = TrainConfig(
     layers=2, heads=4, width=16, context=12, global_batch=4, micro_batch=1, steps=2, warmup=1, lr=1e-2, clip=0.5
@@ -31,14 +31,20 @@ SPARSE = replace(
 )  # fmt: skip
 
 
-def run_on_gpus(device_ranks, config: TrainConfig, layout: Layout, gpus: int) -> Run:
+def run_on_gpus(device_ranks, config: TrainConfig, layout: Layout, gpus: int, options: RunOptions | None = None) -> Run:
     """A run of the stand-in on so many GPUs; with one for each rank, every collective goes by NCCL."""
 
     def rank_function(world, *arguments):
         return with_gpus(world, gpus, train_rank, *arguments)
 
     size = layout.world_size
-    found = run(device_ranks(size), replace(config, backend="cupy"), layout, rank_function=rank_function)
+    found = run(
+        device_ranks(size),
+        replace(config, backend="cupy"),
+        layout,
+        options or RunOptions(),
+        rank_function=rank_function,
+    )
     assert {(rank.gpu, rank.by_nccl) for rank in found.ranks} == {("stand-in", 1 < size <= gpus)}
     return found
 
@@ -54,16 +60,18 @@ def test_every_value_of_every_setting_has_numpys_bits(ranks, device_ranks, chose
         options = RunOptions(stop_after=config.steps - 1)  # brings the arrays back
         expected = run(ranks(reference.world_size), config, reference, options)
         on_device = replace(layout, algorithm="auto") if number % 3 == 0 else layout  # others take no NCCL
-        found = run_on_gpus(device_ranks, config, on_device, (layout.world_size, 1, 2)[number % 3])
-        if not agrees(expected, found) and least_square(expected) > 2.0**-110:
+        found = run_on_gpus(device_ranks, config, on_device, (layout.world_size, 1, 2)[number % 3], options)
+        if not agrees(expected, found) and not only_subnormal_terms_differ(expected, found):
             wrong.append((str(layout), config))
     assert wrong == []
 
 
-def least_square(found: Run) -> float:
-    """The least mean square of a gradient but 0. A GPU takes what is subnormal for 0, such as terms of this one."""
-    squares = [array[array > 0] for name, array in found.ranks[0].arrays.items() if name.startswith("exp_avg_sq.")]
-    return min((array.min() for array in squares if array.size), default=1.0)
+def only_subnormal_terms_differ(expected: Run, found: Run) -> bool:
+    """Whether mean squares of gradients alone differ, and by no more than a few terms that a GPU takes for 0."""
+    pairs = {name: (array, found.ranks[0].arrays[name]) for name, array in expected.ranks[0].arrays.items()}
+    other = {name: abs(one - two).max() for name, (one, two) in pairs.items() if (bits(one) != bits(two)).any()}
+    tiny = all(name.startswith("exp_avg_sq.") and distance < 2.0**-124 for name, distance in other.items())
+    return tiny and expected.losses == found.losses
 
 
 @pytest.mark.long
