@@ -11,11 +11,13 @@ import hashlib
 import os
 import socket
 import sys
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 
+BACKENDS = ("numpy", "cupy")
 OLDEST = 14  # version of CuPy
 # Read when the first product is computed. cuBLAS promises the same bits in every run on one stream only, and with
 # workspaces of a fixed size on several too ("Results reproducibility" in its documentation). TF32 would round float32
@@ -137,6 +139,7 @@ def versions(name: str) -> dict[str, str]:
     return found
 
 
+@cache  # each save of a checkpoint asks
 def bits_of_products() -> str:
     """Return a short digest of float32 products and functions, which tells one processor's BLAS from another's."""
     numbers = (np.arange(1 << 14, dtype=np.int64) * 7919 % 16411 / np.float32(8192) - 1).astype(np.float32)

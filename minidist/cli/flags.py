@@ -122,7 +122,7 @@ CHOICES = {
     "attention": ATTENTION,
     "softmax": tuple(SOFTMAXES),
     "reduce_dtype": ("float64", "float32"),
-    "backend": ("numpy", "cupy"),
+    "backend": backend.BACKENDS,
 }
 METAVARS = {
     "rampup_batch_size": "START,INCREMENT,SAMPLES", "stages": "N+N", "text": "FILE", "arrivals": "live|seeded|X+X",

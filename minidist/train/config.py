@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from math import frexp
 
+from minidist.backend import BACKENDS
 from minidist.nn.config import (
     Experts,
     GPTConfig,
@@ -146,7 +147,7 @@ class TrainConfig(Numbers, Routing, Experts, Optimization, ModelSizes):
         check_one_of(self, "precision", POLICIES)
         check_one_of(self, "products", PRODUCTS)
         check_one_of(self, "reduce_dtype", ("float32", "float64"))
-        check_one_of(self, "backend", ("numpy", "cupy"))
+        check_one_of(self, "backend", BACKENDS)
         if self.global_batch % self.micro_batch:
             raise ValueError(
                 f"global_batch {self.global_batch} must be a multiple of micro_batch {self.micro_batch}: "

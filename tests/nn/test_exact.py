@@ -9,13 +9,13 @@ from itertools import product
 
 import numpy as np
 import pytest
+from choosing import long
 
 from minidist.nn import exact, kernels
 from minidist.nn.gpt import GPT
 from minidist.nn.precision.policy import autocast, policy_of
 from minidist.nn.tensor import no_grad
 from minidist.train.config import TrainConfig
-from tests.choosing import long
 
 RNG = np.random.default_rng(44)
 ODD = (1, 3, 5, 33)
