@@ -69,7 +69,7 @@ class Job:
         return TrainConfig(global_batch=self.batch, optimizer=self.optimizer, lr=self.rate, seed=self.seed, **SETTINGS)
 
 
-def held_few() -> Corpus:
+def corpus_with_short_validation() -> Corpus:
     """The text, with few held-out samples: the loss is taken often."""
     corpus = load_corpus(None, SETTINGS["context"])
     return Corpus(corpus.training, corpus.validation[: HELD_OUT * SETTINGS["context"] + 1])
@@ -108,7 +108,7 @@ def noise_of(job: Job) -> list[Noise]:
 
 def losses_of(job: Job, noise_every: int = 0) -> tuple[dict[int, float], dict[int, NoiseScale]]:
     """Held-out losses until the target, or until patience ends, and measured noise; both by step."""
-    config, corpus = job.config(), held_few()
+    config, corpus = job.config(), corpus_with_short_validation()
     losses: dict[int, float] = {}
     noise: dict[int, NoiseScale] = {}
     for step, model in enumerate(training(config, corpus)):
@@ -146,7 +146,7 @@ def by_quarter(noise: dict[int, NoiseScale], losses: dict[int, float], seed: int
 def over_samples(ramp: str, rate: float, seed: int) -> Ramped:
     """Train over so many samples, with or without a ramp."""
     config = TrainConfig(global_batch=RAMP_BATCH, rampup_batch_size=ramp, lr=rate, seed=seed, **SETTINGS)
-    corpus, consumed = held_few(), 0
+    corpus, consumed = corpus_with_short_validation(), 0
     for step, model in enumerate(training(config, corpus)):
         if consumed >= RAMP_SAMPLES:
             return Ramped(seed, ramp, step, validation_loss(model, corpus, config))
