@@ -21,42 +21,32 @@ switches it off. ``einsum`` makes one batched matrix product of all rows, whose 
 dot products are ``dot_each``. And atomic additions have no order at all: ``add_at`` is for float64 sums that are
 ``rounded`` afterwards, so that the order does not show.
 
-**Products.** NumPy multiplies the matrices of a batch one by one. cuBLAS chooses the kernel of a product, and with it
-the order of each sum, by what it is told about the product, the size of the batch included: with one call for all heads
-the bits would depend on how many heads this process has. So each head is a call of its own, and everything that cuBLAS
-is told about it is the same in every layout:
-
-    shapes             the batch of one call are the samples of a micro-batch, which no layout cuts
-    memory             factors and result have no gaps; whether a factor is stored by rows or by columns depends on the
-                       operation that made it
-    addresses          multiples of ALIGNMENT bytes; heads that start elsewhere are copied
-    algorithm, modes   cuBLAS's defaults, with workspaces of a fixed size (``backend.REPRODUCIBLE``)
+**Products** of a GPU are in nn/cublaslt.py.
 
 **16 bits.** The product of two bfloat16 or float16 numbers is exact in float32, unless it over- or underflows: it has
 8 + 8, or 11 + 11, significant bits of 24. So a GPU multiplies the 16-bit codes in its tensor cores and adds up in
 float32, and the result is that of a float32 product of the same numbers, added in another order. It is kept in float32.
 Then ``CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION`` has nothing to forbid: it is for results that have fewer bits
 than their sums (cuBLAS documentation, "cublasMath_t").
-
-cuBLAS stores matrices by columns, NumPy by rows. Read by columns, the memory of A is that of its transpose. So instead
-of C = A B, cuBLAS computes C' = B' A' (' for transposed), and nothing is moved.
 """
 
+import threading
 from collections.abc import Callable
+from contextlib import contextmanager
 from functools import cache, wraps
-from math import prod
+from itertools import accumulate
 from types import ModuleType
 
 import numpy as np
 
 from minidist.backend import cache_blocks, xp
+from minidist.nn import cublaslt
 
 OPTIONS = ("--fmad=false",)  # of NVIDIA's runtime compiler, NVRTC
 ROW = 1024  # elements of a row of ``reduced``
+PIECE = 1 << 14  # elements of one array, in a launch for many of them
+IN_C = {"f": "float", "d": "double", "float64": "double"}  # dtypes of arrays that share a launch
 CHUNK = 1 << 15  # elements, few enough to stay in the cache for four passes
-ALIGNMENT = 256  # bytes: what cuBLAS's heuristics assume by default (CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES)
-TYPES = {"bfloat16": "CUDA_R_16BF", "float16": "CUDA_R_16F", "float32": "CUDA_R_32F", "float64": "CUDA_R_64F"}
-ONES, ZEROS = ({kind: make(1, kind) for kind in ("float32", "float64")} for make in (np.ones, np.zeros))  # on the host
 
 
 def fused(inputs: str, outputs: str, operation: str, preamble: str = "") -> Callable:
@@ -78,8 +68,13 @@ def fused(inputs: str, outputs: str, operation: str, preamble: str = "") -> Call
 
         @wraps(function)
         def call(*arguments):
-            return function(*arguments) if xp.name == "numpy" else _kernel(xp.module, *in_c)(*arguments)
+            if xp.name == "numpy":
+                return function(*arguments)
+            if _waiting.calls is not None and len(arguments) == count and _alike(arguments):
+                return _waiting.calls.setdefault((in_c, *map(_char, arguments)), []).append(arguments)
+            return _kernel(xp.module, *in_c)(*arguments)
 
+        count = len(_parameters(in_c))
         call.in_c = in_c  # for whoever wants to compile it
         return call
 
@@ -93,8 +88,126 @@ def _kernel(cupy, inputs: str, outputs: str, operation: str, name: str, preamble
     return cupy.ElementwiseKernel(inputs, outputs, operation, name, preamble=preamble, options=OPTIONS)
 
 
-def rounded(total, dtype):
-    """Round a float64 sum to ``dtype``, C-contiguous; an array of that precision or less is only converted.
+class _Waiting(threading.local):
+    calls: dict[tuple, list[tuple]] | None = None  # within ``together``: of one function for arrays of the same dtypes
+
+
+_waiting = _Waiting()
+
+
+@contextmanager
+def together():
+    """Let fused functions that write into given arrays run at the end of the block: each once, for all its arrays.
+
+    On a GPU a small array takes less time than a launch, and a model has many small parameters; PyTorch's optimizers
+    have ``foreach`` for that. Within the block nothing may read what such a function writes.
+    """
+    if xp.name == "numpy":
+        yield
+        return
+    _waiting.calls = {}
+    try:
+        yield
+        for (in_c, *dtypes), calls in _waiting.calls.items():
+            _launch(in_c, tuple(dtypes), calls)
+    finally:
+        _waiting.calls = None
+
+
+def _parameters(in_c: tuple) -> list[tuple[str, ...]]:
+    """The types and names of all parameters."""
+    return [tuple(one.split()) for one in f"{in_c[0]}, {in_c[1]}".split(",")]
+
+
+def _char(argument) -> str:
+    """The dtype of an array, as a letter; "" for a number."""
+    return argument.dtype.char if isinstance(argument, xp.ndarray) else ""
+
+
+def _alike(arguments: tuple) -> bool:
+    """Whether all arrays have as many elements, floats without gaps."""
+    arrays = [one for one in arguments if isinstance(one, xp.ndarray)]
+    size = arrays[0].size
+    return all(one.size == size and one.dtype.char in IN_C and one.flags.c_contiguous for one in arrays)
+
+
+def _launch(in_c: tuple, dtypes: tuple[str, ...], calls: list[tuple]) -> None:
+    """One kernel for all calls. A table tells its threads which call, PIECE of its elements each, is theirs.
+
+    The table: for each piece the line of its call, then the lines: the first piece, the number of elements, and the
+    arguments, an address or a float64 each.
+    """
+    columns = list(zip(*calls, strict=True))
+    sizes = np.array([array.size for array in columns[next(i for i, char in enumerate(dtypes) if char)]])
+    pieces = -(-sizes // PIECE)
+    lines = np.empty((len(calls), 2 + len(dtypes)), np.uint64)
+    lines[:, 0], lines[:, 1] = np.cumsum(pieces) - pieces, sizes
+    for place, (char, column) in enumerate(zip(dtypes, columns, strict=True), 2):
+        if char:
+            lines[:, place] = [array.data.ptr for array in column]
+        else:
+            lines.view(np.float64)[:, place] = column
+    first = pieces.sum() + np.repeat(np.arange(len(calls)) * lines.shape[1], pieces)
+    table = xp.asarray(np.concatenate((first.astype(np.uint64), lines.reshape(-1))))
+    _kernel_for_all(xp.module, in_c, dtypes)(table, table.view("f8"), size=int(pieces.sum()) * PIECE)
+
+
+@cache
+def _kernel_for_all(cupy: ModuleType, in_c: tuple, dtypes: tuple[str, ...]):
+    inputs, outputs, operation, name, preamble = for_all(in_c, dtypes)
+    return cupy.ElementwiseKernel(inputs, outputs, operation, name, preamble=preamble, options=OPTIONS)
+
+
+def for_all(in_c: tuple, dtypes: tuple[str, ...]) -> tuple[str, ...]:
+    """The same C for elements of many arrays: inputs, outputs, operation, name, preamble.
+
+    Args:
+        in_c: of a function that is ``fused``.
+        dtypes: the letters of its arguments' dtypes; "" for a number.
+    """
+    *_, operation, name, preamble = in_c
+    parameters = list(zip(_parameters(in_c), dtypes, strict=True))
+    in_these = {kind: IN_C[char] for (kind, _), char in parameters if char} | IN_C
+    lines = []
+    for place, ((kind, own_name), char) in enumerate(parameters, 2):
+        if char:
+            lines.append(f"{in_these[kind]} &{own_name} = (({in_these[kind]} *)table[line + {place}])[at];")
+        else:
+            lines.append(f"const {in_these[kind]} {own_name} = ({in_these[kind]})numbers[line + {place}];")
+    body = f"""
+    const ptrdiff_t line = table[i / {PIECE}], at = i - (ptrdiff_t)table[line] * {PIECE};
+    if (at < (ptrdiff_t)table[line + 1]) {{
+        {" ".join(lines)}
+        {operation};
+    }}
+    """
+    return "raw uint64 table, raw float64 numbers", "", body, f"{name}_for_all", preamble
+
+
+def joined(arrays: list) -> list:
+    """The arrays; on a GPU, where a pass costs less than a launch, all their elements in one array for each dtype."""
+    if xp.name == "numpy" or len(arrays) < 2:
+        return arrays
+    found = []
+    with together():
+        for dtype in dict.fromkeys(array.dtype for array in arrays):
+            alike = [array for array in arrays if array.dtype == dtype]
+            ends = list(accumulate(array.size for array in alike))
+            found.append(whole := xp.empty(ends[-1], dtype))
+            for array, end in zip(alike, ends, strict=True):
+                _copied(array.reshape(-1), whole[end - array.size : end])
+    return found
+
+
+@fused("T source", "T target", "target = source")
+def _copied(source, target) -> None:
+    target[...] = source
+
+
+def rounded(total, dtype, count: int | None = None):
+    """Round a float64 sum, or its mean over ``count`` terms, to ``dtype``, C-contiguous.
+
+    An array of that precision or less is only divided and converted.
 
     A sum of a few float32 numbers often lies exactly halfway between two of them. Then a term of 2^-58, which one order
     of adding keeps and another one loses, would decide to which of the two it rounds. So a float32 is not made from all
@@ -102,17 +215,21 @@ def rounded(total, dtype):
     not reach.
     """
     if xp.dtype(dtype).itemsize >= total.dtype.itemsize:
-        return total.astype(dtype, copy=False)
+        return (total if count is None else total / count).astype(dtype, copy=False)
     result = xp.empty(total.shape, dtype)
-    _round_high_bits(total, result)
+    _round_high_bits(total, count or 1, result)
     return result
 
 
-@fused("float64 total", "T result", "double high = total * 1025; result = high - (high - total);")
-def _round_high_bits(total, result) -> None:
+@fused(
+    "float64 total, float64 count",
+    "T result",
+    "double mean = total / count, high = mean * 1025; result = high - (high - mean);",
+)
+def _round_high_bits(total, count, result) -> None:
     flat, into = total.reshape(-1), result.reshape(-1)
     for block in cache_blocks(total.size, CHUNK):
-        part = flat[block]
+        part = flat[block] if count == 1 else flat[block] / count
         high = part * (2.0**10 + 1)
         high -= high - part  # the 43 highest bits of each
         into[block] = high
@@ -207,7 +324,7 @@ def matmul_each(a, b, out=None):
     Returns:
         (H, ..., n, m), or (H, ..., m) for a vector.
     """
-    return xp.matmul(a, b, out=out) if xp.name == "numpy" else _by_cublas(a, b, out, a.dtype.name)
+    return xp.matmul(a, b, out=out) if xp.name == "numpy" else cublaslt.product(a, b, out, a.dtype.name)
 
 
 def matmul_codes(a, b, kind: str, out=None):
@@ -216,88 +333,9 @@ def matmul_codes(a, b, kind: str, out=None):
     Args:
         kind: what the codes stand for, "bfloat16" or "float16".
     """
-    return _by_cublas(a, b, out, kind)
-
-
-def _by_cublas(a, b, out, kind: str):
-    if a.ndim == 1:
-        rows = xp.broadcast_to(a, (*b.shape[:-2], 1, len(a)))
-        return _by_cublas(rows, b, None if out is None else out[..., None, :], kind)[..., 0, :]
-    shape = (*a.shape[:-1], b.shape[-1])  # (H, ..., n, m)
-    if a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2] or (out is not None and out.shape != shape):
-        into = "" if out is None else f" into {out.shape}"
-        raise ValueError(f"products of {a.shape} and {b.shape}{into}: (H, ..., n, k) and (H, ..., k, m) are needed")
-    if out is None:
-        out = xp.empty(shape, "float64" if kind == "float64" else "float32")
-    if a.shape[-1] == 0:
-        out.fill(0)
-    elif out.size:
-        _multiply(Factor(a), Factor(b), out, kind)
-    return out
-
-
-def _multiply(a: "Factor", b: "Factor", out, kind: str) -> None:
-    """A call of cuBLAS for each head. All arguments but the addresses are the same for all heads."""
-    cublas, runtime, dtype = xp.cuda.cublas, xp.cuda.runtime, out.dtype.name
-    heads, *batch, n, m = out.shape
-    k, count = a.columns, prod(batch)
-    c = out if fits(out) else with_gaps(out.shape, out.dtype)
-    # C' = B' A': cuBLAS gets b before a, and (m, n) for (n, m)
-    order_b, order_a = (cublas.CUBLAS_OP_T if factor.by_columns else cublas.CUBLAS_OP_N for factor in (b, a))
-    first = xp.cuda.get_cublas_handle(), order_b, order_a, m, n, k, ONES[dtype].ctypes.data
-    factor_type, result_type = getattr(runtime, TYPES[kind]), getattr(runtime, TYPES[dtype])
-    of_b, of_a, of_c = (factor_type, b.leading), (factor_type, a.leading), (result_type, m)
-    zero = ZEROS[dtype].ctypes.data
-    last = cublas.CUBLAS_COMPUTE_64F if dtype == "float64" else cublas.CUBLAS_COMPUTE_32F, cublas.CUBLAS_GEMM_DEFAULT
-    places = [(one.data.ptr, one.strides[0]) for one in (a.stored, b.stored, c)]
-    for h in range(heads):
-        at_a, at_b, at_c = (begin + h * step for begin, step in places)
-        if count == 1:
-            cublas.gemmEx(*first, at_b, *of_b, at_a, *of_a, zero, at_c, *of_c, *last)
-        else:
-            cublas.gemmStridedBatchedEx(
-                *first, at_b, *of_b, k * m, at_a, *of_a, n * k, zero, at_c, *of_c, n * m, count, *last
-            )
-    if c is not out:
-        out[...] = c
+    return cublaslt.product(a, b, out, kind)
 
 
 def repeats(values) -> bool:
     """Whether an array shows the same values along all of its first axis, as what goes into the heads does."""
     return values.ndim > 0 and values.shape[0] > 1 and values.size > 0 and values.strides[0] == 0
-
-
-class Factor:
-    """The matrices (H, ..., n, m) of one side of the products, as cuBLAS takes them.
-
-    Attributes:
-        columns: m.
-        by_columns: whether the matrices are stored by columns.
-        stored: (H, ..., n, m), or (H, ..., m, n) if they are.
-        leading: how many numbers lie between the beginnings of two rows, or columns.
-    """
-
-    def __init__(self, matrices) -> None:
-        *_, rows, self.columns = matrices.shape
-        of_row, of_column = matrices.strides[-2:]
-        self.by_columns = rows > 1 and self.columns > 1 and of_row < of_column  # a vector has only one order
-        self.stored = stored = matrices.swapaxes(-1, -2) if self.by_columns else matrices
-        if not fits(stored):
-            self.stored = with_gaps(stored.shape, stored.dtype)
-            self.stored[...] = stored
-        self.leading = stored.shape[-1]
-
-
-def fits(array) -> bool:
-    """Whether each head of an array has no gaps inside and begins at an aligned address.
-
-    The addresses of CuPy's memory pool are multiples of 512.
-    """
-    aligned = (array.data.ptr - array.data.mem.ptr) % ALIGNMENT == 0
-    return array[:1].flags.c_contiguous and aligned and (len(array) == 1 or array.strides[0] % ALIGNMENT == 0)
-
-
-def with_gaps(shape: tuple[int, ...], dtype):
-    """A new array that fits: between the heads there are gaps, where they do not end at an aligned address."""
-    heads, size, unit = shape[0], prod(shape[1:]), ALIGNMENT // xp.dtype(dtype).itemsize
-    return xp.empty((heads, -(-size // unit) * unit), dtype)[:, :size].reshape(shape)

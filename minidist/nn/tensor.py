@@ -134,7 +134,8 @@ class Function:
         for mode in ctx.modes:
             inputs = mode.before(ctx, inputs)
         arrays = [one.data if isinstance(one, Tensor) else one for one in inputs]
-        output = xp.asarray(cls.forward(ctx, *arrays, **settings))
+        output = cls.forward(ctx, *arrays, **settings)
+        output = output if isinstance(output, xp.ndarray) else xp.asarray(output)
         tensor = Tensor(output, grad_fn=ctx if True in ctx.needs_input_grad else None)
         ctx._shape, ctx._dtype, ctx.grad_dtype = output.shape, output.dtype, ctx.grad_dtype or output.dtype
         if ctx.saved:  # of a leaf the leaf: ZeRO's stage 3 frees and gathers what it holds in between

@@ -23,7 +23,7 @@ from operator import attrgetter
 
 from minidist import trace
 from minidist.backend import cache_blocks, xp
-from minidist.nn.kernels import fused, reduced
+from minidist.nn.kernels import fused, joined, reduced, together
 from minidist.nn.layers import Parameter
 from minidist.nn.loss import identity
 
@@ -71,9 +71,15 @@ def clip_grad_norm(
     norm = grad_norm(filter(owns, parameters), all_max, all_sum)
     factor = clip_factor(norm, max_norm)
     if factor < 1:
-        for parameter in parameters:
-            parameter.grad *= factor
+        with together():
+            for parameter in parameters:
+                _scale(factor, parameter.grad)
     return norm
+
+
+@fused("T factor", "T gradient", "gradient *= factor")
+def _scale(factor, gradient) -> None:
+    gradient *= factor
 
 
 def grad_norm(parameters: Iterable[Parameter], all_max: Callable = identity, all_sum: Callable = identity) -> float:
@@ -88,7 +94,8 @@ def grad_norm(parameters: Iterable[Parameter], all_max: Callable = identity, all
         NotFinite: if a gradient is not finite, in all of these processes.
     """
     parameters = [parameter for parameter in parameters if parameter.grad is not None]
-    magnitudes = [largest_magnitude(parameter.grad) for parameter in parameters if parameter.size]
+    gradients = joined([parameter.grad for parameter in parameters if parameter.size])
+    magnitudes = [largest_magnitude(gradient) for gradient in gradients]
     largest = all_max(float(xp.stack(magnitudes).max()) if magnitudes else 0.0)  # (Python's max may skip a NaN)
     if not isfinite(largest):
         raise NotFinite(_first_not_finite(parameters))
@@ -96,7 +103,7 @@ def grad_norm(parameters: Iterable[Parameter], all_max: Callable = identity, all
     if largest == 0:
         return 0.0
     scale = grid_scale(largest, count)
-    squares = [squares_on_grid(parameter.grad, scale) for parameter in parameters]
+    squares = [squares_on_grid(gradient, scale) for gradient in gradients]
     total = int(all_sum(int(sum(squares))))
     return sqrt(total) / scale
 

@@ -16,7 +16,7 @@ from math import cos, pi, sqrt
 
 from minidist import ledger, trace
 from minidist.backend import xp
-from minidist.nn.kernels import fused, rounded
+from minidist.nn.kernels import fused, rounded, together
 from minidist.nn.layers import Parameter
 from minidist.overrides import overridable
 
@@ -36,10 +36,11 @@ def average_gradients(parameters: Iterable[Parameter], count: int) -> None:
     """
     if count < 1:
         raise ValueError(f"gradients are averaged over at least one micro-batch, not {count}")
-    for parameter in parameters:
-        if parameter.grad is not None:
-            parameter.grad = rounded(parameter.grad / count, parameter.dtype)
-            ledger.hold("gradients", parameter.grad)
+    with together():
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad = rounded(parameter.grad, parameter.dtype, count)
+                ledger.hold("gradients", parameter.grad)
 
 
 def sgd_update(data, grad, momentum_buffer, lr: float, momentum: float, weight_decay: float = 0.0) -> None:
@@ -184,6 +185,10 @@ class AdamW(Optimizer):
         super().__init__(parameters, lr, weight_decay, ("exp_avg", "exp_avg_sq"))
         self.betas, self.eps = betas, eps
         self.exp_avg, self.exp_avg_sq = self.kinds["exp_avg."], self.kinds["exp_avg_sq."]
+
+    def step(self) -> None:
+        with together():
+            super().step()
 
     def update(self, parameter: Parameter, weight_decay: float) -> None:
         trace.kernel("adamw", 0, 7 * parameter.data.nbytes)  # reads four arrays, writes three of them

@@ -4,7 +4,6 @@ from functools import partial
 from types import SimpleNamespace
 
 from cupy.device import cublas, nccl
-from cupy.device.cublas import CUDA_R_16BF, CUDA_R_16F, CUDA_R_32F, CUDA_R_64F, get_cublas_handle
 from cupy.device.devices import Device, device_count, set_device_count
 from cupy.device.streams import Event, Stream, get_current_stream
 
@@ -18,10 +17,9 @@ def core() -> SimpleNamespace:
 
 runtime = SimpleNamespace(
     getDeviceCount=device_count, getDeviceProperties=lambda device: {"name": b"stand-in"},
-    CUDA_R_16BF=CUDA_R_16BF, CUDA_R_16F=CUDA_R_16F, CUDA_R_32F=CUDA_R_32F, CUDA_R_64F=CUDA_R_64F,
 )  # fmt: skip
 
 __all__ = [
-    "Device", "Event", "Stream", "cublas", "get_cublas_handle", "get_current_stream", "nccl", "runtime",
+    "Device", "Event", "Stream", "cublas", "get_current_stream", "nccl", "runtime",
     "set_device_count",
 ]  # fmt: skip

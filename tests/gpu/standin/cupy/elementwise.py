@@ -74,7 +74,7 @@ class Parameter(NamedTuple):
 
 
 def parameters(text: str) -> list[Parameter]:
-    return [Parameter(*one.split()[-2:], one.split()[0] == "raw") for one in text.split(",")]
+    return [Parameter(*one.split()[-2:], one.split()[0] == "raw") for one in text.split(",") if one]
 
 
 class ElementwiseKernel:
@@ -89,7 +89,7 @@ class ElementwiseKernel:
             raise ValueError("without --fmad=false a GPU rounds a * b + c once, and NumPy twice")
         self.operation, self.name, self.preamble = operation, name, preamble
 
-    def __call__(self, *arguments):
+    def __call__(self, *arguments, size=None):
         given = unwrap(arguments)
         types = self._types(given)
         outputs = given[len(self.inputs) :]
@@ -98,7 +98,9 @@ class ElementwiseKernel:
             for one, parameter in zip(given, self.inputs, strict=False)
         ]
         shapes = [one.shape for one, raw in inputs if not raw] + [one.shape for one in outputs]
-        shape = outputs[0].shape if outputs else np.broadcast_shapes(*shapes)
+        if (size is None) != bool(shapes or self.outputs):
+            raise ValueError(f"{self.name}: size is for kernels whose arrays are all raw")
+        shape = (size,) if size is not None else outputs[0].shape if outputs else np.broadcast_shapes(*shapes)
         if np.broadcast_shapes(shape, *shapes) != shape:
             raise ValueError(f"{self.name}: out shape is mismatched")
         results = outputs or [np.empty(shape, types[one.type]) for one in self.outputs]
