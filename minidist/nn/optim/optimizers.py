@@ -134,8 +134,9 @@ class Optimizer:
         """Change each parameter that has a gradient. Without any gradient it is no step."""
         trained = [parameter for parameter in self.parameters if parameter.grad is not None]
         self.steps += bool(trained)
-        for parameter in trained:
-            self.update(parameter, self.weight_decay if parameter.decay else 0.0)
+        with together():
+            for parameter in trained:
+                self.update(parameter, self.weight_decay if parameter.decay else 0.0)
 
     def update(self, parameter: Parameter, weight_decay: float) -> None:
         """Change one parameter by its gradient."""
@@ -185,10 +186,6 @@ class AdamW(Optimizer):
         super().__init__(parameters, lr, weight_decay, ("exp_avg", "exp_avg_sq"))
         self.betas, self.eps = betas, eps
         self.exp_avg, self.exp_avg_sq = self.kinds["exp_avg."], self.kinds["exp_avg_sq."]
-
-    def step(self) -> None:
-        with together():
-            super().step()
 
     def update(self, parameter: Parameter, weight_decay: float) -> None:
         trace.kernel("adamw", 0, 7 * parameter.data.nbytes)  # reads four arrays, writes three of them
