@@ -55,10 +55,10 @@ def test_it_holds_what_tracemalloc_finds():
             return tracemalloc.get_traced_memory()[0] - before
 
         # besides arrays there are the objects that hold them: nodes, tensors, names
-        assert memory.total <= traced() <= memory.total + 100_000
+        assert memory.total <= traced() <= memory.total + 120_000
         loss = model(tokens, tokens)
         held = memory.held["activations"]
-        assert held > 1_000_000 and memory.total <= traced() <= 1.02 * memory.total + 100_000
+        assert held > 1_000_000 and memory.total <= traced() <= 1.02 * memory.total + 120_000
         loss.backward()
         del loss
         assert memory.held["activations"] == tokens.nbytes  # saved by the embedding; they are this test's own

@@ -3,7 +3,7 @@
 import sys
 from collections import Counter
 
-BETWEEN = tuple(f"minidist.{name}" for name in ("backend", "nn.kernels", "nn.precision.policy"))
+BETWEEN = tuple(f"minidist.{name}" for name in ("backend", "nn.kernels", "nn.cublaslt", "nn.precision.policy"))
 # (kind, "module.function") -> how often. Kinds: "to device" and "to host" copy arrays; "scalar" copies one number to
 # the host and waits for it; "size" makes the host wait for the shape of a result. The last three stop the host.
 crossings: Counter[tuple[str, str]] = Counter()
