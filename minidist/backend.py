@@ -1,9 +1,9 @@
 """The one switch between NumPy and CuPy.
 
 Every file that computes imports ``xp`` from here and uses it as NumPy. ``use("cupy")`` makes the same lines run on a
-GPU. No other file imports CuPy. One has a second way to compute for it: nn/kernels.py calls cuBLAS, adds in an order of
-its own and has fused kernels; and comm/nccl uses its streams. Others ask at most where an array is (``on_host``), or
-whether products take 16-bit codes (``kernels.multiplies_codes``).
+GPU. No other file imports CuPy. Two have a second way to compute for it: nn/cublaslt.py multiplies, and nn/kernels.py
+adds in an order of its own and has fused kernels; and comm/nccl uses its streams. Others ask at most where an array is
+(``on_host``), or whether products take 16-bit codes (``kernels.multiplies_codes``).
 """
 
 import ctypes
@@ -21,7 +21,7 @@ BACKENDS = ("numpy", "cupy")
 OLDEST = 14  # version of CuPy
 # Read when the first product is computed. cuBLAS promises the same bits in every run on one stream only, and with
 # workspaces of a fixed size on several too ("Results reproducibility" in its documentation). TF32 would round float32
-# to 11 bits: CUPY_TF32 is for CuPy's own ``@``, while nn/kernels.py asks cuBLAS for float32 itself.
+# to 11 bits: CUPY_TF32 is for CuPy's own ``@``, while nn/cublaslt.py asks for float32 itself.
 REPRODUCIBLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUPY_TF32": "0"}
 
 

@@ -179,18 +179,26 @@ def product(a, b, out, kind: str):
     if a.shape[-1] == 0:
         out.fill(0)
     elif out.size:
-        _multiply(Factor(a), Factor(b), out, kind)
+        _multiply(a, b, out, kind)
     return out
 
 
-def _multiply(a: "Factor", b: "Factor", out, kind: str) -> None:
+def _multiply(a, b, out, kind: str) -> None:
     *batch, n, m = out.shape
-    shape = Shape(kind, a.by_columns, b.by_columns, prod(batch[1:]), n, a.columns, m)
-    c = evenly_spaced(out)
+    (stored_a, turned_a), (stored_b, turned_b) = _stored(a), _stored(b)
+    shape, c = Shape(kind, turned_a, turned_b, prod(batch[1:]), n, a.shape[-1], m), evenly_spaced(out)
     library = on_gpu(xp.module, xp.cuda.Device().id)
-    library.multiply(shape, prod(batch), *map(place, (a.stored, b.stored, c)), xp.cuda.get_current_stream().ptr)
+    library.multiply(shape, prod(batch), *map(place, (stored_a, stored_b, c)), xp.cuda.get_current_stream().ptr)
     if c is not out:
         out[...] = c
+
+
+def _stored(matrices) -> tuple:
+    """Matrices (H, ..., n, m) as cuBLAS takes them, and whether by columns: then (H, ..., m, n)."""
+    *_, rows, columns = matrices.shape
+    of_row, of_column = matrices.strides[-2:]
+    turned = rows > 1 and columns > 1 and of_row < of_column  # a vector has only one order
+    return evenly_spaced(matrices.swapaxes(-1, -2) if turned else matrices), turned
 
 
 def place(array) -> tuple[int, int]:
@@ -198,23 +206,6 @@ def place(array) -> tuple[int, int]:
     size = array.shape[-2] * array.shape[-1]
     step = array.strides[0] // array.itemsize if size * len(array) == array.size > size else size
     return array.data.ptr, step
-
-
-class Factor:
-    """The matrices (H, ..., n, m) of one side of the products, as cuBLAS takes them.
-
-    Attributes:
-        columns: m.
-        by_columns: whether the matrices are stored by columns.
-        stored: (H, ..., n, m), or (H, ..., m, n) if they are.
-    """
-
-    def __init__(self, matrices) -> None:
-        *_, rows, self.columns = matrices.shape
-        of_row, of_column = matrices.strides[-2:]
-        self.by_columns = rows > 1 and self.columns > 1 and of_row < of_column  # a vector has only one order
-        stored = matrices.swapaxes(-1, -2) if self.by_columns else matrices
-        self.stored = evenly_spaced(stored)
 
 
 def evenly_spaced(array):

@@ -11,12 +11,12 @@ operations, conjugate to each other, lead into this axis and out of it again: ``
 The functions to call are the ``apply`` of these classes, under torch's names: ``linear = Linear.apply``.
 """
 
-from math import gcd, pi, sqrt
+from math import pi, sqrt
 
 import numpy as np
 
 from minidist.backend import cache_blocks, from_host, xp
-from minidist.nn.kernels import add_at, fused, rounded
+from minidist.nn.kernels import add_at, fused, rounded, sum_over_tokens
 from minidist.nn.tensor import Context, Function
 
 CHUNK = 1 << 15  # elements, few enough to stay in the cache for a dozen passes
@@ -45,14 +45,6 @@ def _sum_over_heads(heads, count, total):
     total[...] = heads[0]
     for head in heads[1:]:
         total += head
-
-
-def sum_over_tokens(values):
-    """Sum (..., C) over all axes except the last to (C,), in float64: a parameter's gradient, one term per token."""
-    rows = values.reshape(-1, values.shape[-1])
-    if xp.name != "numpy":  # by parts first, which keep more of a GPU busy than columns alone
-        rows = rows.reshape(gcd(len(rows), 64), -1, rows.shape[1]).sum(axis=1, dtype=xp.float64)
-    return rows.sum(axis=0, dtype=xp.float64)
 
 
 class CopyToHeads(Function):

@@ -35,6 +35,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from functools import cache, wraps
 from itertools import accumulate
+from math import gcd
 from types import ModuleType
 
 import numpy as np
@@ -277,6 +278,14 @@ def column_sums(values):
 )
 def _column_sums(values, rows, columns, total):
     values.sum(axis=-2, out=total)
+
+
+def sum_over_tokens(values):
+    """Sum (..., C) over all axes except the last to (C,), in float64: a parameter's gradient, one term per token."""
+    rows = values.reshape(-1, values.shape[-1])
+    if xp.name != "numpy":  # by parts first, which keep more of a GPU busy than columns alone
+        rows = rows.reshape(gcd(len(rows), 64), -1, rows.shape[1]).sum(axis=1, dtype=xp.float64)
+    return rows.sum(axis=0, dtype=xp.float64)
 
 
 def counts_of(values, count: int):
