@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from minidist import backend
 from minidist.comm.collectives import ALL_REDUCE
 from minidist.nn.attention.tiled import SOFTMAXES
-from minidist.nn.config import ATTENTION, GATES, SCOPES
+from minidist.nn.config import ARCHITECTURES, ATTENTION, GATES, SCOPES
 from minidist.nn.data import load_corpus
 from minidist.nn.precision.policy import POLICIES, PRODUCTS
 from minidist.nn.recompute import MODES
@@ -74,6 +74,11 @@ HELP = {
     "warmup": "steps of linear warm-up before the cosine decay",
     "clip": "maximum global gradient norm",
     "weight_decay": "weight decay: decoupled in AdamW and SGD, part of the update in LAMB",
+    "arch": "architecture: gpt2, or llama with RMSNorm, rotary positions, SwiGLU and no biases",
+    "hidden": "hidden units of an MLP; 0 for 4 times the width, or with llama 8/3 times",
+    "kv_heads": "llama: heads of keys and values, which divide the heads; 0 for as many",
+    "rope_base": "llama: base of the rotary angles",
+    "tied": "llama: 1 makes the output weight the embedding",
     "dropout": "dropout probability",
     "attention": "plain holds the scores of all pairs of tokens; tiled holds one tile of them at a time, as "
     "FlashAttention does",
@@ -119,6 +124,8 @@ CHOICES = {
     "optimizer": OPTIMIZERS,
     "precision": tuple(POLICIES),
     "products": PRODUCTS,
+    "arch": ARCHITECTURES,
+    "tied": (0, 1),
     "attention": ATTENTION,
     "softmax": tuple(SOFTMAXES),
     "reduce_dtype": ("float64", "float32"),

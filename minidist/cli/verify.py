@@ -358,8 +358,9 @@ def _fits(config: TrainConfig, layout: Layout) -> bool:
 
 
 def _describe(config: TrainConfig) -> str:
+    name = {"gpt2": "GPT", "llama": "Llama"}[config.arch]
     return (
-        f"GPT: {config.layers} layers, {config.heads} heads, width {config.width}, context {config.context}; "
+        f"{name}: {config.layers} layers, {config.heads} heads, width {config.width}, context {config.context}; "
         f"{config.micro_batches} micro-batches of {config.micro_batch} per step\n"
         f"on {config.text or 'the course text'}; {config.products} products; NumPy {np.__version__}"
     )

@@ -7,6 +7,7 @@ from math import ceil, inf, isfinite, isqrt
 
 from minidist.nn.attention.tiled import SOFTMAXES
 
+ARCHITECTURES = ("gpt2", "llama")
 ATTENTION = ("plain", "tiled")
 GATES = ("softmax", "sigmoid")
 SCOPES = ("micro_batch", "global_batch")
@@ -137,7 +138,18 @@ class ModelSizes:
 
 
 @dataclass(frozen=True)
-class GPTConfig(ModelSizes):
+class Architecture:
+    """The architecture."""
+
+    arch: str = "gpt2"  # or llama: see nn/llama.py
+    hidden: int = 0  # hidden units of an MLP; 0 for 4 C, or with llama for 8/3 C, rounded up to a multiple of heads
+    kv_heads: int = 0  # of llama: heads of keys and values; 0 for as many as of queries
+    rope_base: float = 10_000.0  # of llama: base of the rotary angles
+    tied: int = 0  # of llama: 1 for an output weight that is the embedding, as in GPT-2
+
+
+@dataclass(frozen=True)
+class GPTConfig(Architecture, ModelSizes):
     """A model's sizes, with its vocabulary and its experts.
 
     Raises:
@@ -149,6 +161,8 @@ class GPTConfig(ModelSizes):
 
     def __post_init__(self) -> None:
         check_whole(self, 1, "vocab", "context", "layers", "heads", "width", "attention_tile", "sequence_chunks")
+        check_whole(self, 0, "hidden", "kv_heads", "tied")
+        check_one_of(self, "arch", ARCHITECTURES)
         check_one_of(self, "attention", ATTENTION)
         check_one_of(self, "softmax", SOFTMAXES)
         check_real(self, 0, "dropout", most=1)
@@ -159,6 +173,7 @@ class GPTConfig(ModelSizes):
                 f"width {self.width} is not divisible by {self.heads} heads: each head has width / heads values. "
                 f"Nearest widths that fit: {nearest}"
             )
+        self.check_architecture()
         if self.context % self.sequence_chunks:
             raise ValueError(
                 f"sequence_chunks {self.sequence_chunks} does not divide a context of {self.context} tokens: choose "
@@ -181,6 +196,43 @@ class GPTConfig(ModelSizes):
                 f"moe_every {self.moe.moe_every} leaves no layer with experts in a model of {self.layers} layers: "
                 f"choose from 1 to {self.layers}"
             )
+
+    def check_architecture(self) -> None:
+        """Raise ValueError for settings that this architecture does not have, or that do not fit its heads."""
+        if self.hidden % self.heads:
+            raise ValueError(
+                f"hidden {self.hidden} must be a multiple of the {self.heads} heads, which share the units"
+            )
+        if self.arch == "gpt2":
+            for field in ("kv_heads", "rope_base", "tied"):
+                if getattr(self, field) != getattr(Architecture, field):
+                    raise ValueError(f"{field} is a setting of llama: add arch llama")
+            return
+        if self.width // self.heads % 2:
+            raise ValueError(
+                f"width {self.width} over {self.heads} heads leaves {self.width // self.heads} values for a head, and "
+                f"rotary positions turn pairs: choose a width that is a multiple of {2 * self.heads}"
+            )
+        if self.heads % self.groups:
+            raise ValueError(
+                f"kv_heads {self.kv_heads} does not divide the {self.heads} heads, which share them: choose from "
+                f"{listed(divisors(self.heads))}"
+            )
+        if self.tied > 1:
+            raise ValueError(f"tied must be 0 or 1, not {self.tied}")
+        if not 1 <= self.rope_base < inf:
+            raise ValueError(f"rope_base must be a finite number of at least 1, not {self.rope_base}")
+
+    @property
+    def groups(self) -> int:
+        """G, the heads of keys and values."""
+        return self.kv_heads or self.heads
+
+    @property
+    def hidden_units(self) -> int:
+        """Hidden units of a dense MLP."""
+        usual = 4 * self.width if self.arch == "gpt2" else -(-8 * self.width // (3 * self.heads)) * self.heads
+        return self.hidden or usual
 
     @property
     def sparse_layers(self) -> list[int]:

@@ -32,8 +32,12 @@ class Attention(Module):
 
     def __init__(self, config: GPTConfig, layer: int, chunks: Chunks) -> None:
         head_width = config.width // config.heads
+        self.take_settings(config, layer, chunks)
         self.qkv = ColumnLinear(config.heads, config.width, 3 * head_width, STD)
         self.out = RowLinear(config.heads, head_width, config.width, STD / sqrt(2 * config.layers))
+
+    def take_settings(self, config: GPTConfig, layer: int, chunks: Chunks) -> None:
+        """Set what ``core`` needs."""
         self.heads = range(config.heads)  # the heads computed here
         self.rate, self.layer, self.chunks, self.softmax = config.dropout, layer, chunks, config.softmax
         self.tile = config.attention_tile if config.attention == "tiled" else None
@@ -69,10 +73,10 @@ class Attention(Module):
 
 
 class MLP(Module):
-    """(..., C) -> (..., C) with 4 C hidden units, unless told how many; each head has as many of them."""
+    """(..., C) -> (..., C) with the model's hidden units, unless told how many; each head has as many of them."""
 
     def __init__(self, config: GPTConfig, hidden: int | None = None) -> None:
-        hidden = (hidden or 4 * config.width) // config.heads
+        hidden = (hidden or config.hidden_units) // config.heads
         self.fc = ColumnLinear(config.heads, config.width, hidden, STD)
         self.proj = RowLinear(config.heads, hidden, config.width, STD / sqrt(2 * config.layers))
 
@@ -81,12 +85,13 @@ class MLP(Module):
         return self.proj(hidden)  # (B, T, C)
 
 
-def mixture(config: GPTConfig, layer: int, balance: Balance) -> MoE:
-    """The mixture of experts of a layer, with initial weights of the sizes of a dense MLP's."""
+def mixture(config: GPTConfig, layer: int, balance: Balance, mlp: type[Module]) -> MoE:
+    """The mixture of experts of a layer, in place of an ``mlp``, with initial weights of the same sizes."""
     moe, out_std = config.moe, STD / sqrt(2 * config.layers)
     router = Router(moe, config.width, STD, config.sparse_layers.index(layer), balance)
-    experts = Experts(config.heads, moe.experts, config.width, moe.expert_hidden or 4 * config.width, STD, out_std)
-    return MoE(router, experts, MLP(config, moe.shared_expert) if moe.shared_expert else None)
+    hidden = moe.expert_hidden or config.hidden_units
+    experts = Experts(config.heads, moe.experts, config.width, hidden, STD, out_std, gated=config.arch == "llama")
+    return MoE(router, experts, mlp(config, moe.shared_expert) if moe.shared_expert else None)
 
 
 class Block(Module):
@@ -95,15 +100,18 @@ class Block(Module):
     The MLP may be a mixture of experts; then ``balance`` is that of the model.
     """
 
+    norm, attend, feed_forward = LayerNorm, Attention, MLP  # its parts
+
     def __init__(
         self, config: GPTConfig, layer: int, chunks: Chunks | None = None, balance: Balance | None = None
     ) -> None:
         self.chunks = chunks or Chunks(config.sequence_chunks)
-        self.norm1 = LayerNorm(config.width)
-        self.attention = Attention(config, layer, self.chunks)
+        self.norm1 = self.norm(config.width)
+        self.attention = self.attend(config, layer, self.chunks)
         self.dropout1 = Dropout(config.dropout, layer, "attention")
-        self.norm2 = LayerNorm(config.width)
-        self.mlp = mixture(config, layer, balance) if layer in config.sparse_layers else MLP(config)
+        self.norm2 = self.norm(config.width)
+        sparse, mlp = layer in config.sparse_layers, self.feed_forward
+        self.mlp = mixture(config, layer, balance, mlp) if sparse else mlp(config)
         self.dropout2 = Dropout(config.dropout, layer, "mlp")
 
     def forward(self, x: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
@@ -130,15 +138,19 @@ class Embeddings(Module):
         parts = []
         for place, rng in zip(self.chunks.places(tokens.shape[1]), self.chunks.rngs(dropout_rng), strict=False):
             x = self.token(tokens[:, place])  # (B, t, C)
-            parts.append(self.dropout(functional.add_positions(x, self.position, place.start), rng))
+            if self.position is not None:
+                x = functional.add_positions(x, self.position, place.start)
+            parts.append(self.dropout(x, rng))
         return join(parts)
 
 
 class Head(Module):
     """The model's end: from the last layer to the logits and the loss, through ``token``, the tied embedding."""
 
+    norm_of, tied = LayerNorm, True
+
     def __init__(self, config: GPTConfig, token: Embedding, chunks: Chunks) -> None:
-        self.norm = LayerNorm(config.width)
+        self.norm = self.norm_of(config.width)
         self.token, self.vocab, self.chunks = token, config.vocab, chunks
 
     def forward(self, x: Tensor) -> Tensor:
@@ -177,13 +189,16 @@ class GPT(Module):
         balance: how evenly the experts are loaded; None in a dense model.
     """
 
+    parts = Embeddings, Block, Head
+
     def __init__(self, config: GPTConfig, seed: int | None = 0, dtype=xp.float32) -> None:
         self.config = config
         self.chunks = Chunks(config.sequence_chunks)
         self.balance = Balance(config.moe, len(config.sparse_layers), config.sequence_chunks) if config.moe else None
-        self.embeddings = Embeddings(config, self.chunks)
-        self.blocks = [Block(config, layer, self.chunks, self.balance) for layer in range(config.layers)]
-        self.head = Head(config, self.embeddings.token, self.chunks)
+        embeddings, block, head = self.parts
+        self.embeddings = embeddings(config, self.chunks)
+        self.blocks = [block(config, layer, self.chunks, self.balance) for layer in range(config.layers)]
+        self.head = head(config, self.embeddings.token, self.chunks)
         if seed is not None:
             self.init_parameters(seed, dtype)
 

@@ -5,6 +5,7 @@ from operator import attrgetter
 
 from minidist.backend import from_host, read_only, xp
 from minidist.nn import functional
+from minidist.nn.llama_operations import rms_norm
 from minidist.nn.precision.formats import Format
 from minidist.nn.random import DropoutRNG, generator
 from minidist.nn.tensor import Tensor
@@ -151,11 +152,12 @@ class ColumnLinear(Module):
         heads: H.
         inputs, outputs: widths; ``outputs`` is the width of one head.
         std: standard deviation of the initial weights.
+        bias: whether it has one.
     """
 
-    def __init__(self, heads: int, inputs: int, outputs: int, std: float) -> None:
+    def __init__(self, heads: int, inputs: int, outputs: int, std: float, bias: bool = True) -> None:
         self.weight = Parameter((heads, inputs, outputs), std=std, decay=True)
-        self.bias = Parameter((heads, outputs))
+        self.bias = Parameter((heads, outputs)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         x = functional.copy_to_heads(x, self.weight.shape[0])  # (H, ..., in)
@@ -172,26 +174,42 @@ class RowLinear(Module):
         heads: H.
         inputs, outputs: widths; ``inputs`` is the width of one head.
         std: standard deviation of the initial weights.
+        bias: whether it has one.
     """
 
-    def __init__(self, heads: int, inputs: int, outputs: int, std: float) -> None:
+    def __init__(self, heads: int, inputs: int, outputs: int, std: float, bias: bool = True) -> None:
         self.weight = Parameter((heads, inputs, outputs), std=std, decay=True)
-        self.bias = Parameter((outputs,))
+        self.bias = Parameter((outputs,)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         y = functional.linear(x, self.weight, partial=True)  # (H, ..., out)
-        return functional.reduce_from_heads(y) + self.bias  # (..., out)
+        y = functional.reduce_from_heads(y)  # (..., out)
+        return y if self.bias is None else y + self.bias
 
 
 class LayerNorm(Module):
     """Normalises each token's values: (..., C) -> (..., C)."""
+
+    normalize = staticmethod(functional.layer_norm)
 
     def __init__(self, width: int) -> None:
         self.gain = Parameter((width,), mean=1.0)
         self.bias = Parameter((width,))
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.layer_norm(x, self.gain, self.bias)
+        return self.normalize(x, self.gain, self.bias)
+
+
+class RMSNorm(Module):
+    """Divides each token's values by their root mean square: (..., C) -> (..., C)."""
+
+    normalize = staticmethod(rms_norm)
+
+    def __init__(self, width: int) -> None:
+        self.gain = Parameter((width,), mean=1.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.normalize(x, self.gain)
 
 
 class Embedding(Module):

@@ -282,7 +282,10 @@ class ContextParallelAttention(Attention):
 
     def __init__(self, attention: Attention, group: ProcessGroup, kind: str) -> None:
         vars(self).update(vars(attention))
-        self.group, self.kind = group, kind
+        self.group, self.kind, self.of_model = group, kind, type(attention)
+
+    def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None) -> list[Tensor]:
+        return self.of_model.forward(self, parts, dropout_rng)  # all but ``core``
 
     def core(self, qkv: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
         length = qkv.shape[TOKENS] * self.group.size

@@ -19,7 +19,6 @@ from functools import partial
 
 from minidist.backend import xp
 from minidist.comm.group import ProcessGroup
-from minidist.nn import functional
 from minidist.nn.layers import Dropout, LayerNorm
 from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Tensor
@@ -36,13 +35,15 @@ class SequenceParallelLayerNorm(LayerNorm):
     """
 
     def __init__(self, norm: LayerNorm, group: ProcessGroup, reduce_dtype=xp.float64) -> None:
-        self.gain, self.bias = norm.gain, norm.bias
-        self.group, self.reduce_dtype = group, reduce_dtype
+        vars(self).update(vars(norm))
+        self.normalize, self.group, self.reduce_dtype = norm.normalize, group, reduce_dtype
 
     def forward(self, x: Tensor) -> Tensor:
-        gain = copy_parameter_to_group(self.gain, self.group, self.reduce_dtype)
-        bias = copy_parameter_to_group(self.bias, self.group, self.reduce_dtype)
-        return functional.layer_norm(x, gain, bias)
+        return self.normalize(x, *self.copies())
+
+    def copies(self) -> list[Tensor]:
+        """Its parameters, gain and bias or gain alone, whose gradients are summed over the ranks."""
+        return [copy_parameter_to_group(one, self.group, self.reduce_dtype) for one in self.parameters()]
 
 
 class SequenceParallelDropout(Dropout):

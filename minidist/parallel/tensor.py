@@ -33,6 +33,7 @@ from minidist.comm.group import ProcessGroup
 from minidist.nn import functional
 from minidist.nn.gpt import Attention, Head
 from minidist.nn.layers import ColumnLinear, Embedding, Module, Parameter, RowLinear
+from minidist.nn.llama import GroupedLinears
 from minidist.nn.loss import cross_entropy
 from minidist.nn.moe.experts import Experts, MoE
 from minidist.nn.tensor import Tensor
@@ -64,6 +65,13 @@ def heads_of(rank: int, ranks: int, heads: int) -> range:
     return range(rank * each, (rank + 1) * each)
 
 
+def groups_of(rank: int, ranks: int, groups: int) -> range:
+    """Which key-value heads a rank has: as ``heads_of``, or one that several ranks hold, where there are fewer."""
+    if ranks > groups and ranks % groups == 0:
+        return range(rank * groups // ranks, rank * groups // ranks + 1)
+    return heads_of(rank, ranks, groups)
+
+
 def shard_heads(parameter: Parameter, group: ProcessGroup) -> Parameter:
     """Keep this rank's heads of a parameter, in place: (H, ...) -> (H/N, ...). Returns the parameter.
 
@@ -72,7 +80,7 @@ def shard_heads(parameter: Parameter, group: ProcessGroup) -> Parameter:
     """
     if parameter.sharded:
         raise ValueError(f"{parameter.name or 'a parameter'} is split already: parallelize_module takes full ones")
-    mine = heads_of(group.rank, group.size, len(parameter.data))
+    mine = groups_of(group.rank, group.size, len(parameter.data))
     parameter.data = parameter.data[mine.start : mine.stop].copy()
     parameter.sharded = True
     return parameter
@@ -89,7 +97,8 @@ class ColumnParallelLinear(ColumnLinear):
     """
 
     def __init__(self, linear: ColumnLinear, group: ProcessGroup, sequence: bool, reduce_dtype=xp.float64) -> None:
-        self.weight, self.bias = shard_heads(linear.weight, group), shard_heads(linear.bias, group)
+        self.weight = shard_heads(linear.weight, group)
+        self.bias = linear.bias and shard_heads(linear.bias, group)
         self.group, self.sequence, self.reduce_dtype = group, sequence, reduce_dtype
 
     def forward(self, x: Tensor) -> Tensor:
@@ -117,8 +126,35 @@ class RowParallelLinear(RowLinear):
         total = functional.reduce_from_heads(y, self.reduce_dtype)  # (B, T, C) over the heads here, not rounded yet
         if self.sequence:
             y = reduce_scatter_in_group(total, self.group, SEQUENCE, self.reduce_dtype, y.dtype)  # (B, T/N, C)
-            return y + copy_parameter_to_group(self.bias, self.group, self.reduce_dtype)
-        return reduce_from_group(total, self.group, self.reduce_dtype, y.dtype) + self.bias  # (B, T, C)
+            return y if self.bias is None else y + copy_parameter_to_group(self.bias, self.group, self.reduce_dtype)
+        y = reduce_from_group(total, self.group, self.reduce_dtype, y.dtype)  # (B, T, C)
+        return y if self.bias is None else y + self.bias
+
+
+class GroupParallelLinears(GroupedLinears):
+    """The queries of this rank's heads, and their keys and values: (B, T, C) to (H/N, B, T, D) and (G/N, B, T, 2 D).
+
+    With more ranks than key-value heads, N / G ranks hold the same one. The gradients of its keys and values are summed
+    over them, and what they add to the gradient of the input counts on the first of them.
+
+    Args: as of ``ColumnParallelLinear``.
+    """
+
+    def __init__(self, linears: GroupedLinears, group: ProcessGroup, sequence: bool, reduce_dtype=xp.float64) -> None:
+        each = max(1, group.size // linears.kv.shape[0])  # ranks that hold one key-value head
+        first = group.rank - group.rank % each
+        self.replicas = group.new_group(list(range(first, first + each))) if each > 1 else None
+        self.q, self.kv = shard_heads(linears.q, group), shard_heads(linears.kv, group)
+        self.group, self.sequence, self.reduce_dtype = group, sequence, reduce_dtype
+
+    def enter(self, x: Tensor) -> Tensor:
+        return enter_heads(x, self.group, self.sequence, self.reduce_dtype)
+
+    def once(self, x: Tensor) -> Tensor:
+        return x if self.replicas is None or self.replicas.rank == 0 else Tensor(x.data)
+
+    def share(self, kv: Tensor) -> Tensor:
+        return kv if self.replicas is None else copy_to_group(kv, self.replicas, self.reduce_dtype)
 
 
 column_parallel_linear = overridable(ColumnParallelLinear)  # makes one, or its override
@@ -159,7 +195,9 @@ class VocabParallelHead(Head):
     """
 
     def __init__(self, head: Head, group: ProcessGroup, sequence: bool, reduce_dtype=xp.float64) -> None:
-        if not head.token.weight.sharded:
+        if not head.tied:
+            shard_heads(head.token.weight, group)
+        elif not head.token.weight.sharded:
             raise ValueError(
                 "the head's weight is the embedding's: a plan for the head needs one for the embedding first"
             )
@@ -274,6 +312,12 @@ def parallel_experts(experts: Experts, group: ProcessGroup, reduce_dtype) -> Exp
     return TensorParallelExperts(experts, group, reduce_dtype)
 
 
+def parallel_qkv(linear: Module, group: ProcessGroup, **options) -> Module:
+    """What leads into attention made parallel: one linear layer, or two of which one serves several heads."""
+    grouped = isinstance(linear, GroupedLinears)
+    return (GroupParallelLinears if grouped else column_parallel_linear)(linear, group, **options)
+
+
 def tensor_plan(sequence: bool = False, reduce_dtype=xp.float64) -> Plan:
     """Which modules of a GPT become parallel; with ``sequence``, between regions in which the tokens are split.
 
@@ -283,7 +327,7 @@ def tensor_plan(sequence: bool = False, reduce_dtype=xp.float64) -> Plan:
     return {
         "embeddings.token": VocabParallelEmbedding,
         "blocks.*.attention": local_heads,
-        "blocks.*.attention.qkv": partial(column_parallel_linear, **options),
+        "blocks.*.attention.qkv": partial(parallel_qkv, **options),
         "blocks.*.attention.out": partial(row_parallel_linear, **options),
         "blocks.*.mlp": partial(parallel_mlp, **options),
         "head": partial(VocabParallelHead, **options),
@@ -312,5 +356,5 @@ class TensorParallel(Axis):
         return {name: self._cut(region) if name in self.sharded else region for name, region in regions.items()}
 
     def _cut(self, region: Region) -> Region:
-        mine = heads_of(self.group.rank, self.group.size, region.shape[0])
+        mine = groups_of(self.group.rank, self.group.size, region.shape[0])
         return region.cut(0, mine.start, mine.stop)

@@ -109,32 +109,36 @@ class MemoryNeeded:
 
 
 def parameter_count(config: GPTConfig) -> int:
-    """How many parameters a GPT of these sizes has, from the shapes of its weights, without making one."""
-    width = config.width
-    embeddings = config.heads * -(-config.vocab // config.heads) * width + config.context * width
-    attention = 3 * width**2 + 3 * width + width**2 + width  # qkv and out, with their biases
-    norm = 2 * width
+    """How many parameters a model of these sizes has, from the shapes of its weights, without making one."""
+    width, llama = config.width, config.arch == "llama"
+    tokens = config.heads * -(-config.vocab // config.heads) * width
+    embeddings = tokens * (2 - config.tied) if llama else tokens + config.context * width
+    norm = width if llama else 2 * width
+    # queries, keys and values, and out; GPT-2 has biases
+    attention = 2 * width**2 + 2 * width * (width // config.heads * config.groups) + (0 if llama else 4 * width)
     sparse = config.layers // config.moe.moe_every if config.moe else 0
     dense = config.layers - sparse
-    blocks = config.layers * (attention + 2 * norm) + dense * mlp(width, 4 * width)
+    blocks = config.layers * (attention + 2 * norm) + dense * mlp(config, config.hidden_units)
     if config.moe:  # routers and shared experts
         blocks += sparse * (
-            width * config.moe.experts + bool(config.moe.shared_expert) * mlp(width, config.moe.shared_expert)
+            width * config.moe.experts + bool(config.moe.shared_expert) * mlp(config, config.moe.shared_expert)
         )
     return embeddings + blocks + expert_parameter_count(config) + norm
 
 
-def mlp(width: int, hidden: int) -> int:
-    """Parameters of an MLP: fc and proj, with their biases."""
-    return 2 * width * hidden + hidden + width
+def mlp(config: GPTConfig, hidden: int) -> int:
+    """Parameters of an MLP with that many hidden units: fc and proj with biases, or of a Llama gate, up and down."""
+    if config.arch == "llama":
+        return 3 * config.width * hidden
+    return 2 * config.width * hidden + hidden + config.width
 
 
 def expert_parameter_count(config: GPTConfig) -> int:
     """How many of them are an expert's. Experts have no biases."""
     if config.moe is None:
         return 0
-    hidden = config.moe.expert_hidden or 4 * config.width
-    return config.layers // config.moe.moe_every * config.moe.experts * 2 * config.width * hidden
+    matrices, hidden = 3 if config.arch == "llama" else 2, config.moe.expert_hidden or config.hidden_units
+    return config.layers // config.moe.moe_every * config.moe.experts * matrices * config.width * hidden
 
 
 def memory_needed(config: TrainConfig, layout: Layout) -> MemoryNeeded:

@@ -14,6 +14,7 @@ from math import frexp
 
 from minidist.backend import BACKENDS
 from minidist.nn.config import (
+    Architecture,
     Experts,
     GPTConfig,
     ModelSizes,
@@ -128,7 +129,7 @@ class Numbers:
 
 
 @dataclass(frozen=True)
-class TrainConfig(Numbers, Routing, Experts, Optimization, ModelSizes):
+class TrainConfig(Numbers, Routing, Experts, Optimization, Architecture, ModelSizes):
     """The settings of a run. (Of a dataclass' bases the last one's fields come first.)
 
     Raises:
@@ -164,7 +165,8 @@ class TrainConfig(Numbers, Routing, Experts, Optimization, ModelSizes):
 
     @property
     def model(self) -> GPTConfig:
-        return GPTConfig(**{field.name: getattr(self, field.name) for field in fields(ModelSizes)}, moe=self.moe)
+        names = (field.name for kind in (Architecture, ModelSizes) for field in fields(kind))
+        return GPTConfig(**{name: getattr(self, name) for name in names}, moe=self.moe)
 
     @property
     def moe(self) -> MoEConfig | None:

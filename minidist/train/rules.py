@@ -270,6 +270,13 @@ def of_run(config, layout) -> Iterator[str]:
     if config.heads % layout.tp:
         heads = f"the {config.heads} attention heads, which are what it splits"
         yield f"tp={layout.tp} does not divide {heads}: choose tp from {listed(divisors(config.heads))}, or other heads"
+    groups = config.model.groups
+    if groups % layout.tp and layout.tp % groups:
+        fitting = [n for n in divisors(config.heads) if groups % n == 0 or n % groups == 0]
+        yield (
+            f"tp={layout.tp} neither divides the {groups} key-value heads nor is a multiple of them, so a rank would "
+            f"hold parts of several: choose tp from {listed(fitting)}, or other kv_heads"
+        )
     chunk = config.context // config.sequence_chunks
     if layout.sp and chunk % layout.tp:
         what, each = ("sequence", "a context") if config.sequence_chunks == 1 else ("sequence chunks", "chunks")
@@ -397,12 +404,15 @@ def loosened_by(layout) -> str:
 
 
 def full_rank(config) -> int:
-    """The least rank with which PowerSGD leaves every gradient as it is: of no parameter are the factors smaller.
+    """A rank with which PowerSGD leaves every gradient as it is: of no parameter are the factors smaller.
 
-    A dense model's matrices have ``width`` rows or columns. Those of all experts together may have more of both.
+    It is ``width``, unless the first matrix of an MLP needs more: laid flat it has heads x width rows, and one head's
+    hidden units as columns. A Llama's gates double the columns, experts multiply the rows.
     """
-    hidden = max(config.expert_hidden or 4 * config.width, config.shared_expert)
-    return max(config.width, hidden // config.heads) if config.experts else config.width
+    rows, gated, hidden = config.heads * config.width, config.arch == "llama", config.model.hidden_units
+    mlps = (1, hidden), (1, config.shared_expert), (config.experts, config.expert_hidden or hidden)
+    matrices = [(count * rows, (1 + gated) * units // config.heads) for count, units in mlps]
+    return max(config.width, *(-(-m * n // (m + n)) for m, n in matrices))  # least r with r (m + n) >= m n
 
 
 def linear(config) -> bool:

@@ -15,6 +15,7 @@ from minidist.comm.group import ProcessGroup
 from minidist.comm.mesh import init_device_mesh
 from minidist.nn.data import Corpus, MicroBatch, load_corpus, micro_batch
 from minidist.nn.gpt import GPT
+from minidist.nn.models import model_of
 from minidist.nn.optim.lamb import LAMB
 from minidist.nn.optim.optimizers import SGD, AdamW, Optimizer
 from minidist.nn.precision.policy import POLICIES
@@ -63,7 +64,7 @@ class Share:
         else:
             sizes = (layout.pp, layout.dp, layout.cp, layout.tp)
             mesh = init_device_mesh(sizes, mesh_dim_names=("pp", "dp", "cp", "tp"), group=world)
-            model = parallelize(GPT(config.model, seed=config.seed), mesh, layout, config)
+            model = parallelize(model_of(config.model, seed=config.seed), mesh, layout, config)
         optimizer, axis = optimizer_of(model, config), model.axes[0]
         share = world, config, layout, load_corpus(config.text, config.context), model, optimizer, loss_scaler(config)
         if isinstance(axis, AsynchronousServer):  # workers have clipped what they push
@@ -119,7 +120,7 @@ def loss_scaler(config: TrainConfig) -> GradScaler:
 
 def served_model(world: ProcessGroup, config: TrainConfig, layout: Layout) -> ParallelModel:
     """This rank's part of a run with parameter servers: the first ranks are workers, the last ones servers."""
-    group, gpt, dtype = world.duplicate(), GPT(config.model, seed=config.seed), np.dtype(config.reduce_dtype)
+    group, gpt, dtype = world.duplicate(), model_of(config.model, seed=config.seed), np.dtype(config.reduce_dtype)
     group.axis = "server"
     if world.rank < layout.dp:
         count = len(share_of(group.rank, layout.dp, config.micro_batches))

@@ -8,6 +8,7 @@ import numpy as np
 from minidist.nn import chunks, functional
 from minidist.nn.attention.plain import causal_attention
 from minidist.nn.attention.tiled import tiled_attention
+from minidist.nn.llama_operations import fork, rms_norm, rotary_table, rotate, share_keys, silu_gate
 from minidist.nn.loss import cross_entropy
 from minidist.nn.moe.experts import GroupedLinear, JoinRows
 from minidist.nn.moe.permutation import Route, combine, dispatch
@@ -98,6 +99,14 @@ def operations():
     yield "gelu", functional.gelu, 3 * draw(2, 3, 5)  # in several chunks
     for shape in ((1, 3), (5, 2), (2, 3, 7)):
         yield "layer_norm", functional.layer_norm, draw(*shape), draw(shape[-1]), draw(shape[-1])
+        yield "rms_norm", rms_norm, draw(*shape), draw(shape[-1])
+    for first, length, half, kept in ((0, 1, 1, 0), (3, 4, 3, 0), (5, 2, 2, 4)):
+        turn = rotary_table(first, length, 2 * half, 100.0)
+        yield "rotate", lambda x, turn=turn: rotate(x, *turn), draw(2, length, 2 * half + kept)
+    yield "silu_gate", silu_gate, 3 * draw(2, 3, 8)
+    yield "fork", lambda x: fork(x) * fork(x), draw(2, 3)
+    for heads, groups in ((1, 1), (4, 2), (6, 1), (3, 3)):
+        yield "share_keys", share_keys, draw(heads, 2, 3), draw(groups, 2, 6)
     yield "dropout", lambda x: functional.dropout(x, chance(3, 5), 0.5), draw(3, 5)
     for *lead, length, width in ATTENTIONS:
         qkv, keep = draw(*lead, length, 3 * width), chance(*lead, length, length)
@@ -130,3 +139,18 @@ def test_every_operation(monkeypatch):
     monkeypatch.setattr(functional, "CHUNK", 4)
     for name, function, *arguments in operations():
         check_gradients(function, *arguments, name=name)
+
+
+def test_a_rotated_query_times_a_rotated_key_depends_on_their_distance_alone():
+    """Up to the roundings of cosines to float32: 2^-25 each, in a sum of 32 products around 1."""
+    query, key = draw(1, 8), draw(2, 8)[:1]
+
+    def product(of_query: int, of_key: int) -> float:
+        one, two = (rotary_table(place, 1, 8, 10_000.0) for place in (of_query, of_key))
+        return (rotate(Tensor(query), *one).data @ rotate(Tensor(key), *two).data.T).item()
+
+    for distance in (0, 1, 5, 60):
+        for place in (0, 1, 117, 900):
+            assert abs(product(place + distance, place) - product(distance, 0)) < 2e-6
+            assert abs(product(place, place + distance) - product(0, distance)) < 2e-6
+    assert abs(product(0, 0) - product(5, 0)) > 0.1 < abs(product(0, 5) - product(5, 0))

@@ -87,12 +87,12 @@ def shaken(config: GPTConfig, seed: int = 0, dtype=np.float64) -> GPT:
 def train_shaken(world, config, layout, options):
     """Train such a model in float64, in which float16 means no more than a scaled loss."""
     wide = {"fp16": policy.Policy("fp16", scales_loss=True)}
-    with mock.patch.object(share, "GPT", shaken), mock.patch.dict(policy.POLICIES, wide):
+    with mock.patch.object(share, "model_of", shaken), mock.patch.dict(policy.POLICIES, wide):
         return train_rank(world, config, layout, options)
 
 
 def train_shaken_in_float32(*arguments):
-    with mock.patch.object(share, "GPT", partial(shaken, dtype=np.float32)):
+    with mock.patch.object(share, "model_of", partial(shaken, dtype=np.float32)):
         return train_rank(*arguments)
 
 

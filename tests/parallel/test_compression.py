@@ -13,7 +13,9 @@ from unittest import mock
 import numpy as np
 import pytest
 
+from minidist.nn.config import ARCHITECTURES
 from minidist.nn.layers import Parameter
+from minidist.nn.models import model_of
 from minidist.nn.precision.formats import BFLOAT16
 from minidist.nn.random import generator
 from minidist.overrides import _overrides as overrides
@@ -24,6 +26,7 @@ from minidist.parallel.compression.power_sgd import orthonormal, power_sgd_step
 from minidist.parallel.data import Bucket
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.rules import full_rank
 from minidist.train.trainer import run
 
 LIMIT = 60
@@ -218,6 +221,23 @@ def test_directions_are_kept_between_steps(ranks):
                 assert errors[0] > 1.03 * best and errors[-1] < 1.01 * best
             else:
                 assert errors[:2] == [0, 0] and max(errors[2:]) < 0.9
+
+
+def test_full_rank_is_known_without_the_parameters():
+    """It leaves all parameters of a real model whole, and no lower one does, down to the width."""
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        heads, sparse, units = rng.integers(1, 7).item(), rng.random() < 0.5, partial(rng.integers, 0, 40)
+        sizes = {"heads": heads, "width": 2 * heads * rng.integers(1, 5).item(), "hidden": heads * units().item()}
+        sizes |= {"arch": rng.choice(ARCHITECTURES).item(), "layers": 2}
+        names = ("expert_hidden", "shared_expert")
+        experts = {"experts": 3, "moe_every": 2} | {name: heads * units().item() for name in names}
+        config = TrainConfig(**sizes, **(experts if sparse else {}))
+        shapes = [parameter.shape for parameter in model_of(config.model, seed=None).parameters()]
+        rank = full_rank(config)
+        below, at = (read_method(f"powersgd:{r}") for r in (rank - 1, rank))
+        assert not any(map(at.factors, shapes)), config
+        assert rank == config.width or any(map(below.factors, shapes)), config
 
 
 # The books

@@ -9,8 +9,8 @@ import pytest
 from choosing import long
 
 from minidist.cli import main as cli
-from minidist.nn.config import MoEConfig
-from minidist.nn.gpt import GPT, GPTConfig
+from minidist.nn.config import GPTConfig, MoEConfig
+from minidist.nn.models import model_of
 from minidist.plan import memory_check
 from minidist.plan.memory_check import check_memory, memory_needed, parameter_count
 from minidist.plan.models import ModelShape
@@ -44,12 +44,18 @@ def test_the_formula_counts_the_parameters_of_a_real_model():
         {"vocab": 1, "context": 1, "layers": 1, "heads": 1, "width": 1},
         {"vocab": 257, "heads": 6, "width": 24, "layers": 3},  # a vocabulary that is padded to 258
         {"heads": 2, "width": 8, "layers": 5, "moe": MoEConfig(6, moe_every=2, expert_hidden=10, shared_expert=4)},
+        {"arch": "llama", "heads": 6, "width": 36, "kv_heads": 2, "vocab": 257, "hidden": 18},
+        {"arch": "llama", "tied": 1},
+        {"arch": "llama", "heads": 2, "width": 8, "moe": MoEConfig(6, shared_expert=4)},
     ):
         config = GPTConfig(**sizes)
-        real = sum(parameter.size for parameter in GPT(config).parameters())
+        real = sum(parameter.size for parameter in model_of(config).parameters())
         assert parameter_count(config) == real, sizes
         vocab = -(-config.vocab // config.heads) * config.heads
-        dense = ModelShape("", config.layers, config.width, config.heads, vocab, config.context)
+        llama = config.arch == "llama"
+        parts = {"gated": llama, "biases": not llama, "learned_positions": not llama, "norm_vectors": 2 - llama}
+        parts |= {"tied": bool(config.tied) or not llama, "kv_heads": config.groups, "hidden": config.hidden_units}
+        dense = ModelShape("", config.layers, config.width, config.heads, vocab, config.context, **parts)
         assert config.moe or dense.parameters == dense.active_parameters == real, sizes
 
 

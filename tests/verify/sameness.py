@@ -54,11 +54,16 @@ def counts_of(rank) -> list:
 
 
 def flops(result: Run, phase: str) -> int:
-    """Of all ranks and steps. Every tensor-parallel rank computes the routers' products: those count once here."""
-    config, layout = result.config, result.layout
-    tokens = config.tokens_of(range(config.steps))
-    router = tokens * len(config.model.sparse_layers) * 2 * config.width * config.experts  # twice as many in backward
-    again = (layout.tp - 1) * router * (1 + (phase == "backward"))
+    """Of all ranks and steps, with the products that several tensor-parallel ranks compute alike counted once.
+
+    Those are the routers', on all ranks, and those of keys and values where there are more ranks than heads of these.
+    Backward has two for each of forward; of ranks that share keys and values, only the first computes both.
+    """
+    config, tp, backward = result.config, result.layout.tp, phase == "backward"
+    model, tokens = config.model, config.tokens_of(range(config.steps))
+    router = len(model.sparse_layers) * config.experts * (tp - 1) * (1 + backward)
+    keys = config.layers * 2 * config.width // config.heads * max(0, tp - model.groups)
+    again = 2 * tokens * config.width * (router + keys)
     return sum(rank.flops.get(phase, 0) for rank in result.ranks) - again
 
 

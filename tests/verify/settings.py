@@ -126,7 +126,15 @@ def draw_model(s: Settings, tp: int, cp: int) -> None:
     kind = s.pick("cp_kind", *KINDS) if cp > 1 else "ring"
     whole_heads = cp == 1 or kind == "ulysses"
     heads = s.any("heads", *(tp * (cp if kind == "ulysses" else 1) * n for n in (1, 2)))
-    s.any("width", heads, 3 * heads)
+    if s.pick("arch", "gpt2", "gpt2", "llama") == "llama":
+        s.any("width", 2 * heads, 6 * heads)
+        kv_heads = s.any("kv_heads", *(n for n in divisors(heads) if n % tp == 0 or tp % n == 0))
+        s.met["kv_heads"] = "on several ranks" if kv_heads < tp else "shared" if kv_heads < heads else "own"
+        s.pick("tied", 0, 1)
+        s.any("rope_base", 100.0, 10_000.0)
+    else:
+        s.any("width", heads, 3 * heads)
+    s.any("hidden", 0, 5 * heads)
     least = Layout(cp=cp, cp_kind=kind).least_chunks
     chunks = s.all["sequence_chunks"] = least * s.pick("chunks of a part", *((1, 2) if cp > 1 else (1, 1, 2, 3)))
     sp = s.pick("sp", 0, 1) if tp > 1 else 0

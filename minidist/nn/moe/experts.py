@@ -16,6 +16,7 @@ from minidist.backend import xp
 from minidist.nn import functional
 from minidist.nn.chunks import TakeTokens
 from minidist.nn.layers import Module, Parameter
+from minidist.nn.llama_operations import silu_gate
 from minidist.nn.moe.permutation import Route, combine, dispatch
 from minidist.nn.moe.router import Router
 from minidist.nn.tensor import Context, Function, Tensor
@@ -99,10 +100,14 @@ class Experts(Module):
         experts: E.
         width, hidden: C, and the hidden units of one expert.
         std, out_std: standard deviations of the initial weights, into and out of the hidden units.
+        gated: whether hidden units have a gate, as in SwiGLU; otherwise they are GELUs.
     """
 
-    def __init__(self, heads: int, experts: int, width: int, hidden: int, std: float, out_std: float) -> None:
-        self.fc = Parameter((heads, experts, width, hidden // heads), std=std, decay=True)
+    def __init__(
+        self, heads: int, experts: int, width: int, hidden: int, std: float, out_std: float, gated: bool = False
+    ) -> None:
+        self.activation = silu_gate if gated else functional.gelu
+        self.fc = Parameter((heads, experts, width, (1 + gated) * hidden // heads), std=std, decay=True)
         self.proj = Parameter((heads, experts, hidden // heads, width), std=out_std, decay=True)
         for weight in (self.fc, self.proj):
             weight.expert_axis = 1
@@ -118,7 +123,7 @@ class Experts(Module):
     def grain(self, x: Tensor, counts: Counts) -> Tensor:
         """One grain: (r, C) to the heads' partial sums (H, r, C)."""
         x = functional.copy_to_heads(x, self.fc.shape[0])  # (H, r, C)
-        hidden = functional.gelu(GroupedLinear.apply(x, self.fc, counts, False))  # (H, r, hidden / H)
+        hidden = self.activation(GroupedLinear.apply(x, self.fc, counts, False))  # (H, r, hidden / H)
         return GroupedLinear.apply(hidden, self.proj, counts, True)  # (H, r, C)
 
     def enter(self, x: Tensor) -> Tensor:

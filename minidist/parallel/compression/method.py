@@ -31,7 +31,7 @@ class Method(ABC):
         """Why a run does not have the bits of one process, in one sentence; "" if it has them.
 
         Args:
-            full_rank: the least rank with which PowerSGD leaves every gradient of the model as it is.
+            full_rank: a rank with which PowerSGD leaves every gradient of the model as it is.
         """
 
     @abstractmethod

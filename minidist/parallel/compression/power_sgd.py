@@ -84,8 +84,8 @@ class PowerSGD(Method):
     def check(self, full_rank: int) -> None:
         if self.rank > full_rank:
             raise ValueError(
-                f"compress={self.name}: no matrix of this model has a rank above {full_rank}, and "
-                f"powersgd:{full_rank} sends every gradient as it is already: choose a rank from 1 to {full_rank}"
+                f"compress={self.name}: powersgd:{full_rank} sends every gradient of this model as it is already: "
+                f"choose a rank from 1 to {full_rank}"
             )
 
     def why_it_differs(self, full_rank: int) -> str:

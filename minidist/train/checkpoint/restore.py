@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from minidist import backend
-from minidist.nn.gpt import GPT
+from minidist.nn.models import model_of
 from minidist.overrides import overridable
 from minidist.parallel.tools.regions import Region, Run, overlaps
 from minidist.train.checkpoint.commit import committed, latest
@@ -108,7 +108,7 @@ def check_file(folder: Path, name: str, manifest: Manifest) -> None:
 @lru_cache
 def arrays_of(config: TrainConfig) -> dict[str, tuple[tuple[int, ...], str]]:
     """Return the shape and dtype of every array that a run with these settings saves, by name."""
-    model = GPT(config.model, seed=None)
+    model = model_of(config.model, seed=None)
     shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
     kinds = ("",) if config.optimizer == "sgd" else ("", *STATES)
     parameters = {f"{kind}{name}": (shape, "float32") for kind in kinds for name, shape in shapes.items()}

@@ -16,6 +16,7 @@ from minidist.comm.point_to_point import barrier
 from minidist.comm.transports.cores import cores
 from minidist.nn.data import Corpus, generate, validation_batches
 from minidist.nn.gpt import GPT
+from minidist.nn.models import model_of
 from minidist.nn.moe.balance import Balance
 from minidist.nn.precision.policy import current
 from minidist.nn.tensor import no_grad
@@ -61,7 +62,7 @@ class Evaluation(StepHook):
 
 def full_model(config: TrainConfig, arrays: dict, balance: Balance | None = None) -> GPT:
     """The model with these weights, full arrays by parameter name, and the routers' biases of ``balance``."""
-    model = GPT(config.model)
+    model = model_of(config.model)
     if balance is not None:
         model.balance.bias = balance.bias
     for parameter in model.parameters():

@@ -1,0 +1,158 @@
+"""The operations that a Llama has and a GPT-2 has not, each forward right above its backward.
+
+RMSNorm (Zhang & Sennrich, 2019), rotary positions (Su et al., "RoFormer", 2021), the gate of SwiGLU (Shazeer, "GLU
+Variants Improve Transformer", 2020), and keys and values that several heads share (Ainslie et al., "GQA", 2023).
+"""
+
+import numpy as np
+
+from minidist.backend import from_host, xp
+from minidist.nn.functional import sum_over_tokens
+from minidist.nn.tensor import Context, Function
+
+
+class RMSNorm(Function):
+    """Each token's values divided by their root mean square, then ``* gain``: LayerNorm without its mean and bias.
+
+    Args:
+        x: (..., C); made C-contiguous, because NumPy would sum in another order otherwise.
+        gain: (C,)
+        eps: added to the mean square.
+    """
+
+    @staticmethod
+    def forward(ctx: Context, x, gain, eps=1e-5):
+        x = xp.ascontiguousarray(x)
+        squares = ctx.policy.kernels.dot_each(x, x)[..., None]  # (..., 1)
+        inverse = 1 / xp.sqrt(squares / x.shape[-1] + eps)  # (..., 1)
+        normal = x * inverse  # (..., C)
+        ctx.save_for_backward(normal, gain, exact=(inverse,))
+        return normal * gain
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        normal, gain, inverse = ctx.saved_arrays
+        gradient = xp.ascontiguousarray(gradient)
+        grad_x = grad_gain = None
+        if ctx.needs_input_grad[0]:
+            grad_normal = gradient * gain  # (..., C)
+            projection = ctx.policy.kernels.dot_each(grad_normal, normal)[..., None]  # (..., 1)
+            grad_x = (grad_normal - normal * (projection / normal.shape[-1])) * inverse
+        if ctx.needs_input_grad[1]:
+            grad_gain = sum_over_tokens(gradient * normal)
+        return grad_x, grad_gain, None
+
+
+rms_norm = RMSNorm.apply
+
+
+def rotary_table(first: int, count: int, width: int, base: float):
+    """Cosines and sines of the angles of some positions: two float32 arrays (count, width / 2).
+
+    Position p turns the pair i by p base^(-2 i / width). Angles are float64, and cosines rounded once.
+
+    Args:
+        first, count: positions from the sequence's begin.
+        width: D, even.
+    """
+    frequencies = float(base) ** (-2 * np.arange(width // 2) / width)  # (D / 2,)
+    angles = np.arange(first, first + count)[:, None] * frequencies  # (count, D / 2)
+    return tuple(from_host(function(angles).astype(np.float32)) for function in (np.cos, np.sin))
+
+
+class Rotate(Function):
+    """Turn pairs of values by their token's angle: (..., T, W), of which the first D are turned, and the rest is kept.
+
+    Value i is paired with value i + D / 2, as in Hugging Face's checkpoints. The product of a query and a key then
+    depends on the distance of their tokens alone. Backward turns by the negative angle.
+
+    Args:
+        cosines, sines: (T, D / 2)
+    """
+
+    @staticmethod
+    def forward(ctx: Context, x, cosines, sines):
+        ctx.save_for_backward(exact=(cosines, sines))
+        return turned(x, cosines, sines)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        cosines, sines = ctx.saved_arrays
+        return turned(gradient, cosines, -sines), None, None
+
+
+rotate = Rotate.apply
+
+
+def turned(x, cosines, sines):
+    """The first D values of x (..., T, W) turned by the angles with these cosines and sines (T, D / 2)."""
+    half = cosines.shape[-1]
+    a, b = x[..., :half], x[..., half : 2 * half]
+    return xp.concatenate((a * cosines - b * sines, b * cosines + a * sines, x[..., 2 * half :]), -1)
+
+
+class SiluGate(Function):
+    """SwiGLU's product: gate and up, side by side (..., 2 h), to gate sigmoid(gate) up (..., h)."""
+
+    @staticmethod
+    def forward(ctx: Context, x):
+        gate, up = xp.split(x, 2, axis=-1)
+        ctx.save_for_backward(x)
+        return gate * sigmoid(gate, ctx.policy.functions.exp) * up
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        (x,) = ctx.saved_arrays
+        gate, up = xp.split(x, 2, axis=-1)
+        share = sigmoid(gate, ctx.policy.functions.exp)
+        grad_gate = gradient * up * (share * (1 + gate * (1 - share)))
+        return xp.concatenate((grad_gate, gradient * (gate * share)), -1)
+
+
+silu_gate = SiluGate.apply
+
+
+def sigmoid(x, exp):
+    """1 / (1 + e^-x), from an exponential that does not overflow."""
+    small = exp(-xp.abs(x))
+    return xp.where(x >= 0, 1, small) / (1 + small)
+
+
+class Fork(Function):
+    """Hands activations on to several readers, whose gradients are added in float64 and rounded once."""
+
+    kernel = False
+
+    @staticmethod
+    def forward(ctx: Context, x):
+        ctx.rounds, ctx.grad_dtype = False, xp.float64
+        return x
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        return gradient
+
+
+fork = Fork.apply
+
+
+class ShareKeys(Function):
+    """Each head's queries beside the keys and values of its group: (H, ..., D), (G, ..., 2 D) -> (H, ..., 3 D).
+
+    H / G consecutive heads share keys and values, whose gradients add up.
+    """
+
+    @staticmethod
+    def forward(ctx: Context, q, kv):
+        ctx.groups = len(kv)
+        return xp.concatenate((q, kv.repeat(len(q) // len(kv), axis=0)), -1)
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        width = gradient.shape[-1] // 3
+        heads, *shape, _ = gradient.shape
+        of_heads = gradient[..., width:].reshape(ctx.groups, heads // ctx.groups, *shape, 2 * width)
+        return xp.ascontiguousarray(gradient[..., :width]), of_heads.sum(axis=1, dtype=xp.float64)
+
+
+share_keys = ShareKeys.apply
