@@ -1,5 +1,7 @@
 """What is said of input that cannot be: every line of each refusals.txt, but for show's. Here is what they call."""
 
+import json
+import shutil
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,11 +11,13 @@ import pytest
 from clusters import start_no_ranks
 from planned import HARDWARE, NETWORK
 from refusals import check_refusals, refusal
+from safetensors.numpy import load_file, save_file
 
 from minidist.course.answers import course_folder, read_answers
 from minidist.course.sandbox.values import numbers
 from minidist.course.stubs import plan_reset, stub_of
 from minidist.nn.gpt import GPT, GPTConfig
+from minidist.nn.models import MODELS
 from minidist.nn.tensor import Function, Tensor
 from minidist.parallel.tools.schedule_check import check_schedule
 from minidist.parallel.tools.schedules import Action
@@ -25,6 +29,7 @@ from minidist.plan.cluster.topology import Topology
 from minidist.plan.models import model_of
 from minidist.plan.published_runs import PublishedRun
 from minidist.plan.scaling.laws import Training
+from minidist.train.checkpoint.hugging_face import write_folder
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
@@ -74,6 +79,31 @@ def checked(*ranks: str, micro_batches: int = 1) -> None:
 
 def parts(dtype: str) -> list[np.ndarray]:
     return [part.astype(dtype) for part in PARTS]
+
+
+def begun(flags: str = "", arch: str = "gpt2", config=None, tensors=b"kept", drop="", add=None, **changes) -> None:
+    """minidist train --init-from of a model's folder, of which config.json and its tensors have been changed.
+
+    Args:
+        config, tensors: other content of the two files; None for no file of tensors.
+        drop, add: a tensor to leave out, and others to put in.
+        changes: other values in config.json.
+    """
+    model = GPTConfig(context=8, layers=2, heads=2, width=8, arch=arch)
+    arrays = {name: parameter.data for name, parameter in MODELS[arch](model).named_parameters()}
+    write_folder(Path("hf"), model, arrays)
+    right = json.loads(Path("hf/config.json").read_text()) | changes
+    Path("hf/config.json").write_bytes(config or json.dumps(right).encode())
+    file = Path("hf/model.safetensors")
+    save_file({name: a for name, a in load_file(file).items() if name != drop} | (add or {}), file)
+    if tensors is None:
+        file.unlink()
+    elif tensors != b"kept":
+        file.write_bytes(tensors)
+    try:
+        raise ValueError(refusal(f"minidist train --init-from hf {flags}", {}))
+    finally:
+        shutil.rmtree("hf")
 
 
 def sum_of(counts: list[int], dtype: str) -> np.ndarray:

@@ -5,12 +5,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from minidist.cli.output import Output, check_outputs, console_of, json_output, write_outputs
+from minidist.cli.output import Output, check_outputs, console_of, errors_naming, json_output, write_outputs
 from minidist.plan.memory_check import written
 from minidist.train.checkpoint.commit import committed, latest, saves
 from minidist.train.checkpoint.disk import Disk
+from minidist.train.checkpoint.hugging_face import write_folder
 from minidist.train.checkpoint.manifest import BadCheckpoint, Manifest, config_in, layout_in
-from minidist.train.checkpoint.restore import check_files, export, find_checkpoint
+from minidist.train.checkpoint.restore import check_files, export, find_checkpoint, full_arrays
 
 
 def add_commands(commands) -> None:
@@ -25,8 +26,10 @@ def add_commands(commands) -> None:
     command.add_argument("folder", metavar="DIR", help="folder of checkpoints, or one checkpoint in it")
     command.add_argument(
         "--export",
-        metavar="PATH",
-        help="write the newest checkpoint, or the one that DIR names, to one safetensors file: full arrays, by name",
+        nargs="+",
+        metavar=("PATH", "FOLDER"),
+        help="write the newest checkpoint, or the one that DIR names, to one safetensors file: full arrays, by name. "
+        "--export hf FOLDER writes config.json and model.safetensors there, for Hugging Face's transformers",
     )
     command.add_argument(
         "--optimizer", action="store_true", help="export the optimizer's states too, and not the weights alone"
@@ -35,9 +38,12 @@ def add_commands(commands) -> None:
 
 
 def _checkpoint(options) -> int:
-    if options.optimizer and options.export is None:
+    path, *folders = options.export or [None]
+    if len(folders) != (path == "hf"):
+        raise ValueError(f"--export takes PATH, or hf FOLDER, not {' '.join(options.export)}")
+    if options.optimizer and (path is None or folders):
         raise ValueError("--optimizer is about what to export: add --export PATH")
-    check_outputs({"json": options.json, "export": options.export}, None)
+    check_outputs({"json": options.json, "export": None if folders else path}, None)
     newest = find_checkpoint(options.folder)
     one = newest.resolve() == Path(options.folder).resolve()
     root, disk = newest.parent, Disk()
@@ -48,15 +54,18 @@ def _checkpoint(options) -> int:
     _print(console, rows, last)
     whole = all(row["whole"] for row in rows if row["committed"])
     files = [json_output(options.json, {"latest": last, "checkpoints": rows})]
-    if options.export is not None:
+    if path is not None:
         (row,) = [row for row in rows if row["name"] == newest.name]
         if not row["whole"]:
             raise BadCheckpoint(row["problem"])
         manifest = Manifest.read(disk, newest)
-        told = f"{newest.name} exported: {options.export}"
-        files.append(
-            Output("export", options.export, lambda path: export(newest, manifest, path, options.optimizer), told)
-        )
+        told = f"{newest.name} exported: {' '.join(options.export)}"
+        if folders:
+            with errors_naming("export", folders[0]):
+                write_folder(Path(folders[0]), config_in(manifest).model, full_arrays(newest, manifest))
+            console.print(told, soft_wrap=True)
+        else:
+            files.append(Output("export", path, lambda to: export(newest, manifest, to, options.optimizer), told))
     write_outputs(console, *files)
     return 0 if whole else 1
 

@@ -38,6 +38,7 @@ class Surviving:
 
     saving: Saving | None = None  # of checkpoints
     resume: str | None = None  # the folder of a checkpoint to go on from
+    init_from: str | None = None  # a folder of Hugging Face's with the first weights; unused once there is a checkpoint
     peer_copies: PeerCopies | None = None  # of snapshots, in the memory of other ranks
     recover: int | None = None  # the step of snapshots in the ranks' memory to go on from
     faults: tuple[Fault, ...] = ()

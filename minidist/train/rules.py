@@ -362,6 +362,7 @@ def of_options(config, layout, options) -> Iterator[str]:
     in_memory = options.peer_copies is not None or options.recover is not None
     for what, asked, why in (
         ("checkpoints", options.saving or options.resume, "no checkpoint holds"),
+        ("--init-from", options.init_from, "no file of weights holds"),
         ("copies in the memory of peers", in_memory, "no copy holds"),
         ("--check-replicas", options.check_replicas, "no other rank can confirm"),
     ):

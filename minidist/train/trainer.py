@@ -22,6 +22,7 @@ from minidist.nn.precision.underflow import GradScaler
 from minidist.parallel.tools.messages import first_text
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.folder import own_folder
+from minidist.train.checkpoint.hugging_face import begin_from
 from minidist.train.checkpoint.manifest import Manifest, manifest_of
 from minidist.train.checkpoint.peers import Peers, forget, recover
 from minidist.train.checkpoint.restore import Files, restore
@@ -171,7 +172,8 @@ def restore_state(share: Share, options: RunOptions, manifest: Manifest | None) 
     """Put the state that a run goes on from into this rank's share of it. All ranks call it together.
 
     Args:
-        options: source of the state: a checkpoint (with its manifest), the ranks' memory, or none.
+        options: source of the state: a checkpoint (with its manifest), the ranks' memory, another program's files with
+            weights alone, or none.
 
     Returns:
         What was read and how long it took, under the names of ``RankResult``'s fields.
@@ -180,6 +182,8 @@ def restore_state(share: Share, options: RunOptions, manifest: Manifest | None) 
     if options.recover is None:
         forget(world)
         if manifest is None:
+            if options.init_from is not None:
+                begin_from(Path(options.init_from), share)
             return {}
     barrier(world)  # so that no wait for a rank that has just started counts as reading
     began, bytes_read = time.perf_counter(), 0

@@ -13,6 +13,7 @@ from minidist.cli.train.progress import add_live, narrating, watching
 from minidist.cli.train.resilience import (
     add_checkpoints,
     add_elastic,
+    begun_from,
     elasticity_of,
     faults_of,
     interruptions_table,
@@ -32,6 +33,7 @@ from minidist.course.learner.implementations import (
     training_on,
 )
 from minidist.plan.memory_check import check_memory
+from minidist.train.checkpoint.hugging_face import check_tensors
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.resilience.elastic import run_elastic
@@ -116,12 +118,15 @@ def _add_watches(command: argparse.ArgumentParser) -> None:
 
 
 def _train(options) -> int:
+    begun = begun_from(options)
     checkpoint = resumed(options.resume)
-    config = config_of(options, checkpoint and checkpoint.config)
+    config = config_of(options, checkpoint.config if checkpoint else begun)
     given = layout_of(options)
     layout = given or (checkpoint.layout if checkpoint else Layout())
     config.check(layout)
     check_memory(config, layout)
+    if begun is not None:
+        check_tensors(Path(options.init_from), config.model)
     wanted = as_if_of(options, config, layout)
     if wanted is not None:
         layout = wanted.on_nodes(layout if given else replace(layout, node_size=0))  # a checkpoint's nodes are not kept
@@ -139,6 +144,7 @@ def _train(options) -> int:
         progress=True,
         saving=saving_of(options, checkpoint),
         resume=checkpoint and str(checkpoint.folder),
+        init_from=options.init_from,
         peer_copies=peer_copies_of(options, layout),
         faults=faults_of(options, config, layout),
         check_replicas=options.check_replicas,

@@ -3,7 +3,7 @@
 import argparse
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -16,6 +16,7 @@ from minidist.nn.data import load_corpus
 from minidist.parallel.compression.hook import sends_bytes
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.folder import check_folder
+from minidist.train.checkpoint.hugging_face import CONFIG, settings_in
 from minidist.train.checkpoint.manifest import (
     BadCheckpoint,
     Manifest,
@@ -56,6 +57,12 @@ def add_checkpoints(command: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="go on from the newest checkpoint in this folder, or from this checkpoint, in any layout. Settings "
         "without a flag, the layout included, are those of the checkpoint",
+    )
+    group.add_argument(
+        "--init-from",
+        metavar="FOLDER",
+        help="begin with the weights of a GPT-2, Llama or Mixtral of bytes in Hugging Face's files, config.json and "
+        "model.safetensors, and with its sizes",
     )
     group.add_argument(
         "--fault",
@@ -112,6 +119,32 @@ def resumed(path: str | None) -> Checkpoint | None:
     folder = find_checkpoint(path)
     manifest = Manifest.read(Disk(), folder)
     return Checkpoint(folder, manifest, config_in(manifest), layout_in(manifest))
+
+
+def begun_from(options: argparse.Namespace) -> TrainConfig | None:
+    """The settings of a run that begins with the weights of ``--init-from``; None without.
+
+    Raises:
+        ValueError: for a model that minidist does not have, and for a flag that contradicts it.
+    """
+    if options.init_from is None:
+        return None
+    for flag, given, why in (
+        ("--resume", options.resume, "goes on with the weights of a checkpoint"),
+        ("--impl", options.impl, "compares with the library's own run, which begins with random weights"),
+    ):
+        if given:
+            raise ValueError(f"{flag} {why}: leave it out, or --init-from")
+    settings = settings_in(Path(options.init_from))
+    for name, (there, value) in settings.items():
+        given, flag = getattr(options, name), "--" + name.replace("_", "-")
+        shorter = name == "context" and settings["arch"][1] == "llama" and given is not None and given < value
+        if given not in (None, value) and not shorter:  # rotary positions are for any length
+            raise ValueError(
+                f"{flag} {given} contradicts {there} in {Path(options.init_from, CONFIG)}, by which it is {value}: "
+                f"leave {flag} out"
+            )
+    return replace(TrainConfig(), **{name: value for name, (_, value) in settings.items()})
 
 
 def saving_of(options: argparse.Namespace, checkpoint: Checkpoint | None) -> Saving | None:

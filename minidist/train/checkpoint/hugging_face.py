@@ -1,0 +1,259 @@
+"""A model in the files of Hugging Face's ``transformers``: a folder with config.json and model.safetensors.
+
+Both sides hold the same numbers in other arrangements, and one table says which, for both directions. A row has the
+name and the axes of an array here, then the name and the axes of its tensors there. ``hd,c`` is an axis of all heads'
+values, one head after the other, then an axis of the width. Where a name stands for several tensors, such as ``(k|v)``
+and those of experts, they are the first axes. Linear layers are stored (out, in), except in GPT-2.
+
+Letters: h heads, g heads of keys and values, d values of a head, c width, f hidden units of a head, p and q two and
+three things side by side, e experts, t positions, v tokens of a head. Padding rows of the vocabulary are left out.
+
+What a folder says is believed no more than a manifest: what minidist has not, it names.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from math import prod
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from minidist import backend
+from minidist.files import replacing
+from minidist.nn.config import GPTConfig
+from minidist.nn.models import model_of
+from minidist.train.checkpoint.disk import BadCheckpoint
+from minidist.train.share import Share
+
+CONFIG, TENSORS = "config.json", "model.safetensors"
+
+GPT2 = """
+embeddings.token.weight            hvc     transformer.wte.weight                                        hv,c
+embeddings.position                tc      transformer.wpe.weight                                        t,c
+blocks.{i}.norm1.gain              c       transformer.h.{i}.ln_1.weight                                 c
+blocks.{i}.norm1.bias              c       transformer.h.{i}.ln_1.bias                                   c
+blocks.{i}.attention.qkv.weight    hcqd    transformer.h.{i}.attn.c_attn.weight                          c,qhd
+blocks.{i}.attention.qkv.bias      hqd     transformer.h.{i}.attn.c_attn.bias                            qhd
+blocks.{i}.attention.out.weight    hdc     transformer.h.{i}.attn.c_proj.weight                          hd,c
+blocks.{i}.attention.out.bias      c       transformer.h.{i}.attn.c_proj.bias                            c
+blocks.{i}.norm2.gain              c       transformer.h.{i}.ln_2.weight                                 c
+blocks.{i}.norm2.bias              c       transformer.h.{i}.ln_2.bias                                   c
+blocks.{i}.mlp.fc.weight           hcf     transformer.h.{i}.mlp.c_fc.weight                             c,hf
+blocks.{i}.mlp.fc.bias             hf      transformer.h.{i}.mlp.c_fc.bias                               hf
+blocks.{i}.mlp.proj.weight         hfc     transformer.h.{i}.mlp.c_proj.weight                           hf,c
+blocks.{i}.mlp.proj.bias           c       transformer.h.{i}.mlp.c_proj.bias                             c
+head.norm.gain                     c       transformer.ln_f.weight                                       c
+head.norm.bias                     c       transformer.ln_f.bias                                         c
+"""
+LLAMA = """
+embeddings.token.weight            hvc     model.embed_tokens.weight                                     hv,c
+blocks.{i}.norm1.gain              c       model.layers.{i}.input_layernorm.weight                       c
+blocks.{i}.attention.qkv.q         hcd     model.layers.{i}.self_attn.q_proj.weight                      hd,c
+blocks.{i}.attention.qkv.kv        gcpd    model.layers.{i}.self_attn.(k|v)_proj.weight                  p,gd,c
+blocks.{i}.attention.out.weight    hdc     model.layers.{i}.self_attn.o_proj.weight                      c,hd
+blocks.{i}.norm2.gain              c       model.layers.{i}.post_attention_layernorm.weight              c
+blocks.{i}.mlp.fc.weight           hcpf    model.layers.{i}.mlp.(gate|up)_proj.weight                    p,hf,c
+blocks.{i}.mlp.proj.weight         hfc     model.layers.{i}.mlp.down_proj.weight                         c,hf
+blocks.{i}.mlp.router.weight       ce      model.layers.{i}.block_sparse_moe.gate.weight                 e,c
+blocks.{i}.mlp.experts.fc          hecpf   model.layers.{i}.block_sparse_moe.experts.{e}.(w1|w3).weight  e,p,hf,c
+blocks.{i}.mlp.experts.proj        hefc    model.layers.{i}.block_sparse_moe.experts.{e}.w2.weight       e,c,hf
+head.norm.gain                     c       model.norm.weight                                             c
+head.token.weight                  hvc     lm_head.weight                                                hv,c
+"""
+TABLES = {"gpt2": GPT2, "llama": LLAMA}
+CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "mixtral": "MixtralForCausalLM"}  # by model_type
+WHOLE = {  # settings that are whole numbers, and their names there
+    "gpt2": {"layers": "n_layer", "heads": "n_head", "width": "n_embd", "context": "n_positions", "hidden": "n_inner"},
+    "llama": {
+        "layers": "num_hidden_layers", "heads": "num_attention_heads", "width": "hidden_size",
+        "context": "max_position_embeddings", "kv_heads": "num_key_value_heads", "hidden": "intermediate_size",
+    },
+}  # fmt: skip
+WHOLE["mixtral"] = {name: there for name, there in WHOLE["llama"].items() if name != "hidden"} | {
+    "expert_hidden": "intermediate_size", "experts": "num_local_experts", "top_k": "num_experts_per_tok"
+}  # fmt: skip
+ONLY = {  # what minidist computes, of what transformers can
+    "gpt2": {
+        "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "scale_attn_weights": True,
+        "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False, "tie_word_embeddings": True,
+    },
+    "llama": {"hidden_act": "silu", "rms_norm_eps": 1e-5, "attention_bias": False, "mlp_bias": False},
+    "mixtral": {"hidden_act": "silu", "rms_norm_eps": 1e-5, "sliding_window": None},
+}  # fmt: skip
+ABSENT = {  # what transformers means where config.json says nothing, if it is not ONLY's
+    "gpt2": {"n_inner": None},
+    "llama": {"rms_norm_eps": 1e-6, "rope_theta": 10_000.0, "num_key_value_heads": None},
+    "mixtral": {"rope_theta": 1e6},
+}
+MIXTRAL = {"moe_every": 1, "gate": "softmax", "shared_expert": 0, "capacity": None, "bias_rate": 0.0, "route_nodes": 0}
+NAMED = 3  # tensors that an error names, of those that are others
+DTYPES = ("F32", "F16")  # of tensors that are read: float32 holds their values
+
+
+def to_tensors(config: GPTConfig, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The full arrays of a model, or their gradients, as Hugging Face's tensors."""
+    return {
+        tensor: np.ascontiguousarray(view.reshape(-1)[: prod(shape)].reshape(shape))
+        for name, array in arrays.items()
+        for tensor, view, shape in _tensors_in(config, name, np.ascontiguousarray(array))
+    }
+
+
+def from_tensors(config: GPTConfig, name: str, read: Callable[[str], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
+    """One full array of a model, float32, of Hugging Face's tensors, which ``read`` returns; padding rows are 0."""
+    array = np.zeros(shape, np.float32)
+    for tensor, view, there in _tensors_in(config, name, array):
+        values = np.zeros(view.size, np.float32)
+        values[: prod(there)] = read(tensor).reshape(-1)
+        view[...] = values.reshape(view.shape)
+    return array
+
+
+def _tensors_in(config: GPTConfig, name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray, tuple[int, ...]]]:
+    """What Hugging Face has in place of an array: each tensor's name, a view of its elements here, its shape there."""
+    experts = config.moe.experts if config.moe else 0
+    sizes = {"h": config.heads, "g": config.groups, "d": config.width // config.heads, "c": config.width}
+    sizes |= {"t": config.context, "v": -(-config.vocab // config.heads), "p": 2, "q": 3, "e": experts}
+    layer = (re.findall(r"\.(\d+)\.", name) or [""])[0]
+    rows = [row.replace("{i}", layer).split() for row in TABLES[config.arch].strip().splitlines()]
+    ((_, axes, tensor, there),) = [row for row in rows if row[0] == name]
+    there = there.split(",")
+    split = array.reshape([sizes.get(axis, -1) for axis in axes])
+    view = split.transpose([axes.index(axis) for axis in "".join(there)])
+    sizes["f"] = split.shape[axes.index("f")] if "f" in axes else 0
+    numbers = range(experts) if "{e}" in tensor else [""]
+    kinds = re.findall(r"\w+", (re.findall(r"\(.*\)", tensor) or [""])[0]) or [""]
+    names = [re.sub(r"\(.*\)", kind, tensor).replace("{e}", str(e)) for e in numbers for kind in kinds]
+    first = (len(kinds) > 1) + ("{e}" in tensor)  # axes that tell the tensors apart
+    shape = tuple(config.vocab if axis == "hv" else prod(sizes[each] for each in axis) for axis in there[first:])
+    for each, place in zip(names, np.ndindex(view.shape[:first]), strict=True):
+        yield each, view[place], shape
+
+
+def config_json(config: GPTConfig) -> dict:
+    """What ``transformers`` has to know of a model.
+
+    Raises:
+        ValueError: naming a setting that no architecture there has.
+    """
+    kind, settings = "mixtral" if config.arch == "llama" and config.moe else config.arch, dict(vars(config))
+    if config.moe:
+        if config.arch == "gpt2":
+            raise ValueError("transformers has no GPT-2 with experts, and a Llama with experts is its Mixtral")
+        settings |= vars(config.moe) | {"expert_hidden": config.moe.expert_hidden or config.hidden_units}
+        for name, only in MIXTRAL.items():
+            if settings[name] != only:
+                raise ValueError(f"transformers' Mixtral has {name} {only}, and this model {settings[name]}")
+        if config.moe.top_k == 1:
+            raise ValueError("with top_k 1 transformers' Mixtral weights an expert by 1, and minidist by its score")
+    settings |= {"hidden": config.hidden_units, "kv_heads": config.groups}
+    found = {"architectures": [CLASSES[kind]], "model_type": kind, "dtype": "float32", "vocab_size": config.vocab}
+    found |= {there: settings[name] for name, there in WHOLE[kind].items()} | ONLY[kind]
+    found |= {"bos_token_id": None, "eos_token_id": None}
+    if kind == "gpt2":
+        return found | dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), config.dropout)
+    found |= {"head_dim": config.width // config.heads, "tie_word_embeddings": bool(config.tied)}
+    return found | {"rope_parameters": {"rope_type": "default", "rope_theta": config.rope_base}}
+
+
+def write_folder(folder: Path, config: GPTConfig, arrays: dict[str, np.ndarray]) -> None:
+    """Write a model into a folder, which is made if there is none; files of these names are replaced."""
+    content, names = json.dumps(config_json(config), indent=2), dict(model_of(config, seed=None).named_parameters())
+    tensors = to_tensors(config, {name: arrays[name] for name in names})  # without the routers' counts
+    folder.mkdir(parents=True, exist_ok=True)
+    with replacing(folder / TENSORS) as new:
+        save_file(tensors, new, metadata={"format": "pt"})
+    with replacing(folder / CONFIG) as new:
+        new.write_text(content + "\n", encoding="utf-8")
+
+
+def settings_in(folder: Path) -> dict[str, tuple[str, object]]:
+    """The settings of the model in a folder: of each its name in config.json and its value.
+
+    Raises:
+        BadCheckpoint: for a model that minidist does not have, naming what it lacks.
+    """
+    path = folder / CONFIG
+
+    def check(holds: object, what: str) -> None:
+        if not holds:
+            raise BadCheckpoint(f"{path}: {what}")
+
+    check(path.is_file(), "there is no such file, and a model's folder has one")
+    try:
+        document = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        raise BadCheckpoint(f"{path}: it is not JSON") from None
+    kind = document.get("model_type") if isinstance(document, dict) else None
+    check(isinstance(kind, str) and kind in CLASSES, f"model_type is {kind!r}, and minidist has {', '.join(CLASSES)}")
+    document = ONLY[kind] | ABSENT[kind] | document
+    for name, only in ONLY[kind].items():
+        check(document[name] == only, f"{name} is {document[name]!r}, and minidist has {only!r}")
+    vocab = document.get("vocab_size")
+    check(vocab == GPTConfig.vocab, f"vocab_size is {vocab!r}, and minidist's tokens are the {GPTConfig.vocab} bytes")
+    found = {"arch": ("model_type", "gpt2" if kind == "gpt2" else "llama")}
+    for name, there in WHOLE[kind].items():
+        value = document.get(there)
+        if value is None and there in ABSENT[kind]:
+            continue  # minidist's default is that of transformers
+        check(type(value) is int and 0 < value < 2**31, f"{there} must be a whole number from 1 on, not {value!r}")
+        found[name] = there, value
+    if kind == "gpt2":
+        return found
+    tied, head = document.get("tie_word_embeddings", False), document.get("head_dim")
+    check(isinstance(tied, bool), f"tie_word_embeddings must be true or false, not {tied!r}")
+    usual = found["width"][1] / found["heads"][1]
+    check(head in (None, usual), f"head_dim is {head!r}, and minidist has hidden_size / num_attention_heads, {usual:g}")
+    rope = document.get("rope_parameters") or {}
+    check(isinstance(rope, dict) and not document.get("rope_scaling"), "minidist has no scaled rotary positions")
+    rope = {"rope_type": "default", "rope_theta": document["rope_theta"]} | rope
+    base = rope.pop("rope_theta")
+    check(rope == {"rope_type": "default"}, f"minidist has no rotary positions with {rope}")
+    check(type(base) in (int, float) and 1 <= base < 2**63, f"rope_theta must be a number from 1 on, not {base!r}")
+    found |= {"tied": ("tie_word_embeddings", int(tied)), "rope_base": ("rope_theta", float(base))}
+    return found | {name: ("model_type", only) for name, only in MIXTRAL.items() if kind == "mixtral"}
+
+
+def check_tensors(folder: Path, config: GPTConfig) -> None:
+    """Raises BadCheckpoint where a folder's tensors are not those of this model, naming those that differ."""
+    path = folder / TENSORS
+    if not path.is_file():
+        raise BadCheckpoint(f"{folder} has no file {TENSORS}: save the model in one file, without shards or pickles")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  not a dictionary
+            there = {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}
+    except SafetensorError as error:
+        raise BadCheckpoint(f"{path} is no safetensors file: {error}") from None
+    if config.layers > len(there):
+        raise BadCheckpoint(f"{path} has {len(there)} tensors of a model with {config.layers} layers")
+    expected = {
+        tensor: shape
+        for name, parameter in model_of(config, seed=None).named_parameters()
+        for tensor, _, shape in _tensors_in(config, name, parameter.data)
+    }
+    problems = []
+    for name in sorted(there | expected):
+        shape, dtype = there.get(name, ("none", ""))
+        if shape != expected.get(name, "none"):
+            problems.append(f"expected {name} to be {expected.get(name, 'none')}, got {shape}")
+        elif dtype not in DTYPES:
+            problems.append(f"{name} is {dtype}, and minidist reads {' and '.join(DTYPES)}")
+    if problems:
+        more = [f"{len(problems) - NAMED} more"] if len(problems) > NAMED else []
+        raise BadCheckpoint(f"{path}: {'; '.join(problems[:NAMED] + more)}")
+
+
+def begin_from(folder: Path, share: Share) -> None:
+    """Put a folder's weights in place of the initial ones of this rank's share. All ranks call it together."""
+    regions = share.model.regions()
+    with safe_open(folder / TENSORS, framework="numpy") as file:
+        for parameter in share.model.trained:
+            name, target = parameter.name, parameter.data
+            full = from_tensors(share.config.model, name, file.get_tensor, share.model.shapes[name]).reshape(-1)
+            mine = np.concatenate([full[:0], *(full[start:stop] for start, stop in regions[name].runs)])
+            backend.copy_from_host(target, mine.reshape(target.shape))
+    share.model.sync_params()
