@@ -350,7 +350,7 @@ def _check_job(layout: Layout) -> None:
 def _fits(config: TrainConfig, layout: Layout) -> bool:
     try:
         _check_job(layout)
-        config.check(layout)
+        check_exact(config, layout)
         check_memory(config, layout)
     except ValueError:
         return False

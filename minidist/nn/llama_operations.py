@@ -7,7 +7,7 @@ Variants Improve Transformer", 2020), and keys and values that several heads sha
 import numpy as np
 
 from minidist.backend import from_host, xp
-from minidist.nn.functional import sum_over_tokens
+from minidist.nn.kernels import sum_over_tokens
 from minidist.nn.tensor import Context, Function
 
 

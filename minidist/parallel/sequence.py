@@ -26,7 +26,7 @@ from minidist.parallel.axis import Plan
 from minidist.parallel.tools.mappings import SEQUENCE, copy_parameter_to_group, scatter_to_group
 
 
-class SequenceParallelLayerNorm(LayerNorm):
+class SequenceParallelNorm(LayerNorm):
     """Normalises this rank's tokens, (B, T/N, C); the gradients of gain and bias are summed over the ranks' tokens.
 
     Args:
@@ -82,7 +82,7 @@ class ScatterAndDropout(SequenceParallelDropout):
 
 def sequence_plan(reduce_dtype=xp.float64) -> Plan:
     """Which modules of a GPT run on some of the tokens, beside ``tensor_plan(sequence=True)``."""
-    norm = partial(SequenceParallelLayerNorm, reduce_dtype=reduce_dtype)
+    norm = partial(SequenceParallelNorm, reduce_dtype=reduce_dtype)
     return {
         "embeddings.dropout": ScatterAndDropout,
         "blocks.*.norm1": norm,

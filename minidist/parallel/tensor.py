@@ -72,15 +72,19 @@ def groups_of(rank: int, ranks: int, groups: int) -> range:
     return heads_of(rank, ranks, groups)
 
 
-def shard_heads(parameter: Parameter, group: ProcessGroup) -> Parameter:
+def shard_heads(parameter: Parameter, group: ProcessGroup, of=heads_of) -> Parameter:
     """Keep this rank's heads of a parameter, in place: (H, ...) -> (H/N, ...). Returns the parameter.
+
+    Args:
+        parameter, group: what is sharded, and over which N ranks.
+        of: which heads a rank keeps: ``heads_of``, or ``groups_of`` for keys and values.
 
     Raises:
         ValueError: if the ranks do not divide the heads, or the parameter is sharded already.
     """
     if parameter.sharded:
         raise ValueError(f"{parameter.name or 'a parameter'} is split already: parallelize_module takes full ones")
-    mine = groups_of(group.rank, group.size, len(parameter.data))
+    mine = of(group.rank, group.size, len(parameter.data))
     parameter.data = parameter.data[mine.start : mine.stop].copy()
     parameter.sharded = True
     return parameter
@@ -144,7 +148,7 @@ class GroupParallelLinears(GroupedLinears):
         each = max(1, group.size // linears.kv.shape[0])  # ranks that hold one key-value head
         first = group.rank - group.rank % each
         self.replicas = group.new_group(list(range(first, first + each))) if each > 1 else None
-        self.q, self.kv = shard_heads(linears.q, group), shard_heads(linears.kv, group)
+        self.q, self.kv = shard_heads(linears.q, group), shard_heads(linears.kv, group, groups_of)
         self.group, self.sequence, self.reduce_dtype = group, sequence, reduce_dtype
 
     def enter(self, x: Tensor) -> Tensor:

@@ -1197,7 +1197,7 @@ def run_half_layer(world, module):
     return found | {"gain": norm.gain.grad, "bias": norm.bias.grad, "calls": calls} | grads_of(fc, proj)
 
 
-@answers("minidist.parallel.sequence:SequenceParallelLayerNorm")
+@answers("minidist.parallel.sequence:SequenceParallelNorm")
 @pytest.mark.task(
     "6.7",
     points=3,

@@ -177,44 +177,59 @@ def settings_in(folder: Path) -> dict[str, tuple[str, object]]:
         BadCheckpoint: for a model that minidist does not have, naming what it lacks.
     """
     path = folder / CONFIG
-
-    def check(holds: object, what: str) -> None:
-        if not holds:
-            raise BadCheckpoint(f"{path}: {what}")
-
-    check(path.is_file(), "there is no such file, and a model's folder has one")
+    if not path.is_file():
+        raise BadCheckpoint(f"{path}: there is no such file, and a model's folder has one")
     try:
         document = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
         raise BadCheckpoint(f"{path}: it is not JSON") from None
     kind = document.get("model_type") if isinstance(document, dict) else None
-    check(isinstance(kind, str) and kind in CLASSES, f"model_type is {kind!r}, and minidist has {', '.join(CLASSES)}")
-    document = ONLY[kind] | ABSENT[kind] | document
+    try:
+        _check(
+            isinstance(kind, str) and kind in CLASSES, f"model_type is {kind!r}, and minidist has {', '.join(CLASSES)}"
+        )
+        return _settings(kind, ONLY[kind] | ABSENT[kind] | document)
+    except ValueError as error:
+        raise BadCheckpoint(f"{path}: {error}") from None
+
+
+def _check(holds: object, what: str) -> None:
+    if not holds:
+        raise ValueError(what)
+
+
+def _settings(kind: str, document: dict) -> dict[str, tuple[str, object]]:
     for name, only in ONLY[kind].items():
-        check(document[name] == only, f"{name} is {document[name]!r}, and minidist has {only!r}")
+        _check(document[name] == only, f"{name} is {document[name]!r}, and minidist has {only!r}")
     vocab = document.get("vocab_size")
-    check(vocab == GPTConfig.vocab, f"vocab_size is {vocab!r}, and minidist's tokens are the {GPTConfig.vocab} bytes")
+    _check(vocab == GPTConfig.vocab, f"vocab_size is {vocab!r}, and minidist's tokens are the {GPTConfig.vocab} bytes")
     found = {"arch": ("model_type", "gpt2" if kind == "gpt2" else "llama")}
     for name, there in WHOLE[kind].items():
         value = document.get(there)
         if value is None and there in ABSENT[kind]:
             continue  # minidist's default is that of transformers
-        check(type(value) is int and 0 < value < 2**31, f"{there} must be a whole number from 1 on, not {value!r}")
+        _check(type(value) is int and 0 < value < 2**31, f"{there} must be a whole number from 1 on, not {value!r}")
         found[name] = there, value
     if kind == "gpt2":
         return found
     tied, head = document.get("tie_word_embeddings", False), document.get("head_dim")
-    check(isinstance(tied, bool), f"tie_word_embeddings must be true or false, not {tied!r}")
+    _check(isinstance(tied, bool), f"tie_word_embeddings must be true or false, not {tied!r}")
     usual = found["width"][1] / found["heads"][1]
-    check(head in (None, usual), f"head_dim is {head!r}, and minidist has hidden_size / num_attention_heads, {usual:g}")
+    _check(
+        head in (None, usual), f"head_dim is {head!r}, and minidist has hidden_size / num_attention_heads, {usual:g}"
+    )
+    found |= {"tied": ("tie_word_embeddings", int(tied)), "rope_base": ("rope_theta", _rope_base(document))}
+    return found | {name: ("model_type", only) for name, only in MIXTRAL.items() if kind == "mixtral"}
+
+
+def _rope_base(document: dict) -> float:
     rope = document.get("rope_parameters") or {}
-    check(isinstance(rope, dict) and not document.get("rope_scaling"), "minidist has no scaled rotary positions")
+    _check(isinstance(rope, dict) and not document.get("rope_scaling"), "minidist has no scaled rotary positions")
     rope = {"rope_type": "default", "rope_theta": document["rope_theta"]} | rope
     base = rope.pop("rope_theta")
-    check(rope == {"rope_type": "default"}, f"minidist has no rotary positions with {rope}")
-    check(type(base) in (int, float) and 1 <= base < 2**63, f"rope_theta must be a number from 1 on, not {base!r}")
-    found |= {"tied": ("tie_word_embeddings", int(tied)), "rope_base": ("rope_theta", float(base))}
-    return found | {name: ("model_type", only) for name, only in MIXTRAL.items() if kind == "mixtral"}
+    _check(rope == {"rope_type": "default"}, f"minidist has no rotary positions with {rope}")
+    _check(type(base) in (int, float) and 1 <= base < 2**63, f"rope_theta must be a number from 1 on, not {base!r}")
+    return float(base)
 
 
 def check_tensors(folder: Path, config: GPTConfig) -> None:

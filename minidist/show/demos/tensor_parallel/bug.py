@@ -7,7 +7,7 @@ from minidist.backend import xp
 from minidist.comm.group import ProcessGroup
 from minidist.nn import functional
 from minidist.parallel import tensor
-from minidist.parallel.sequence import SequenceParallelLayerNorm
+from minidist.parallel.sequence import SequenceParallelNorm
 from minidist.parallel.tools import mappings
 from minidist.show.demos.tensor_parallel.halves import DROPPED_G, DROPPED_GAIN
 from minidist.train.trainer import train_rank
@@ -45,7 +45,7 @@ def drops_g(world, config, layout, options):
 def drops_gains(world, config, layout, options):
     """Each rank has the gradient of LayerNorm's gains from its own tokens alone."""
 
-    def forward(self: SequenceParallelLayerNorm, x):
+    def forward(self: SequenceParallelNorm, x):
         def unsummed(gradient):
             return _skip(DROPPED_GAIN, self.group) or gradient
 
@@ -53,7 +53,7 @@ def drops_gains(world, config, layout, options):
         bias = mappings.copy_parameter_to_group(self.bias, self.group, self.reduce_dtype)
         return functional.layer_norm(x, gain, bias)
 
-    with patch.object(SequenceParallelLayerNorm, "forward", forward):
+    with patch.object(SequenceParallelNorm, "forward", forward):
         return train_rank(world, config, layout, options)
 
 
