@@ -12,7 +12,7 @@ from math import sqrt
 
 from minidist.backend import on_host, xp
 from minidist.nn import functional
-from minidist.nn.attention.plain import causal_attention
+from minidist.nn.attention.plain import alone, causal_attention
 from minidist.nn.attention.tiled import Keep, tiled_attention, tiles
 from minidist.nn.chunks import Chunks, join, mean_over_chunks
 from minidist.nn.config import GPTConfig
@@ -48,18 +48,21 @@ class Attention(Module):
         y = self.core(qkv, dropout_rng)  # (H, B, n t, D)
         return list(map(self.out, self.chunks.split(y)))  # (B, t, C) each
 
-    def core(self, qkv: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
-        """Attention between its two linear layers, where tokens meet: (H, B, T, 3 D) -> (H, B, T, D)."""
+    def core(self, qkv: Tensor, dropout_rng: DropoutRNG | None, kv: Tensor | None = None, join=alone) -> Tensor:
+        """Attention between its two linear layers, where tokens meet: (H, B, T, 3 D) -> (H, B, T, D).
+
+        Arguments as of ``causal_attention``.
+        """
         _, batch, length, _ = qkv.shape
         count = self.chunks.of(length)
         if self.tile is None and count == 1:
             keep = None  # or (H, B, T, T) bool, the weights that dropout keeps, generated head by head
             if dropout_rng is not None and self.rate:
                 keep = xp.stack([self._mask((batch, length, length), dropout_rng, head) for head in self.heads])
-            return causal_attention(qkv, keep, self.rate)
+            return causal_attention(qkv, keep, self.rate, kv, join)
         tile = self.tile or length // count  # plain attention holds the scores of two chunks
         keep = self._keep_in_tiles(batch, tiles(length, tile, count), dropout_rng)
-        return tiled_attention(qkv, keep, self.rate, tile, count, self.softmax)
+        return tiled_attention(qkv, keep, self.rate, tile, count, self.softmax, kv, join)
 
     def _keep_in_tiles(self, batch: int, parts: list[slice], dropout_rng: DropoutRNG | None) -> Keep | None:
         """The weights that dropout keeps, generated tile by tile when asked; None for all."""

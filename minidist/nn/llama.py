@@ -13,12 +13,13 @@ Shapes as in gpt.py; G heads of keys and values, D = C / H even.
 
 from math import sqrt
 
+from minidist.nn.attention.online_softmax import Total
 from minidist.nn.chunks import Chunks, join
 from minidist.nn.config import GPTConfig
 from minidist.nn.functional import copy_to_heads, linear
 from minidist.nn.gpt import GPT, STD, Attention, Block, Embeddings, Head
 from minidist.nn.layers import ColumnLinear, Embedding, Module, Parameter, RMSNorm, RowLinear
-from minidist.nn.llama_operations import fork, rotary_table, rotate, share_keys, silu_gate
+from minidist.nn.llama_operations import fork, rotary_table, rotate, silu_gate
 from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Tensor
 
@@ -52,9 +53,9 @@ class GroupedLinears(Module):
         """The input of keys and values, whose gradient counts once."""
         return x
 
-    def share(self, kv: Tensor) -> Tensor:
-        """Rotated keys and values, whose gradients come from all heads of the group."""
-        return kv
+    def join(self, total: Total) -> Total:
+        """Return the sum of the gradients of keys and values over all heads that share them."""
+        return total
 
 
 class GroupedQueryAttention(Attention):
@@ -68,14 +69,14 @@ class GroupedQueryAttention(Attention):
         self.head_width, self.base = head_width, config.rope_base
 
     def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None) -> list[Tensor]:
-        rotated = []
+        queries, keys_values = [], []
         for part, chunk in zip(parts, self.chunks.here, strict=False):
             q, kv = self.qkv(part)  # (H, B, t, D) and (G, B, t, 2 D)
             length = q.shape[-2]
             turn = rotary_table(chunk * length, length, self.head_width, self.base)
-            kv = self.qkv.share(rotate(kv, *turn))
-            rotated.append(share_keys(rotate(q, *turn), kv))  # (H, B, t, 3 D)
-        y = self.core(join(rotated), dropout_rng)  # (H, B, n t, D)
+            queries.append(rotate(q, *turn))
+            keys_values.append(rotate(kv, *turn))
+        y = self.core(join(queries), dropout_rng, join(keys_values), self.qkv.join)  # (H, B, n t, D)
         return list(map(self.out, self.chunks.split(y)))  # (B, t, C) each
 
 

@@ -1,7 +1,7 @@
 """The operations that a Llama has and a GPT-2 has not, each forward right above its backward.
 
-RMSNorm (Zhang & Sennrich, 2019), rotary positions (Su et al., "RoFormer", 2021), the gate of SwiGLU (Shazeer, "GLU
-Variants Improve Transformer", 2020), and keys and values that several heads share (Ainslie et al., "GQA", 2023).
+RMSNorm (Zhang & Sennrich, 2019), rotary positions (Su et al., "RoFormer", 2021) and the gate of SwiGLU (Shazeer, "GLU
+Variants Improve Transformer", 2020).
 """
 
 import numpy as np
@@ -134,25 +134,3 @@ class Fork(Function):
 
 
 fork = Fork.apply
-
-
-class ShareKeys(Function):
-    """Each head's queries beside the keys and values of its group: (H, ..., D), (G, ..., 2 D) -> (H, ..., 3 D).
-
-    H / G consecutive heads share keys and values, whose gradients add up.
-    """
-
-    @staticmethod
-    def forward(ctx: Context, q, kv):
-        ctx.groups = len(kv)
-        return xp.concatenate((q, kv.repeat(len(q) // len(kv), axis=0)), -1)
-
-    @staticmethod
-    def backward(ctx: Context, gradient):
-        width = gradient.shape[-1] // 3
-        heads, *shape, _ = gradient.shape
-        of_heads = gradient[..., width:].reshape(ctx.groups, heads // ctx.groups, *shape, 2 * width)
-        return xp.ascontiguousarray(gradient[..., :width]), of_heads.sum(axis=1, dtype=xp.float64)
-
-
-share_keys = ShareKeys.apply

@@ -37,19 +37,23 @@ from minidist.comm.collectives import all_gather_into_tensor, all_to_all_single
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import irecv, isend
 from minidist.comm.work import Work
+from minidist.nn.attention import online_softmax
 from minidist.nn.attention.tiled import (
     SOFTMAXES,
     Keep,
     TileMath,
+    alone,
     flops_of_pairs,
+    groups_of,
     head_blocks,
     incoming,
     masks,
     pairs,
+    queries_keys_values,
     scaled_queries,
     tiled_attention,
     tiles,
-    unscale,
+    with_shared,
 )
 from minidist.nn.chunks import TOKENS
 from minidist.nn.gpt import GPT, Attention
@@ -202,21 +206,24 @@ def record(q, mine: Tiles, theirs: Tiles, times: float, policy: Policy) -> None:
 
 
 class PassingAttention(Function):
-    """Causal attention of this rank's queries over the keys of all ranks: (H, B, T/N, 3 D) -> (H, B, T/N, D)."""
+    """Causal attention of this rank's queries over the keys of all ranks: (H, B, T/N, 3 D) -> (H, B, T/N, D).
+
+    Keys and values that heads share travel once: ``kv`` (G, B, T/N, 2 D) beside queries (H, B, T/N, D).
+    """
 
     gradient_flops, recomputed_flops, kernel = (2.5,), 0.5, False  # a kernel for each rank's keys: see ``record``
 
     @staticmethod
-    def flops(output, qkv, keep, rate, ranks_tiles, softmax, passes, group) -> int:
+    def flops(output, qkv, kv, keep, rate, ranks_tiles, softmax, join, passes, group) -> int:
         mine = ranks_tiles[group.rank]
         return flops_of_pairs(output, (pair for theirs in ranks_tiles for pair in pairs(mine, theirs)))
 
     @staticmethod
     def forward(
-        ctx: Context, qkv, keep: Keep | None, rate: float, ranks_tiles: list, softmax: ModuleType, passes: tuple,
-        group: ProcessGroup,
+        ctx: Context, qkv, kv, keep: Keep | None, rate: float, ranks_tiles: list, softmax: ModuleType, join: Callable,
+        passes: tuple, group: ProcessGroup,
     ):  # fmt: skip
-        q, k, v = xp.split(qkv, 3, axis=-1)  # (H, B, T/N, D) each, views
+        q, k, v = queries_keys_values(qkv, kv)
         q = scaled_queries(q, ctx.policy)
         heads, batch, length, _ = q.shape
         math, mine = TileMath(softmax, ctx.policy, rate), ranks_tiles[group.rank]
@@ -226,11 +233,12 @@ class PassingAttention(Function):
         }  # of (h, B, queries, D) each
 
         def visit(rank: int, keys_values) -> None:
-            k, v = ctx.policy.incoming_factor(keys_values)  # (H, B, T/N, D) each
+            k, v = ctx.policy.incoming_factor(keys_values)  # (G, B, T/N, D) each
             with trace.span(f"attend to keys of rank {rank}"):
                 for h in blocks:
+                    g = groups_of(h, q, k)
                     for i, queries, j, keys in pairs(mine, ranks_tiles[rank]):
-                        tile = q[h, :, queries], k[h, :, keys], v[h, :, keys]
+                        tile = q[h, :, queries], k[g, :, keys], v[g, :, keys]
                         rows[h.start, i].merge(*math.attend(*tile, i == j, masks(keep, h, i, j)))
                 record(q, mine, ranks_tiles[rank], 1, ctx.policy)
 
@@ -242,8 +250,8 @@ class PassingAttention(Function):
                 output[h, :, queries], totals[h, :, queries] = rows[h.start, i].result(qkv.dtype)
                 exponents[h, :, queries] = rows[h.start, i].exponent
         ctx.save_for_backward(q, k, v, output, exact=(totals, exponents))
-        ctx.keep, ctx.math, ctx.blocks, ctx.ranks_tiles, ctx.passes, ctx.group = (
-            keep, math, blocks, ranks_tiles, passes, group,
+        ctx.keep, ctx.math, ctx.blocks, ctx.ranks_tiles, ctx.shared, ctx.join, ctx.passes, ctx.group = (
+            keep, math, blocks, ranks_tiles, kv is not None, join, passes, group,
         )  # fmt: skip
         return output
 
@@ -255,20 +263,24 @@ class PassingAttention(Function):
         grad_q = math.softmax.Total(q.shape)
 
         def visit(rank: int, keys_values):
-            k, v = ctx.policy.incoming_factor(keys_values)  # (H, B, T/N, D) each
-            gradients = math.softmax.Total((2, *k.shape))
+            k, v = ctx.policy.incoming_factor(keys_values)  # (G, B, T/N, D) each
+            gradients = math.softmax.Total((2, *q.shape))
             with trace.span(f"attend to keys of rank {rank}, backward"):
                 for h in ctx.blocks:
                     into = grad_q.at(h), gradients.at((0, h)), gradients.at((1, h))
                     for pair in pairs(mine, ctx.ranks_tiles[rank]):
                         math.add_gradients(into, ctx.keep, h, pair, q, k, v, exponents, gradient, shift)
                 record(q, mine, ctx.ranks_tiles[rank], PassingAttention.gradient_flops[0], ctx.policy)
-            return gradients
+            if not ctx.shared:
+                return gradients
+            of_groups = online_softmax.Total((2, *k.shape))
+            for number in range(2):
+                of_groups.at(number).add_heads(gradients.at(number), slice(0, len(q)), len(q) // len(k))
+            return of_groups
 
         grad_kv = ctx.passes[1](ctx.policy.outgoing(xp.stack((unpacked(k), unpacked(v)))), ctx.group, visit)
-        parts = grad_q.rounded(q.dtype), *grad_kv.rounded(q.dtype)
-        unscale(*parts[:2])
-        return xp.concatenate(parts, -1), None, None, None, None, None, None
+        parts = grad_q.rounded(q.dtype), *(() if ctx.shared else grad_kv.rounded(q.dtype))
+        return *with_shared(xp.concatenate(parts, -1), grad_kv, ctx), None, None
 
 
 class ContextParallelAttention(Attention):
@@ -287,22 +299,24 @@ class ContextParallelAttention(Attention):
     def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None) -> list[Tensor]:
         return self.of_model.forward(self, parts, dropout_rng)  # all but ``core``
 
-    def core(self, qkv: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
+    def core(self, qkv: Tensor, dropout_rng: DropoutRNG | None, kv: Tensor | None = None, join=alone) -> Tensor:
         length = qkv.shape[TOKENS] * self.group.size
         tile = self.tile or length // self.chunks.count
         keep = self._keep_in_tiles(qkv.shape[1], tiles(length, tile, self.chunks.count), dropout_rng)
         if self.kind == "ulysses":
-            return self.all_tokens(qkv, keep, tile)
+            return self.all_tokens(qkv, kv, keep, tile, join)
         ranks_tiles = tiles_of_ranks(length, tile, self.chunks.count, self.group.size, self.kind)
         softmax = SOFTMAXES[self.softmax]
-        return PassingAttention.apply(qkv, keep, self.rate, ranks_tiles, softmax, PASSES[self.kind], self.group)
+        passes = PASSES[self.kind]
+        return PassingAttention.apply(qkv, kv, keep, self.rate, ranks_tiles, softmax, join, passes, self.group)
 
-    def all_tokens(self, qkv: Tensor, keep, tile: int) -> Tensor:
+    def all_tokens(self, qkv: Tensor, kv: Tensor | None, keep, tile: int, join) -> Tensor:
         """Ulysses: attention of some heads over all tokens."""
         qkv = all_to_all_in_group(qkv, self.group, HEADS, TOKENS)  # (H/N, B, T, 3 D)
+        kv = kv and all_to_all_in_group(kv, self.group, HEADS, TOKENS)  # (G/N, B, T, 2 D)
         first = self.group.rank * qkv.shape[HEADS]
         here = keep and (lambda h, i, j: keep(first + h, i, j))
-        y = tiled_attention(qkv, here, self.rate, tile, self.chunks.count, self.softmax)  # (H/N, B, T, D)
+        y = tiled_attention(qkv, here, self.rate, tile, self.chunks.count, self.softmax, kv, join)  # (H/N, B, T, D)
         return all_to_all_in_group(y, self.group, TOKENS, HEADS)  # (H, B, T/N, D)
 
 

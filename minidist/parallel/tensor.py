@@ -28,9 +28,10 @@ rounded once, for any number of ranks. This holds for float32 models; the last b
 from functools import partial
 
 from minidist.backend import xp
-from minidist.comm.collectives import ReduceOp, all_reduce
+from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce
 from minidist.comm.group import ProcessGroup
 from minidist.nn import functional
+from minidist.nn.attention.online_softmax import Total
 from minidist.nn.gpt import Attention, Head
 from minidist.nn.layers import ColumnLinear, Embedding, Module, Parameter, RowLinear
 from minidist.nn.llama import GroupedLinears
@@ -157,8 +158,15 @@ class GroupParallelLinears(GroupedLinears):
     def once(self, x: Tensor) -> Tensor:
         return x if self.replicas is None or self.replicas.rank == 0 else Tensor(x.data)
 
-    def share(self, kv: Tensor) -> Tensor:
-        return kv if self.replicas is None else copy_to_group(kv, self.replicas, self.reduce_dtype)
+    def join(self, total: Total) -> Total:
+        if self.replicas is None:
+            return total
+        mine = total.arrays()
+        gathered = xp.empty((self.replicas.size, *mine.shape), mine.dtype)
+        all_gather_into_tensor(gathered, mine, self.replicas)
+        for other in gathered[1:]:
+            total.of(gathered[0]).merge(total.of(other))
+        return total.of(gathered[0])
 
 
 column_parallel_linear = overridable(ColumnParallelLinear)  # makes one, or its override

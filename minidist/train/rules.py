@@ -301,7 +301,7 @@ def of_run(config, layout) -> Iterator[str]:
 
 
 def of_run_with_context(config, layout) -> Iterator[str]:
-    parts, heads = layout.least_chunks, config.heads // layout.tp
+    parts, heads = layout.least_chunks, max(1, config.model.groups // layout.tp)
     if config.sequence_chunks % parts:
         fitting = [n for n in range(parts, config.context + 1, parts) if config.context % n == 0][:4]
         numbers = f"sequence_chunks to {' or '.join(map(str, fitting))}" if fitting else "another cp or context"
@@ -311,10 +311,11 @@ def of_run_with_context(config, layout) -> Iterator[str]:
             f"multiple of {parts}: with a context of {config.context} tokens, set {numbers}"
         )
     if layout.cp_kind == "ulysses" and heads % layout.cp:
-        over = f" ({config.heads} over tp={layout.tp})" if layout.tp > 1 else ""
+        kind = "attention" if config.model.groups == config.heads else "key-value"
+        over = f" ({config.model.groups} over tp={layout.tp})" if layout.tp > 1 else ""
         other = f"cp from {listed(divisors(heads)[1:])}, or " if heads > 1 else ""
         yield (
-            f"cp={layout.cp} by ulysses splits the {heads} attention heads of a rank{over}, which it must divide: "
+            f"cp={layout.cp} by ulysses splits the {heads} {kind} heads of a rank{over}, which it must divide: "
             f"choose {other}another cp_kind, which splits no heads"
         )
 

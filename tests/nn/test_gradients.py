@@ -8,7 +8,7 @@ import numpy as np
 from minidist.nn import chunks, functional
 from minidist.nn.attention.plain import causal_attention
 from minidist.nn.attention.tiled import tiled_attention
-from minidist.nn.llama_operations import fork, rms_norm, rotary_table, rotate, share_keys, silu_gate
+from minidist.nn.llama_operations import fork, rms_norm, rotary_table, rotate, silu_gate
 from minidist.nn.loss import cross_entropy
 from minidist.nn.moe.experts import GroupedLinear, JoinRows
 from minidist.nn.moe.permutation import Route, combine, dispatch
@@ -106,7 +106,9 @@ def operations():
     yield "silu_gate", silu_gate, 3 * draw(2, 3, 8)
     yield "fork", lambda x: fork(x) * fork(x), draw(2, 3)
     for heads, groups in ((1, 1), (4, 2), (6, 1), (3, 3)):
-        yield "share_keys", share_keys, draw(heads, 2, 3), draw(groups, 2, 6)
+        q, kv = draw(heads, 2, 5, 3), draw(groups, 2, 5, 6)
+        yield "shared keys", lambda q, kv: causal_attention(q, None, 0.0, kv), q, kv
+        yield "shared keys by tiles", lambda q, kv: tiled_attention(q, tile=2, kv=kv), q, kv
     yield "dropout", lambda x: functional.dropout(x, chance(3, 5), 0.5), draw(3, 5)
     for *lead, length, width in ATTENTIONS:
         qkv, keep = draw(*lead, length, 3 * width), chance(*lead, length, length)

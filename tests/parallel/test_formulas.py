@@ -32,7 +32,7 @@ HEAD = 2 * C  # its norm; the rest of the root is the embeddings'
 SPLIT = sum(prod(shape) for shape in SHAPES.values() if len(shape) == 3 or shape[0] == BASE.heads)  # by heads
 COPIED = P - SPLIT
 HALF = ("bf16", "fp16", "fp8")  # messages and parameters have two bytes
-BF16, FLOAT32 = {"precision": "bf16"}, {"reduce_dtype": "float32"}
+BF16, FLOAT32, LLAMA = {"precision": "bf16"}, {"reduce_dtype": "float32"}, {"arch": "llama"}
 LINEAR = {"optimizer": "sgd", "clip": inf, "weight_decay": 0.0}
 
 
@@ -57,15 +57,15 @@ def of_rank(rank: int) -> int:
     return sum(min(m * n, rank * (m + n)) if dims > 1 else m * n for m, n, dims in matrices)
 
 
-def passing(ranks: int, itemsize: int, pairs: int, pair: int = 16) -> int:
+def passing(ranks: int, itemsize: int, pairs: int, pair: int = 16, groups: int = 4) -> int:
     """Bytes in a step for keys and values that pass by, forward and backward, and ``pairs`` times their gradients."""
-    keys_values = T // ranks * 2 * C
+    keys_values = T // ranks * 2 * C * groups // 4
     return L * M * ranks * (2 * (ranks - 1) * keys_values * itemsize + pairs * keys_values * pair)
 
 
-def exchanged(ranks: int, itemsize: int) -> int:
+def exchanged(ranks: int, itemsize: int, groups: int = 4) -> int:
     """The same for ulysses: queries, keys and values there and the output back, and all gradients."""
-    return L * M * 2 * (ranks - 1) * T // ranks * 4 * C * itemsize
+    return L * M * 2 * (ranks - 1) * T // ranks * (2 * C + 2 * C * groups // 4) * itemsize
 
 
 SENT, SCATTER = "all_gather_into_tensor", "reduce_scatter_tensor"
@@ -144,6 +144,12 @@ TABLE = [  # layout, changes to BASE, what, how much
           ("ring", {"softmax": "online32"}, "send", passing(2, 4, 2, 4)), ("ulysses", BF16, "*", exchanged(2, 2)),
       )),
     ("cp=4", {"sequence_chunks": 4}, "bytes send cp *", passing(4, 4, 4)),
+    *((f"cp=2,cp_kind={kind}", {"sequence_chunks": 4} | LLAMA | {"kv_heads": groups}, f"bytes {name} cp *", number)
+      for groups in (1, 2, 4)
+      for kind, name, number in (
+          ("ring", "send", passing(2, 4, 2, groups=groups)), ("all-gather", "*", passing(2, 4, 1, groups=groups)),
+          *[("ulysses", "*", exchanged(2, 4, groups))] * (groups > 1),
+      )),
     ("cp=2,cp_kind=ring", {"sequence_chunks": 4}, "bytes all_reduce dp_cp float64", sums(2, P)),
     # loosened steps: what all ranks send in a run
     ("dp=3,sync=local,local_steps=4", {"steps": 8}, "traffic", 2 * sums(3, P)),

@@ -128,7 +128,9 @@ def draw_model(s: Settings, tp: int, cp: int) -> None:
     heads = s.any("heads", *(tp * (cp if kind == "ulysses" else 1) * n for n in (1, 2)))
     if s.pick("arch", "gpt2", "gpt2", "llama") == "llama":
         s.any("width", 2 * heads, 6 * heads)
-        kv_heads = s.any("kv_heads", *(n for n in divisors(heads) if n % tp == 0 or tp % n == 0))
+        alone = tp * cp if kind == "ulysses" else tp  # ranks that share the key-value heads
+        shared = [n for n in divisors(heads) if n % alone == 0 or (kind != "ulysses" and tp % n == 0)]
+        kv_heads = s.any("kv_heads", *shared)
         s.met["kv_heads"] = "on several ranks" if kv_heads < tp else "shared" if kv_heads < heads else "own"
         s.pick("tied", 0, 1)
         s.any("rope_base", 100.0, 10_000.0)

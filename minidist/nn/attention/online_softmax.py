@@ -88,6 +88,13 @@ class Total:
         """Return the part of the sum at an index, a view: what is added to it is added here."""
         return self.of([part[index] for part in self.parts])
 
+    def add_heads(self, total: "Total", heads: slice, share: int) -> None:
+        """Add the sums of some heads, (h, B, T, D), to those of their groups, (G, B, T, D), of ``share`` heads each."""
+        for first in range(heads.start, min(heads.start + share, heads.stop)):  # a head of each group
+            groups = slice(first // share, (heads.stop - 1 - first) // share + first // share + 1)
+            for part in total.parts:
+                self.at(groups).add(part[first - heads.start :: share])
+
     def arrays(self):
         """Return its arrays in one, (2, ...): a message."""
         return xp.stack(self.parts)

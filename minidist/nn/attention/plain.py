@@ -1,15 +1,23 @@
 """Attention that holds the scores of all queries and keys, T x T numbers for each head."""
 
 from minidist.backend import cache_blocks, xp
+from minidist.nn.attention.online_softmax import Total
 from minidist.nn.precision.policy import unpacked
 from minidist.nn.tensor import Context, Function
+
+
+def alone(total: Total) -> Total:
+    """Return what no other rank adds to."""
+    return total
 
 
 class CausalAttention(Function):
     """softmax(q k^T / sqrt(D)) v for each head, where a token attends to itself and the tokens before it.
 
     Args:
-        qkv: (H, B, T, 3 D), each head's queries, keys and values side by side.
+        qkv: (H, B, T, 3 D), each head's queries, keys and values side by side; (H, B, T, D) queries beside ``kv``.
+        kv: (G, B, T, 2 D), keys and values that H / G consecutive heads share; their gradients add up.
+        join: adds what other ranks have for the gradients of these keys and values: a ``Total`` to a ``Total``.
         keep: (H, B, T, T) bool, keys by queries: the attention weights that dropout keeps; None keeps all.
         rate: the dropout probability; kept weights are scaled by 1 / (1 - rate).
 
@@ -26,32 +34,33 @@ class CausalAttention(Function):
     gradient_flops = (2,)
 
     @staticmethod
-    def flops(output, qkv, *rest) -> int:
-        return 2 * 2 * output.size * qkv.shape[-2]
+    def flops(output, *rest) -> int:
+        return 2 * 2 * output.size * output.shape[-2]
 
     @staticmethod
-    def forward(ctx: Context, qkv, keep=None, rate=0.0):
+    def forward(ctx: Context, qkv, keep=None, rate=0.0, kv=None, join=alone):
         heads, batch, length, _ = qkv.shape
         as_factor, matmul = ctx.policy.rounded_factor, ctx.policy.matmul
-        q, k, v = xp.split(qkv, 3, axis=-1)  # (H, B, T, D) each, views
+        q, k, v = queries_keys_values(qkv, kv)
         q = as_factor(q * q.shape[-1] ** -0.5)  # scaled here: q has fewer numbers than the scores
         k, v = map(ctx.policy.factor, (k, v))
         hidden = xp.tril(xp.full((length, length), -xp.inf, qkv.dtype), -1)  # (T, T): -inf where the key comes later
 
         exps = xp.empty((heads, batch, length, length), qkv.dtype)
         totals = xp.empty((heads, batch, length, 1), qkv.dtype)
-        output = xp.empty(v.shape, qkv.dtype)
+        output = xp.empty(q.shape, qkv.dtype)
         for h in cache_blocks(heads, 1):  # a CPU takes one by one: its scores stay in the cache for several passes
-            scores = matmul(k[h], q[h].swapaxes(-1, -2), out=exps[h])  # (h, B, keys, queries)
+            g = groups_of(h, q, k)
+            scores = matmul(k[g], q[h].swapaxes(-1, -2), out=exps[h])  # (h, B, keys, queries)
             scores += hidden
             scores -= scores.max(axis=-2, keepdims=True)
             ctx.policy.functions.exp(scores, out=scores)
             totals[h] = ctx.policy.kernels.column_sums(scores)[..., None]  # (h, B, T, 1)
             weights = dropped(as_factor(scores), None if keep is None else keep[h], rate, as_factor)
-            ctx.policy.mix(weights.swapaxes(-1, -2), v[h], out=output[h])  # (h, B, T, D)
+            ctx.policy.mix(weights.swapaxes(-1, -2), v[g], out=output[h])  # (h, B, T, D)
         output /= totals
         ctx.save_for_backward(q, k, v, exps, output, keep, exact=(totals,))
-        ctx.rate = rate
+        ctx.rate, ctx.shared, ctx.join = rate, kv is not None, join
         return output
 
     @staticmethod
@@ -64,19 +73,34 @@ class CausalAttention(Function):
         # Softmax: dS = P (dP - sum over keys of P dP), and that sum equals the sum over D of output times gradient.
         shift = ctx.policy.kernels.dot_each(unpacked(gradient), unpacked(output))[:, :, None]  # (H, B, 1, queries)
         for h in cache_blocks(len(q), 1):
-            kept = None if keep is None else keep[h]
+            kept, g = None if keep is None else keep[h], groups_of(h, q, k)
             matmul(dropped(exps[h], kept, ctx.rate, as_factor), gradient[h], out=grad_v[h])
-            grad_scores = dropped(matmul(v[h], gradient[h].swapaxes(-1, -2)), kept, ctx.rate)  # (h, B, keys, queries)
+            grad_scores = dropped(matmul(v[g], gradient[h].swapaxes(-1, -2)), kept, ctx.rate)  # (h, B, keys, queries)
             grad_scores -= shift[h]
             grad_scores *= unpacked(exps[h])
             grad_scores = as_factor(grad_scores)
-            matmul(grad_scores.swapaxes(-1, -2), k[h], out=grad_q[h])
+            matmul(grad_scores.swapaxes(-1, -2), k[g], out=grad_q[h])
             matmul(grad_scores, q[h], out=grad_k[h])
         grad_q *= q.shape[-1] ** -0.5
-        return grad_qkv, None, None
+        if not ctx.shared:
+            return grad_qkv, None, None, None, None
+        grad_kv = Total((len(k), *grad_qkv.shape[1:-1], 2 * q.shape[-1]))  # of the groups
+        grad_kv.add_heads(Total.of([grad_qkv[..., q.shape[-1] :]]), slice(0, len(q)), len(q) // len(k))
+        return grad_q, None, None, ctx.join(grad_kv).rounded(q.dtype), None
 
 
 causal_attention = CausalAttention.apply
+
+
+def queries_keys_values(qkv, kv) -> list:
+    """Return queries (H, B, T, D), keys and values (G, B, T, D): views of one array, or out of two, without gaps."""
+    return xp.split(qkv, 3, axis=-1) if kv is None else [qkv, *map(xp.ascontiguousarray, xp.split(kv, 2, axis=-1))]
+
+
+def groups_of(heads: slice, q, k) -> slice | list[int]:
+    """Return the index of the keys that some heads read, of G that all H heads share."""
+    share = len(q) // len(k)
+    return heads if share == 1 else [head // share for head in range(heads.start, heads.stop)]
 
 
 def dropped(values, keep, rate: float, cast=lambda result: result):

@@ -19,7 +19,7 @@ from types import ModuleType
 from minidist.backend import cache_blocks, xp
 from minidist.nn.attention import online32, online_softmax
 from minidist.nn.attention.online_softmax import HIDDEN, LOG2E
-from minidist.nn.attention.plain import dropped
+from minidist.nn.attention.plain import alone, dropped, groups_of, queries_keys_values
 from minidist.nn.precision.policy import Packed, Policy, unpacked
 from minidist.nn.tensor import Context, Function, Tensor
 
@@ -130,8 +130,9 @@ class TileMath:
             q, k, v, exponents, gradient, shift: arguments of ``differentiate``, here for all heads and tokens.
         """
         i, queries, j, keys = pair
+        groups = groups_of(heads, q, k)
         terms = self.differentiate(
-            q[heads, :, queries], k[heads, :, keys], v[heads, :, keys], exponents[heads, :, queries],
+            q[heads, :, queries], k[groups, :, keys], v[groups, :, keys], exponents[heads, :, queries],
             gradient[heads, :, queries], shift[heads, :, :, queries], i == j, masks(keep, heads, i, j),
         )  # fmt: skip
         for total, term, rows in zip(into, terms, (queries, keys, keys), strict=True):
@@ -170,6 +171,22 @@ def incoming(output, gradient, totals, policy: Policy) -> tuple:
     return gradient, policy.kernels.dot_each(unpacked(gradient), unpacked(output))[:, :, None]
 
 
+def with_shared(grad_q, grad_kv, ctx: Context) -> tuple:
+    """Return what backward returns.
+
+    Args:
+        grad_q: (H, B, T, D), the gradient of the factors of products; with k's and v's behind, (H, B, T, 3 D), where
+            each head has its own.
+        grad_kv: ``Total`` (2, G, B, T, D), those of k and v where heads share them.
+    """
+    if not ctx.shared:
+        unscale(*xp.split(grad_q, 3, axis=-1)[:2])
+        return grad_q, *[None] * 6
+    grad_k, grad_v = ctx.join(grad_kv).rounded(grad_q.dtype)
+    unscale(grad_q, grad_k)
+    return grad_q, xp.concatenate((grad_k, grad_v), -1), *[None] * 5
+
+
 def unscale(grad_q, grad_k) -> None:
     """Turn the gradients of the products' factors into those of q and k, in place: q was scaled, and to base 2."""
     grad_q *= grad_q.shape[-1] ** -0.5
@@ -182,56 +199,64 @@ class TiledAttention(Function):
     gradient_flops, recomputed_flops = (2.5,), 0.5  # five products for forward's two: the scores are computed again
 
     @staticmethod
-    def flops(output, qkv, keep, rate, parts, softmax) -> int:
+    def flops(output, qkv, kv, keep, rate, parts, softmax, join) -> int:
         return flops_of_pairs(output, visited(parts))
 
     @staticmethod
-    def forward(ctx: Context, qkv, keep: Keep | None, rate: float, parts: list[slice], softmax: ModuleType):
+    def forward(ctx: Context, qkv, kv, keep: Keep | None, rate: float, parts: list[slice], softmax: ModuleType, join):
         heads, batch, length, _ = qkv.shape
-        q, k, v = xp.split(qkv, 3, axis=-1)  # (H, B, T, D) each, views
+        q, k, v = queries_keys_values(qkv, kv)
         q = scaled_queries(q, ctx.policy)
         k, v = map(ctx.policy.factor, (k, v))
-        output = xp.empty(v.shape, qkv.dtype)
+        output = xp.empty(q.shape, qkv.dtype)
         totals = xp.empty((heads, batch, length, 1), qkv.dtype)
         exponents = xp.empty((heads, batch, length, 1), softmax.EXPONENT)
         math = TileMath(softmax, ctx.policy, rate)
         for h in head_blocks(heads, batch, parts):
+            g = groups_of(h, q, k)
             for i, queries in enumerate(parts):
                 rows = softmax.OnlineSoftmax(output[h, :, queries].shape)  # of (h, B, queries, D)
                 for j, keys in enumerate(parts[: i + 1]):
-                    tile = q[h, :, queries], k[h, :, keys], v[h, :, keys]
+                    tile = q[h, :, queries], k[g, :, keys], v[g, :, keys]
                     rows.merge(*math.attend(*tile, i == j, masks(keep, h, i, j)))
                 output[h, :, queries], totals[h, :, queries] = rows.result(qkv.dtype)
                 exponents[h, :, queries] = rows.exponent
         ctx.save_for_backward(q, k, v, output, exact=(totals, exponents))
-        ctx.keep, ctx.math, ctx.parts = keep, math, parts
+        ctx.keep, ctx.math, ctx.parts, ctx.shared, ctx.join = keep, math, parts, kv is not None, join
         return output
 
     @staticmethod
     def backward(ctx: Context, gradient):
         q, k, v, output, totals, exponents = ctx.saved_factors
-        math = ctx.math
-        heads, batch, length, width = q.shape
-        grad_qkv = xp.empty((heads, batch, length, 3 * width), q.dtype)
+        math, share = ctx.math, len(q) // len(k)
+        grad_q = xp.empty((*q.shape[:-1], (1 if ctx.shared else 3) * q.shape[-1]), q.dtype)  # with k's and v's behind
+        grad_kv = online_softmax.Total((2, *k.shape) if ctx.shared else ())  # of the groups
         gradient, shift = incoming(output, gradient, totals, ctx.policy)
-        for h in head_blocks(heads, batch, ctx.parts):
-            grads = [math.softmax.Total((h.stop - h.start, batch, length, width)) for _ in "qkv"]
+        for h in head_blocks(*q.shape[:2], ctx.parts):
+            grads = [math.softmax.Total(q[h].shape) for _ in "qkv"]
             for pair in visited(ctx.parts):
                 math.add_gradients(grads, ctx.keep, h, pair, q, k, v, exponents, gradient, shift)
-            grad_q, grad_k, grad_v = xp.split(grad_qkv[h], 3, axis=-1)  # views into grad_qkv
-            for part, total in zip((grad_q, grad_k, grad_v), grads, strict=True):
+            for number in range(2 * ctx.shared):
+                grad_kv.at(number).add_heads(grads.pop(1), h, share)
+            for part, total in zip(xp.split(grad_q[h], len(grads), axis=-1), grads, strict=True):
                 part[...] = total.rounded(q.dtype)
-            unscale(grad_q, grad_k)
-        return grad_qkv, None, None, None, None
+        return with_shared(grad_q, grad_kv, ctx)
 
 
 def tiled_attention(
-    qkv: Tensor, keep: Keep | None = None, rate: float = 0.0, tile: int = 128, chunks: int = 1, softmax: str = "exact"
+    qkv: Tensor,
+    keep: Keep | None = None,
+    rate: float = 0.0,
+    tile: int = 128,
+    chunks: int = 1,
+    softmax: str = "exact",
+    kv: Tensor | None = None,
+    join: Callable = alone,
 ) -> Tensor:
     """Attention of each head over the token itself and the tokens before it, tile by tile.
 
     Args:
-        qkv: (H, B, T, 3 D), each head's queries, keys and values side by side.
+        qkv, kv, join: as for ``causal_attention``.
         keep: (head, tile of queries, tile of keys) -> bool (B, keys, queries), the attention weights that dropout
             keeps; called in forward and again in backward. None keeps all.
         rate: the dropout probability; kept weights are scaled by 1 / (1 - rate).
@@ -242,4 +267,4 @@ def tiled_attention(
     Returns:
         (H, B, T, D)
     """
-    return TiledAttention.apply(qkv, keep, rate, tiles(qkv.shape[-2], tile, chunks), SOFTMAXES[softmax])
+    return TiledAttention.apply(qkv, kv, keep, rate, tiles(qkv.shape[-2], tile, chunks), SOFTMAXES[softmax], join)
