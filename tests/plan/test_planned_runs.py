@@ -21,7 +21,15 @@ from minidist.parallel import pipeline
 from minidist.plan.cluster.efficiency import PERFECT
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.layout import PlannedLayout, stages_of
-from minidist.plan.memory import HERE, Memory, memory_of, parameters_of_layers, parameters_of_rank, saved_scores
+from minidist.plan.memory import (
+    HERE,
+    Memory,
+    Numerics,
+    memory_of,
+    parameters_of_layers,
+    parameters_of_rank,
+    saved_scores,
+)
 from minidist.plan.models import ModelShape
 from minidist.plan.step.collectives import Sent
 from minidist.plan.time import StepCosts, StepTime
@@ -37,6 +45,8 @@ CHUNKS = replace(FEW, sequence_chunks=4)
 THREES = TrainConfig(layers=6, heads=3, width=24, context=15, global_batch=6, micro_batch=2, steps=1, dropout=0.1)
 FIVES = TrainConfig(layers=5, heads=5, width=20, context=10, global_batch=5, micro_batch=1, steps=1, dropout=0.0)
 SEVENS = TrainConfig(layers=7, heads=7, width=28, context=14, global_batch=7, micro_batch=1, steps=1, dropout=0.2)
+LLAMA = replace(EVEN, arch="llama", kv_heads=2, hidden=40, dropout=0.0)
+LLAMA_CHUNKS = replace(LLAMA, layers=2, global_batch=2, sequence_chunks=4)
 CASES = {
     "even": (
         EVEN,
@@ -62,6 +72,16 @@ CASES = {
     "halves": (replace(CHUNKS, sequence_chunks=8), "cp=4,cp_kind=zigzag; cp=4,cp_kind=all-gather"),
     "threes": (THREES, "dp=3,algorithm=ring; dp=3,zero=1; tp=3,sp=1,recompute=selective; pp=3,recompute=full"),
     "fives": (FIVES, "dp=5,zero=1; dp=5,recompute=selective; pp=5"),
+    "llama": (
+        LLAMA,
+        "dp=1; recompute=selective; recompute=full; dp=2,zero=1; dp=2,bucket_mb=0.05; tp=2; "
+        "tp=2,sp=1; pp=2; pp=2,schedule=zb-h1; pp=2,virtual=2; dp=2,zero=1,pp=2; tp=2,pp=2",
+    ),
+    "tied": (replace(LLAMA, tied=1), "dp=1; tp=2; pp=2"),
+    "llama's chunks": (
+        LLAMA_CHUNKS,
+        "cp=2; cp=4,cp_kind=ring; cp=2,cp_kind=all-gather; cp=2,cp_kind=ulysses; cp=2,tp=2",
+    ),
     "sevens": (SEVENS, "dp=7,zero=1; pp=3; pp=7; pp=7,schedule=gpipe"),
 }
 SHORT = (  # the cases of EVEN that plain ``pytest`` runs
@@ -97,7 +117,16 @@ class Real:
         """The vocabulary, of bytes, is rounded up to a multiple of the heads."""
         c = self.config
         vocab = -(-256 // c.heads) * c.heads
-        return ModelShape("test", c.layers, c.width, c.heads, vocab, c.context, dropout=c.dropout > 0)
+        shape = ModelShape("test", c.layers, c.width, c.heads, vocab, c.context, dropout=c.dropout > 0)
+        if c.arch == "gpt2":
+            return shape
+        parts = {"gated": True, "biases": False, "learned_positions": False, "norm_vectors": 1}
+        return replace(shape, kv_heads=c.kv_heads, hidden=c.hidden, tied=bool(c.tied), **parts)
+
+    @property
+    def numerics(self) -> Numerics:
+        """A GPT-2's queries are part of an array that is kept for its keys; those of a Llama are kept scaled alone."""
+        return replace(HERE, keeps_scaled=self.config.arch == "gpt2")
 
     def stage_of(self, rank: int) -> int:
         """A rank's place in the pipeline."""
@@ -108,7 +137,7 @@ class Real:
         spec = ClusterSpec.parse(f"h100:1x{self.layout.world_size}")
         chip = replace(spec.accelerator, memory_bandwidth=NEVER)
         spec = replace(spec, accelerator=chip, inside=replace(spec.inside, bandwidth=bandwidth, latency=0.0))
-        costs = StepCosts(self.shape, spec, "fp32", HERE, PERFECT)
+        costs = StepCosts(self.shape, spec, "fp32", self.numerics, PERFECT)
         time, sent = costs.step(self.planned, self.config.global_batch)
         seconds = report(as_if([rank.log for rank in self.ranks], spec, 1.0, 1.0)).seconds
         return seconds, time, {(one.axis, NAMES.get(one.collective, one.collective)): one for one in sent}
@@ -162,7 +191,7 @@ def check_memory(real: Real) -> None:
     for number, result in enumerate(real.ranks):
         stage, found = real.stage_of(number), result.memory
         before = found["before_backward"]
-        plan = memory_of(shape, planned, batch, HERE, stage)
+        plan = memory_of(shape, planned, batch, real.numerics, stage)
         padded = padding(real, stage)
         if planned.zero < 2 or planned.grad_sync == "step":
             more = HERE.gradient * padded * (1 + 1 / planned.shards)
@@ -203,6 +232,8 @@ def left_out(real: Real) -> float:
     tokens = config.micro_batch * config.context / planned.cp
     found = config.micro_batch * (config.context + 1) + TARGET * tokens  # an array of bytes, with one token more
     layer = 0.0
+    if planned.recompute != "full":
+        layer += rotary_tables(real)
     if planned.sp:  # a norm saves its gain, which is a copy: see copy_parameter_to_group
         layer += 2 * e * config.width * (planned.recompute != "full")
         found += e * config.width
@@ -215,6 +246,13 @@ def left_out(real: Real) -> float:
     return found + layer * config.layers
 
 
+def rotary_tables(real: Real) -> float:
+    """Bytes of the cosines and sines of the positions, of one layer."""
+    config = real.config
+    each = HERE.activation * config.width / config.heads
+    return each * config.context / real.planned.cp * (config.arch == "llama")
+
+
 def brought_back(real: Real, plan: Memory) -> float:
     """Bytes at the most of one layer's recomputation, beside what is held. The head and its target are gone by then."""
     config, planned, sp, e = real.config, real.planned, real.layout.sp, HERE.activation
@@ -222,14 +260,14 @@ def brought_back(real: Real, plan: Memory) -> float:
     if planned.recompute == "selective":  # scores come when the MLP is gone: so a short context's are in nobody's way
         return max(0.0, plan.recomputed - TARGET * tokens)
     norm = e * tokens * config.width / (planned.tp if sp else 1)  # keeps here what it has made of its input, too
-    more = norm + e * config.width * sp - TARGET * tokens
+    more = norm + e * config.width * sp - TARGET * tokens + rotary_tables(real)
     return plan.recomputed + more if planned.recompute == "full" else 0.0
 
 
 def check_what_zero_gathers(real: Real, plan: Memory, found: dict) -> None:
     """Two layers at once, and the tied embedding all the while: of parameters, and of gradients to be sharded."""
     shape, third = real.shape, real.layout.zero == 3
-    root = shape.embeddings + 2 * shape.width
+    root = shape.embeddings + shape.norm_vectors * shape.width
     together = root + 2 * parameters_of_layers(shape, real.planned, 1, 0).full
     assert plan.gathered == together * (HERE.gradient + HERE.parameter * third)
     assert found["before_backward"]["gradients"] == plan.gradients + HERE.gradient * root  # on its way all the while
@@ -296,14 +334,16 @@ def check_seconds(real: Real) -> None:
         if axes == {"tp"}:  # the plan is short of small sums, and long by what the embedding looks up: float32 here
             ring = m * 2 * (layout.tp - 1) / layout.tp / bandwidth  # seconds of the all-reduces, for each byte
             loss = tokens * (8 + 8 + 4)  # two sums in float64 and a maximum, for each token
-            norms = layout.sp * 8 * config.width * (6 * config.layers + 2)  # gains and biases; biases of sums
+            vectors = 6 * config.layers + 2 if real.shape.biases else 2 * config.layers + 1
+            norms = layout.sp * 8 * config.width * vectors  # gains and biases; biases of sums
             looked_up = (not layout.sp) * tokens * config.width * (8 - 4)
             assert plan.total + ring * (loss + norms - looked_up) == pytest.approx(clock, abs=scalars)
         elif axes == {"pp"} and layout.schedule == "naive":
             assert plan.total == pytest.approx(clock, abs=scalars)
         elif axes == {"pp"} and even and message < without / (m + layout.pp - 1) / 10:
             # in the plan a rank waits for every message. Those that fill and drain never hide, others may
-            least = without + sent["pp", "all_reduce"].seconds + 2 * (layout.pp - 1) * message
+            tied = sent["pp", "all_reduce"].seconds if real.shape.tied else 0.0
+            least = without + tied + 2 * (layout.pp - 1) * message
             late = message * (layout.schedule == "zb-h1")  # with few micro-batches its last products wait for one more
             assert clock - late - scalars <= plan.total <= least + m * 2 * layout.virtual * message
         elif axes == {"dp"} and layout.zero == 1:  # the run hides nothing, the plan hides sums and gathers
