@@ -41,7 +41,7 @@ class CausalAttention(Function):
     def forward(ctx: Context, qkv, keep=None, rate=0.0, kv=None, join=alone):
         heads, batch, length, _ = qkv.shape
         as_factor, matmul = ctx.policy.rounded_factor, ctx.policy.matmul
-        q, k, v = queries_keys_values(qkv, kv)
+        q, k, v = xp.split(qkv, 3, axis=-1) if kv is None else queries_keys_values(qkv, kv)
         q = as_factor(q * q.shape[-1] ** -0.5)  # scaled here: q has fewer numbers than the scores
         k, v = map(ctx.policy.factor, (k, v))
         hidden = xp.tril(xp.full((length, length), -xp.inf, qkv.dtype), -1)  # (T, T): -inf where the key comes later
@@ -50,7 +50,7 @@ class CausalAttention(Function):
         totals = xp.empty((heads, batch, length, 1), qkv.dtype)
         output = xp.empty(q.shape, qkv.dtype)
         for h in cache_blocks(heads, 1):  # a CPU takes one by one: its scores stay in the cache for several passes
-            g = groups_of(h, q, k)
+            g = h if kv is None else groups_of(h, q, k)
             scores = matmul(k[g], q[h].swapaxes(-1, -2), out=exps[h])  # (h, B, keys, queries)
             scores += hidden
             scores -= scores.max(axis=-2, keepdims=True)
@@ -73,7 +73,7 @@ class CausalAttention(Function):
         # Softmax: dS = P (dP - sum over keys of P dP), and that sum equals the sum over D of output times gradient.
         shift = ctx.policy.kernels.dot_each(unpacked(gradient), unpacked(output))[:, :, None]  # (H, B, 1, queries)
         for h in cache_blocks(len(q), 1):
-            kept, g = None if keep is None else keep[h], groups_of(h, q, k)
+            kept, g = None if keep is None else keep[h], groups_of(h, q, k) if ctx.shared else h
             matmul(dropped(exps[h], kept, ctx.rate, as_factor), gradient[h], out=grad_v[h])
             grad_scores = dropped(matmul(v[g], gradient[h].swapaxes(-1, -2)), kept, ctx.rate)  # (h, B, keys, queries)
             grad_scores -= shift[h]
