@@ -1,6 +1,7 @@
 """One training step of minidist compared with the same step in PyTorch, one thread each, in turns.
 
     python benchmarks/train_step.py --turns 30
+    python benchmarks/train_step.py --arch llama    # beside transformers' model, whose heads also share keys
 
 A step is forward, backward, gradient clipping and AdamW. PyTorch runs eagerly, once with attention in plain operations
 and once with its fused ``scaled_dot_product_attention``. All take turns, so a machine that slows down slows all of
@@ -18,7 +19,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from minidist.nn.gpt import GPT, GPTConfig
+from minidist.nn.gpt import GPTConfig
+from minidist.nn.models import MODELS, model_of
 from minidist.nn.optim.clip import clip_grad_norm
 from minidist.nn.optim.optimizers import AdamW, average_gradients
 
@@ -66,7 +68,7 @@ class TorchGPT(nn.Module):
 
 
 def minidist_step(config: GPTConfig):
-    model = GPT(config)
+    model = model_of(config)
     optimizer = AdamW(model.parameters(), lr=1e-3)
 
     def step(tokens: np.ndarray, targets: np.ndarray) -> None:
@@ -79,8 +81,24 @@ def minidist_step(config: GPTConfig):
     return step
 
 
+class TorchLlama(nn.Module):
+    """The model of transformers."""
+
+    def __init__(self, config: GPTConfig, attention) -> None:
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        from minidist.train.checkpoint.hugging_face import config_json
+
+        super().__init__()
+        kind = "eager" if attention is plain_attention else "sdpa"
+        self.model = LlamaForCausalLM(LlamaConfig(**config_json(config), attn_implementation=kind, use_cache=False))
+
+    def forward(self, tokens, targets):
+        return nn.functional.cross_entropy(self.model(tokens).logits.flatten(0, 1), targets.flatten())
+
+
 def torch_step(config: GPTConfig, attention):
-    model = TorchGPT(config, attention)
+    model = {"gpt2": TorchGPT, "llama": TorchLlama}[config.arch](config, attention)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
 
     def step(tokens: np.ndarray, targets: np.ndarray) -> None:
@@ -102,6 +120,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--turns", type=int, default=30, help="timed steps of each for each size (default: 30)")
     parser.add_argument("--size", choices=SIZES, action="append", help="only this size; may be given twice")
+    parser.add_argument("--arch", choices=MODELS, default="gpt2")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
 
@@ -110,7 +129,8 @@ def main() -> None:
         table.add_column(name, justify="right")
     for size in arguments.size or SIZES:
         width, layers, context = SIZES[size]
-        config = GPTConfig(context=context, layers=layers, heads=HEADS, width=width)
+        shared = {"kv_heads": HEADS // 2} if arguments.arch == "llama" else {}
+        config = GPTConfig(context=context, layers=layers, heads=HEADS, width=width, arch=arguments.arch, **shared)
         fused = nn.functional.scaled_dot_product_attention
         steps = [minidist_step(config), torch_step(config, plain_attention), torch_step(config, fused)]
         random = np.random.default_rng(0)
