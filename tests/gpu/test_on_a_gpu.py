@@ -31,6 +31,7 @@ try:
 except RuntimeError as error:
     pytest.skip(str(error), allow_module_level=True)
 
+LLAMA = {"arch": "llama", "kv_heads": 2}
 CONFIG = TrainConfig(layers=2, heads=4, width=64, context=32, global_batch=24, steps=3, warmup=1, backend="cupy")
 # A float32 has 24 bits, and a loss is a mean of some hundred products of sums of some hundred terms, which a GPU adds
 # in another order: a few hundred roundings of 6e-8 after a few steps.
@@ -206,7 +207,7 @@ def test_a_background_thread_writes_to_the_device(device):
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"precision": "bf16"}, {"attention": "tiled", "attention_tile": 10}, {"experts": 8}], ids=str
+    "changes", [{}, {"precision": "bf16"}, {"attention": "tiled", "attention_tile": 10}, {"experts": 8}, LLAMA], ids=str
 )
 def test_losses_are_near_those_of_numpy(ranks, one_process, changes):
     config = replace(CONFIG, **changes)
@@ -218,7 +219,7 @@ def test_losses_are_near_those_of_numpy(ranks, one_process, changes):
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"precision": "bf16"}, {"attention": "tiled", "attention_tile": 10}, {"experts": 8, "dropout": 0.1}],
+    [{}, {"precision": "bf16"}, {"attention": "tiled", "attention_tile": 10}, {"experts": 8, "dropout": 0.1}, LLAMA],
     ids=str,
 )
 def test_exact_products_have_the_bits_of_the_cpu(ranks, one_process, changes):
@@ -241,6 +242,8 @@ CASES = {  # what it is about: changes of the config, layouts
     "a router at an odd address": (ODD | {"experts": 6}, ("zero=3,dp=2", "zero=1,dp=3")),
     "a short last tile": (SHORT, ("tp=4", "tp=2,sp=1")),
     "short tiles of chunks": (SHORT | {"context": 100, "sequence_chunks": 2}, ("cp=2,cp_kind=ulysses",)),
+    "shared keys": (LLAMA, ("tp=4,sp=1", "zero=3,dp=2", "pp=2")),
+    "shared keys in a ring": (LLAMA | {"sequence_chunks": 4}, ("cp=2,cp_kind=zigzag", "cp=2,tp=4")),
     "every layout": ({}, ("dp=1", *map(str, LAYOUTS))),  # and one process, again
 }
 
