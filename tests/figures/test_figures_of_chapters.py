@@ -42,6 +42,7 @@ def test_a_figure_says_what_it_is_given():
         ("ch09.suspects", lambda f: f.draw(SP_MEETS_RECOMPUTE), wrong, None),  # runs of a pair that had wrong bits
         ("ch10.ring_steps", lambda f: f.draw(busy), ["contiguous: 62.5% busy"], None),  # (4 + 1) / (2 * 4)
         ("ch14.memory_beside_limit", lambda f: f.draw({"other": large}, 80e9), ["91: 11 too much"], None),
+        ("ch16.parts", lambda f: f.draw({"Llama": {"queries": 4, "gate": 8}}, 4, "C²"), ["gate", "3 C²"], [1, 2]),
         ("ulp_histogram", lambda f: f.draw({"changed": np.array([0, 1])}),
          ["50 % of the sums\nhave different bits"], None),
     ]  # fmt: skip
@@ -79,6 +80,10 @@ def test_what_a_figure_computes_is_right():
                                     for votes in ("aabca", "aabb")],
          [[0, 0, 1, 1, 0], [2] * 4]),  # only a majority names anybody
         ("ch12.step_times", lambda f: (7 * f.waiting_share(waits)).round(9).tolist(), [4, 0, 4.5]),
+        ("ch16.distances", lambda f: [f.share_right(places, 2) for places in ((0, 1), (0, 0), (5, 6))],
+         [1, 0.6, 1]),  # of ten pairs four are between the chunks
+        ("ch16.key_heads", lambda f: [[[*keys] for _, keys in f.holdings(4, groups, 4)] for groups in (4, 2)],
+         [[[0], [1], [2], [3]], [[0], [0], [1], [1]]]),
         ("ulp_histogram", lambda f: f.shares(np.array([-9, -2, -1, 0, 0, 0, 1, 1, 3, 70]), 2).tolist(),
          [0.2, 0.1, 0.3, 0.2, 0.2]),
     ]  # fmt: skip

@@ -1,0 +1,1 @@
+"""Figures of chapter 16: what a Llama changes."""
