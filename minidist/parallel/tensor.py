@@ -149,6 +149,8 @@ class GroupParallelLinears(GroupedLinears):
         each = max(1, group.size // linears.kv.shape[0])  # ranks that hold one key-value head
         first = group.rank - group.rank % each
         self.replicas = group.new_group(list(range(first, first + each))) if each > 1 else None
+        if self.replicas is not None:
+            self.replicas.axis = "kv_copies"
         self.q, self.kv = shard_heads(linears.q, group), shard_heads(linears.kv, group, groups_of)
         self.group, self.sequence, self.reduce_dtype = group, sequence, reduce_dtype
 
