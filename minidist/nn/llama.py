@@ -13,6 +13,7 @@ Shapes as in gpt.py; G heads of keys and values, D = C / H even.
 
 from math import sqrt
 
+from minidist.backend import from_host
 from minidist.nn.chunks import Chunks, join
 from minidist.nn.config import GPTConfig
 from minidist.nn.functional import copy_to_heads, linear
@@ -72,7 +73,7 @@ class GroupedQueryAttention(Attention):
         for part, chunk in zip(parts, self.chunks.here, strict=False):
             q, kv = self.qkv(part)  # (H, B, t, D) and (G, B, t, 2 D)
             length = q.shape[-2]
-            turn = rotary_table(chunk * length, length, self.head_width, self.base)
+            turn = tuple(map(from_host, rotary_table(chunk * length, length, self.head_width, self.base)))
             kv = self.qkv.share(rotate(kv, *turn))
             rotated.append(share_keys(rotate(q, *turn), kv))  # (H, B, t, 3 D)
         y = self.core(join(rotated), dropout_rng)  # (H, B, n t, D)
