@@ -13,6 +13,7 @@ Shapes as in gpt.py; G heads of keys and values, D = C / H even.
 
 from math import sqrt
 
+from minidist.backend import from_host
 from minidist.nn.attention.online_softmax import Total
 from minidist.nn.chunks import Chunks, join
 from minidist.nn.config import GPTConfig
@@ -73,7 +74,7 @@ class GroupedQueryAttention(Attention):
         for part, chunk in zip(parts, self.chunks.here, strict=False):
             q, kv = self.qkv(part)  # (H, B, t, D) and (G, B, t, 2 D)
             length = q.shape[-2]
-            turn = rotary_table(chunk * length, length, self.head_width, self.base)
+            turn = tuple(map(from_host, rotary_table(chunk * length, length, self.head_width, self.base)))
             queries.append(rotate(q, *turn))
             keys_values.append(rotate(kv, *turn))
         y = self.core(join(queries), dropout_rng, join(keys_values), self.qkv.join)  # (H, B, n t, D)

@@ -6,9 +6,11 @@ Variants Improve Transformer", 2020).
 
 import numpy as np
 
-from minidist.backend import from_host, xp
+from minidist.backend import xp
 from minidist.nn.kernels import sum_over_tokens
+from minidist.nn.precision.policy import current
 from minidist.nn.tensor import Context, Function
+from minidist.overrides import overridable
 
 
 class RMSNorm(Function):
@@ -22,32 +24,40 @@ class RMSNorm(Function):
 
     @staticmethod
     def forward(ctx: Context, x, gain, eps=1e-5):
-        x = xp.ascontiguousarray(x)
-        squares = ctx.policy.kernels.dot_each(x, x)[..., None]  # (..., 1)
-        inverse = 1 / xp.sqrt(squares / x.shape[-1] + eps)  # (..., 1)
-        normal = x * inverse  # (..., C)
+        y, normal, inverse = rms_norm_forward(xp.ascontiguousarray(x), gain, eps)
         ctx.save_for_backward(normal, gain, exact=(inverse,))
-        return normal * gain
+        return y
 
     @staticmethod
     def backward(ctx: Context, gradient):
         normal, gain, inverse = ctx.saved_arrays
-        gradient = xp.ascontiguousarray(gradient)
-        grad_x = grad_gain = None
-        if ctx.needs_input_grad[0]:
-            grad_normal = gradient * gain  # (..., C)
-            projection = ctx.policy.kernels.dot_each(grad_normal, normal)[..., None]  # (..., 1)
-            grad_x = (grad_normal - normal * (projection / normal.shape[-1])) * inverse
-        if ctx.needs_input_grad[1]:
-            grad_gain = sum_over_tokens(gradient * normal)
-        return grad_x, grad_gain, None
+        return *rms_norm_backward(xp.ascontiguousarray(gradient), normal, inverse, gain), None
+
+
+@overridable
+def rms_norm_forward(x, gain, eps):
+    """The output (..., C), the values before ``* gain`` (..., C), and what x was multiplied by for them (..., 1)."""
+    squares = current().kernels.dot_each(x, x)[..., None]  # (..., 1)
+    inverse = 1 / xp.sqrt(squares / x.shape[-1] + eps)  # (..., 1)
+    normal = x * inverse  # (..., C)
+    return normal * gain, normal, inverse
+
+
+@overridable
+def rms_norm_backward(gradient, normal, inverse, gain):
+    """The gradients of x (..., C) and, float64, of the gain (C,), from that of the output."""
+    grad_normal = gradient * gain  # (..., C)
+    projection = current().kernels.dot_each(grad_normal, normal)[..., None]  # (..., 1)
+    grad_x = (grad_normal - normal * (projection / normal.shape[-1])) * inverse
+    return grad_x, sum_over_tokens(gradient * normal)
 
 
 rms_norm = RMSNorm.apply
 
 
-def rotary_table(first: int, count: int, width: int, base: float):
-    """Cosines and sines of the angles of some positions: two float32 arrays (count, width / 2).
+@overridable
+def rotary_table(first: int, count: int, width: int, base: float) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines and sines of the angles of some positions: two float32 arrays (count, width / 2), of NumPy.
 
     Position p turns the pair i by p base^(-2 i / width). Angles are float64, and cosines rounded once.
 
@@ -57,7 +67,7 @@ def rotary_table(first: int, count: int, width: int, base: float):
     """
     frequencies = float(base) ** (-2 * np.arange(width // 2) / width)  # (D / 2,)
     angles = np.arange(first, first + count)[:, None] * frequencies  # (count, D / 2)
-    return tuple(from_host(function(angles).astype(np.float32)) for function in (np.cos, np.sin))
+    return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
 class Rotate(Function):
@@ -73,22 +83,29 @@ class Rotate(Function):
     @staticmethod
     def forward(ctx: Context, x, cosines, sines):
         ctx.save_for_backward(exact=(cosines, sines))
-        return turned(x, cosines, sines)
+        return rotate_forward(x, cosines, sines)
 
     @staticmethod
     def backward(ctx: Context, gradient):
         cosines, sines = ctx.saved_arrays
-        return turned(gradient, cosines, -sines), None, None
+        return rotate_backward(gradient, cosines, sines), None, None
 
 
 rotate = Rotate.apply
 
 
-def turned(x, cosines, sines):
+@overridable
+def rotate_forward(x, cosines, sines):
     """The first D values of x (..., T, W) turned by the angles with these cosines and sines (T, D / 2)."""
     half = cosines.shape[-1]
     a, b = x[..., :half], x[..., half : 2 * half]
     return xp.concatenate((a * cosines - b * sines, b * cosines + a * sines, x[..., 2 * half :]), -1)
+
+
+@overridable
+def rotate_backward(gradient, cosines, sines):
+    """The gradient of x: the output's, turned by the negative angles."""
+    return rotate_forward(gradient, cosines, -sines)
 
 
 class SiluGate(Function):
@@ -96,25 +113,36 @@ class SiluGate(Function):
 
     @staticmethod
     def forward(ctx: Context, x):
-        gate, up = xp.split(x, 2, axis=-1)
         ctx.save_for_backward(x)
-        return gate * sigmoid(gate, ctx.policy.functions.exp) * up
+        return silu_gate_forward(x)
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        (x,) = ctx.saved_arrays
-        gate, up = xp.split(x, 2, axis=-1)
-        share = sigmoid(gate, ctx.policy.functions.exp)
-        grad_gate = gradient * up * (share * (1 + gate * (1 - share)))
-        return xp.concatenate((grad_gate, gradient * (gate * share)), -1)
+        return silu_gate_backward(gradient, *ctx.saved_arrays)
+
+
+@overridable
+def silu_gate_forward(x):
+    """gate sigmoid(gate) up (..., h) of gate and up, side by side (..., 2 h)."""
+    gate, up = xp.split(x, 2, axis=-1)
+    return gate * sigmoid(gate) * up
+
+
+@overridable
+def silu_gate_backward(gradient, x):
+    """The gradient of x (..., 2 h) from that of the output (..., h)."""
+    gate, up = xp.split(x, 2, axis=-1)
+    share = sigmoid(gate)
+    grad_gate = gradient * up * (share * (1 + gate * (1 - share)))
+    return xp.concatenate((grad_gate, gradient * (gate * share)), -1)
 
 
 silu_gate = SiluGate.apply
 
 
-def sigmoid(x, exp):
+def sigmoid(x):
     """1 / (1 + e^-x), from an exponential that does not overflow."""
-    small = exp(-xp.abs(x))
+    small = current().functions.exp(-xp.abs(x))
     return xp.where(x >= 0, 1, small) / (1 + small)
 
 

@@ -25,6 +25,7 @@ products added in float32, 70 to 90 % of the elements changed nearly always: the
 rounded once, for any number of ranks. This holds for float32 models; the last bit of a float64 model shows the split.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 from minidist.backend import xp
@@ -66,6 +67,7 @@ def heads_of(rank: int, ranks: int, heads: int) -> range:
     return range(rank * each, (rank + 1) * each)
 
 
+@overridable
 def groups_of(rank: int, ranks: int, groups: int) -> range:
     """Which key-value heads a rank has: as ``heads_of``, or one that several ranks hold, where there are fewer."""
     if ranks > groups and ranks % groups == 0:
@@ -171,8 +173,13 @@ class GroupParallelLinears(GroupedLinears):
         return total.of(gathered[0])
 
 
-column_parallel_linear = overridable(ColumnParallelLinear)  # makes one, or its override
-row_parallel_linear = overridable(RowParallelLinear)
+def overridable_with_bias(own: type) -> Callable:
+    """Makes one, or its override, which is for layers with a bias: a GPT-2's."""
+    chosen = overridable(own)
+    return lambda linear, group, **options: (own if linear.bias is None else chosen)(linear, group, **options)
+
+
+column_parallel_linear, row_parallel_linear = map(overridable_with_bias, (ColumnParallelLinear, RowParallelLinear))
 
 
 def enter_heads(x: Tensor, group: ProcessGroup, sequence: bool, reduce_dtype) -> Tensor:
@@ -370,5 +377,6 @@ class TensorParallel(Axis):
         return {name: self._cut(region) if name in self.sharded else region for name, region in regions.items()}
 
     def _cut(self, region: Region) -> Region:
-        mine = groups_of(self.group.rank, self.group.size, region.shape[0])
+        of = groups_of if self.group.size > region.shape[0] else heads_of  # key-value heads, of which there are fewer
+        mine = of(self.group.rank, self.group.size, region.shape[0])
         return region.cut(0, mine.start, mine.stop)

@@ -102,6 +102,8 @@ CALLED = {  # flags of a run -> functions of the solutions that it calls
     "--dp=2 --sync=server --staleness=1": "may_begin shard_map",  # may_begin on a server alone
     "--dp=4 --node-size=2 --algorithm=hierarchical": "all_reduce_hierarchical",
     "--dp=4 --algorithm=double_tree": "double_tree",
+    "--tp=2 --arch=llama --kv-heads=1": "groups_of rms_norm_forward rms_norm_backward rotary_table rotate_forward "
+    "rotate_backward silu_gate_forward silu_gate_backward",
     "--dp=2 --rebalance --steps=6": "deal",
     "--dp=3 --check-replicas=1": "odd_ones_out",
     "--dp=3 --zero=2 --save=saved --save-every=1 --keep=1": "part_of_runs writers write_durably commit discard",
