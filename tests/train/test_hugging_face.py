@@ -6,6 +6,7 @@
 import json
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from minidist.train.checkpoint.commit import name_of
 from minidist.train.checkpoint.disk import BadCheckpoint
 from minidist.train.checkpoint.hugging_face import check_tensors, from_tensors, settings_in, to_tensors, write_folder
 from minidist.train.checkpoint.saver import Saving
+from minidist.train.checkpoint.shards import read_rows
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.resilience.elastic import Elasticity, run_elastic
@@ -61,13 +63,11 @@ def arrays_of(model: GPT) -> dict[str, np.ndarray]:
 
 def model_in(folder: Path) -> GPT:
     """The model in a folder, as training would begin with it."""
-    from safetensors.numpy import load_file
-
     config = replace(TrainConfig(), **{name: value for name, (_, value) in settings_in(folder).items()}).model
     check_tensors(folder, config)
-    model, tensors = model_of(config), load_file(folder / "model.safetensors")
+    model, read = model_of(config), partial(read_rows, folder)
     for name, parameter in model.named_parameters():
-        parameter.data = from_tensors(config, name, tensors.__getitem__, parameter.shape)
+        parameter.data = from_tensors(config, name, read, parameter.shape, [(0, parameter.size)])
     return model
 
 
