@@ -184,7 +184,7 @@ def json_in(path: Path, start: int = 0, length: int = JSON_BYTES + 1) -> dict:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise BadCheckpoint(f"{path}: it is not JSON, or no object of JSON")
+        raise BadCheckpoint(f"{path}: expected a JSON object" + f" from byte {start} on" * bool(start))
     return found
 
 
@@ -204,8 +204,8 @@ def write_tensors(
     Raises:
         ValueError: if a number is too large for the dtype, naming the tensor.
     """
-    stored = STORED[DTYPES[dtype]]
-    sizes = {name: prod(shape) * stored.itemsize for name, shape in shapes.items()}
+    itemsize = STORED[DTYPES[dtype]].itemsize
+    sizes = {name: prod(shape) * itemsize for name, shape in shapes.items()}
     shards, room = [], 0
     for name, size in sizes.items():
         if not shards or size > room:
@@ -228,7 +228,8 @@ def write_tensors(
             with written.enter_context(replacing(folder / path)).open("wb") as file:
                 file.write(_header(shard, shapes, DTYPES[dtype]))
                 for name in shard:
-                    file.write(_rounded(name, next(tensors), dtype).astype(stored, copy=False))
+                    values = _rounded(name, next(tensors), dtype)
+                    file.write(values.astype(values.dtype.newbyteorder("<"), copy=False))
         if count > 1:  # an older index must not name new shards beside old ones
             (folder / INDEX).resolve().unlink(missing_ok=True)
     stays = {*files, INDEX} if count > 1 else {TENSORS}
@@ -249,7 +250,7 @@ def _header(sizes: dict[str, int], shapes: dict[str, tuple[int, ...]], dtype: st
 
 
 def _rounded(name: str, values: np.ndarray, dtype: str) -> np.ndarray:
-    """A tensor as it is stored: to the nearest numbers of its dtype, ties to even."""
+    """A tensor as it is stored: float32, or the bits of the nearest numbers of its dtype, ties to even."""
     if dtype == "float32":
         return values
     target = FORMATS[dtype]
