@@ -19,7 +19,7 @@ from minidist import overrides
 from minidist.nn.models import model_of
 from minidist.train.checkpoint.disk import BadCheckpoint
 from minidist.train.checkpoint.hugging_face import begin_from, write_folder
-from minidist.train.checkpoint.shards import INDEX, TENSORS, header_of, json_in, read_rows, tensors_in, write_tensors
+from minidist.train.checkpoint.shards import INDEX, TENSORS, header_of, json_in, read_rows, tensors_in, write_model
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.share import Share
@@ -41,8 +41,9 @@ def numbers(scale: float = 1.0) -> dict[str, np.ndarray]:
     return found
 
 
-def write(folder: Path, tensors: dict, dtype: str = "float32", size: int = 10**6) -> None:
-    write_tensors(folder, {name: each.shape for name, each in tensors.items()}, iter(tensors.values()), dtype, size)
+def write(folder: Path, tensors: dict, dtype: str = "float32", size: int = 10**6, config: str = "{}") -> None:
+    shapes = {name: each.shape for name, each in tensors.items()}
+    write_model(folder, {"config.json": config}, shapes, iter(tensors.values()), dtype, size)
 
 
 def model_in(folder: Path) -> dict[str, np.ndarray]:
@@ -139,24 +140,21 @@ def killed_after(count: int, write, *arguments) -> bool:
 
 @pytest.mark.parametrize("before, after", list(product(SIZES, SIZES)))
 def test_another_model_takes_the_place_of_the_one_before(before, after, tmp_path):
-    """Whenever the process is killed, a reader finds the old model, the new one, or none, and then says so."""
-    old, new = numbers(), numbers(2.0)
-    for count in range(30):
+    """Whenever the process is killed, a reader finds the old model, the new one, or no config."""
+    models, killed, count = {"old": numbers(), "new": numbers(2.0)}, True, 0
+    while killed:
         folder = tmp_path / str(count)
         folder.mkdir()
-        write(folder, old, size=SIZES[before])
+        write(folder, models["old"], size=SIZES[before], config="old")
         (folder / "tokenizer.json").write_text("{}")
-        killed = killed_after(count, write, folder, new, "float32", SIZES[after])
-        try:
-            assert any(same(model_in(folder), model) for model in (old, new))
-        except BadCheckpoint as error:
-            assert killed and before != "one file" != after and "has neither" in str(error)
-        if not killed:
-            break
-    write(tmp_path, new, size=SIZES[after])
-    (tmp_path / "tokenizer.json").write_text("{}")
-    assert same(model_in(folder), new) and count > 0
-    assert {path.name for path in folder.iterdir()} == {path.name for path in tmp_path.iterdir() if path.is_file()}
+        killed = killed_after(count, write, folder, models["new"], "float32", SIZES[after], "new")
+        config = folder / "config.json"
+        assert same(model_in(folder), models[config.read_text()]) if config.exists() else killed
+        count += 1
+    assert count > 2 and config.read_text() == "new"
+    write(tmp_path, models["new"], size=SIZES[after])
+    found = {path.name for path in folder.iterdir()}
+    assert found == {path.name for path in tmp_path.iterdir() if path.is_file()} | {"tokenizer.json"}
 
 
 def test_rows_are_read_and_no_others(tmp_path):

@@ -21,12 +21,11 @@ from pathlib import Path
 import numpy as np
 
 from minidist import backend
-from minidist.files import replacing
 from minidist.nn.config import GPTConfig
 from minidist.nn.models import model_of
 from minidist.parallel.tools.regions import Run
 from minidist.train.checkpoint.disk import BadCheckpoint
-from minidist.train.checkpoint.shards import SHARD_SIZE, STORED, json_in, read_rows, tensors_in, write_tensors
+from minidist.train.checkpoint.shards import SHARD_SIZE, STORED, json_in, read_rows, tensors_in, write_model
 from minidist.train.share import Share
 
 CONFIG = "config.json"
@@ -185,15 +184,13 @@ def write_folder(
     Args:
         arrays: the full arrays, by name; each is asked for when it is written. Others are left out, as the routers'
             counts are.
-        dtype, shard_size: as of ``write_tensors``.
+        dtype, shard_size: as of ``write_model``.
     """
     content, parameters = json.dumps(config_json(config, dtype), indent=2), _parameters(config)
     shapes = {tensor: shape for name, a in parameters.items() for tensor, _, shape in _tensors_in(config, name, a)}
     tensors = (tensor for name in parameters for tensor in to_tensors(config, {name: arrays[name]}).values())
     folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / CONFIG) as new:
-        new.write_text(content + "\n", encoding="utf-8")
-        write_tensors(folder, shapes, tensors, dtype, shard_size)
+    write_model(folder, {CONFIG: content + "\n"}, shapes, tensors, dtype, shard_size)
 
 
 def _parameters(config: GPTConfig) -> dict[str, np.ndarray]:

@@ -188,14 +188,21 @@ def json_in(path: Path, start: int = 0, length: int = JSON_BYTES + 1) -> dict:
     return found
 
 
-def write_tensors(
-    folder: Path, shapes: dict[str, tuple[int, ...]], tensors: Iterator[np.ndarray], dtype: str, shard_size: int
+def write_model(
+    folder: Path,
+    config: dict[str, str],
+    shapes: dict[str, tuple[int, ...]],
+    tensors: Iterator[np.ndarray],
+    dtype: str,
+    shard_size: int,
 ) -> None:
-    """Write tensors into a folder, as one file, or as shards with an index where they have more than ``shard_size``.
+    """Write a model into a folder: one file of tensors, or shards with an index if they have more than ``shard_size``.
 
-    Nothing in the folder changes until all is written. Then it replaces the model that was there before.
+    Nothing in the folder changes until all is written. Then it replaces the model that was there before. Whenever that
+    is cut off, the folder has the old model, the new one, or no config.
 
     Args:
+        config: name and content of the file without which the folder has no model.
         shapes: shape of each tensor, by name.
         tensors: the tensors in that order, float32 and C-contiguous; each is written before the next is asked for.
         dtype: what to round to: float32, bfloat16 or float16.
@@ -214,28 +221,27 @@ def write_tensors(
         shards[-1][name] = size
         room -= size
     count = len(shards)
-    files = [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
-    index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": {}}
-    for file, shard in zip(files, shards, strict=True):
-        index["weight_map"] |= dict.fromkeys(shard, file)
-    if count == 1:
-        files = [TENSORS]
-    with ExitStack() as written:  # as it ends, files take their places, the last first: the index after its shards
-        if count > 1:
-            new = written.enter_context(replacing(folder / INDEX))
-            new.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
-        for path, shard in zip(files, shards, strict=True):
-            with written.enter_context(replacing(folder / path)).open("wb") as file:
+    files, texts = [TENSORS], dict(config)
+    if count > 1:
+        files = [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
+        weight_map = {name: file for file, shard in zip(files, shards, strict=True) for name in shard}
+        index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map}
+        texts[INDEX] = json.dumps(index, indent=2) + "\n"
+    with ExitStack() as written:  # as it ends, files take their places: the config last, because it comes first here
+        for name, text in texts.items():
+            written.enter_context(replacing(folder / name)).write_text(text, encoding="utf-8")
+        for name, shard in zip(files, shards, strict=True):
+            with written.enter_context(replacing(folder / name)).open("wb") as file:
                 file.write(_header(shard, shapes, DTYPES[dtype]))
-                for name in shard:
-                    values = _rounded(name, next(tensors), dtype)
+                for tensor in shard:
+                    values = _rounded(tensor, next(tensors), dtype)
                     file.write(values.astype(values.dtype.newbyteorder("<"), copy=False))
-        if count > 1:  # an older index must not name new shards beside old ones
-            (folder / INDEX).resolve().unlink(missing_ok=True)
-    stays = {*files, INDEX} if count > 1 else {TENSORS}
-    for path in folder.iterdir():
-        if path.name not in stays and (path.name in (TENSORS, INDEX) or SHARD.fullmatch(path.name)):
-            path.unlink()
+        for name in config:
+            (folder / name).resolve().unlink(missing_ok=True)
+        for path in folder.iterdir():
+            stale = path.name in (TENSORS, INDEX) or SHARD.fullmatch(path.name)
+            if stale and path.name not in (*files, *texts):
+                path.unlink()
 
 
 def _header(sizes: dict[str, int], shapes: dict[str, tuple[int, ...]], dtype: str) -> bytes:
