@@ -246,7 +246,7 @@ def write_model(
 
 def _header(sizes: dict[str, int], shapes: dict[str, tuple[int, ...]], dtype: str) -> bytes:
     """What a file with tensors of these sizes, in bytes, begins with."""
-    header, place = {"__metadata__": {"format": "pt"}}, 0  # without it transformers refuses the file
+    header, place = {"__metadata__": {"format": "pt"}}, 0  # without it transformers 4 refuses the file
     for name, size in sizes.items():
         header[name] = {"dtype": dtype, "shape": shapes[name], "data_offsets": (place, place + size)}
         place += size
