@@ -81,29 +81,71 @@ def parts(dtype: str) -> list[np.ndarray]:
     return [part.astype(dtype) for part in PARTS]
 
 
-def begun(flags: str = "", arch: str = "gpt2", config=None, tensors=b"kept", drop="", add=None, **changes) -> None:
+def begun(flags: str = "", arch: str = "gpt2", config=None, tensors=lambda file: file, drop="", add=None, **changes):
     """minidist train --init-from of a model's folder, of which config.json and its tensors have been changed.
 
     Args:
-        config, tensors: other content of the two files; None for no file of tensors.
+        config: other content of config.json.
+        tensors: function from the content of the file of tensors to another; None for no such file.
         drop, add: a tensor to leave out, and others to put in.
         changes: other values in config.json.
     """
-    model = GPTConfig(context=8, layers=2, heads=2, width=8, arch=arch)
-    arrays = {name: parameter.data for name, parameter in MODELS[arch](model).named_parameters()}
-    write_folder(Path("hf"), model, arrays)
+    write_hf(arch)
     right = json.loads(Path("hf/config.json").read_text()) | changes
     Path("hf/config.json").write_bytes(config or json.dumps(right).encode())
     file = Path("hf/model.safetensors")
     save_file({name: a for name, a in load_file(file).items() if name != drop} | (add or {}), file)
     if tensors is None:
         file.unlink()
-    elif tensors != b"kept":
-        file.write_bytes(tensors)
+    else:
+        file.write_bytes(tensors(file.read_bytes()))
+    begin_from_hf(flags)
+
+
+def in_shards(change=lambda one, two: None, index=lambda index: index) -> None:
+    """minidist train --init-from of a model in two shards.
+
+    Args:
+        change: function of the tensors by name, of each shard, which changes them.
+        index: function from the index to what is written in its place.
+    """
+    write_hf("gpt2", shard_size=10_000)
+    paths = sorted(Path("hf").glob("*-of-00002.safetensors"))
+    shards = [load_file(path) for path in paths]
+    change(*shards)
+    for path, shard in zip(paths, shards, strict=True):
+        save_file(shard, path)
+        if not shard:
+            path.unlink()
+    path = Path("hf/model.safetensors.index.json")
+    path.write_text(json.dumps(index(json.loads(path.read_text()))))
+    begin_from_hf()
+
+
+def mapped(**files: str):
+    """A change of an index: other files for tensors, whose dots are written as __."""
+    changes = {name.replace("__", "."): file for name, file in files.items()}
+    return lambda index: index | {"weight_map": index["weight_map"] | changes}
+
+
+def write_hf(arch: str, **options) -> None:
+    """Write a model's folder."""
+    model = GPTConfig(context=8, layers=2, heads=2, width=8, arch=arch)
+    arrays = {name: parameter.data for name, parameter in MODELS[arch](model).named_parameters()}
+    write_folder(Path("hf"), model, arrays, **options)
+
+
+def begin_from_hf(flags: str = "") -> None:
+    """minidist train on that folder, which is removed then."""
     try:
         raise ValueError(refusal(f"minidist train --init-from hf {flags}", {}))
     finally:
         shutil.rmtree("hf")
+
+
+def with_header(text: str, data: int = 0) -> bytes:
+    """A safetensors file with this header and that many bytes of data."""
+    return len(text).to_bytes(8, "little") + text.encode() + bytes(data)
 
 
 def sum_of(counts: list[int], dtype: str) -> np.ndarray:

@@ -1,17 +1,22 @@
 """``minidist checkpoint``: lists the checkpoints in a folder, verifies them, and exports one as a plain file."""
 
+import re
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from minidist.cli.flags import reader
 from minidist.cli.output import Output, check_outputs, console_of, errors_naming, json_output, write_outputs
 from minidist.plan.memory_check import written
 from minidist.train.checkpoint.commit import committed, latest, saves
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.hugging_face import write_folder
 from minidist.train.checkpoint.manifest import BadCheckpoint, Manifest, config_in, layout_in
-from minidist.train.checkpoint.restore import check_files, export, find_checkpoint, full_arrays
+from minidist.train.checkpoint.restore import FullArrays, check_files, export, find_checkpoint
+from minidist.train.checkpoint.shards import DTYPES, SHARD_SIZE
+
+UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def add_commands(commands) -> None:
@@ -32,9 +37,27 @@ def add_commands(commands) -> None:
         "--export hf FOLDER writes config.json and model.safetensors there, for Hugging Face's transformers",
     )
     command.add_argument(
+        "--dtype", choices=DTYPES, help="what to round weights to, with --export hf (default: float32, as they are)"
+    )
+    command.add_argument(
+        "--shard-size",
+        type=reader(byte_count),
+        metavar="SIZE",
+        help="largest file of weights, with --export hf; a larger model is split into model-00001-of-00002.safetensors "
+        f"and so on (default: {SHARD_SIZE // UNITS['GB']}GB)",
+    )
+    command.add_argument(
         "--optimizer", action="store_true", help="export the optimizer's states too, and not the weights alone"
     )
     command.add_argument("--json", metavar="PATH", help="write the list to this file; - for standard output")
+
+
+def byte_count(text: str) -> int:
+    """The bytes that ``text`` writes, such as 5GB or 200MB, in powers of ten, as transformers' max_shard_size."""
+    found = re.fullmatch(r"([0-9]{1,6})([KMGT]B)", text.upper())
+    if not found or not int(found[1]):
+        raise ValueError(f"{text!r} is no size: write it as in 5GB or 200MB")
+    return int(found[1]) * UNITS[found[2]]
 
 
 def _checkpoint(options) -> int:
@@ -43,6 +66,10 @@ def _checkpoint(options) -> int:
         raise ValueError(f"--export takes PATH, or hf FOLDER, not {' '.join(options.export)}")
     if options.optimizer and (path is None or folders):
         raise ValueError("--optimizer is about what to export: add --export PATH")
+    given = {"dtype": options.dtype, "shard_size": options.shard_size}
+    given = {name: value for name, value in given.items() if value is not None}
+    if given and not folders:
+        raise ValueError("--dtype and --shard-size are about files for transformers: add --export hf FOLDER")
     check_outputs({"json": options.json, "export": None if folders else path}, None)
     newest = find_checkpoint(options.folder)
     one = newest.resolve() == Path(options.folder).resolve()
@@ -61,8 +88,8 @@ def _checkpoint(options) -> int:
         manifest = Manifest.read(disk, newest)
         told = f"{newest.name} exported: {' '.join(options.export)}"
         if folders:
-            with errors_naming("export", folders[0]):
-                write_folder(Path(folders[0]), config_in(manifest).model, full_arrays(newest, manifest))
+            with errors_naming("export", folders[0]), FullArrays(newest, manifest) as arrays:
+                write_folder(Path(folders[0]), config_in(manifest).model, arrays, **given)
             console.print(told, soft_wrap=True)
         else:
             files.append(Output("export", path, lambda to: export(newest, manifest, to, options.optimizer), told))

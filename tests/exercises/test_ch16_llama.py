@@ -457,7 +457,7 @@ def run_costs(world, module, kind: str, cases: list[tuple[int, int]]) -> list[tu
         return seen
 
 
-@answers("minidist.train.checkpoint.hugging_face")
+@answers("minidist.train.checkpoint.shards")
 @pytest.mark.task(
     "16.5",
     points=4,

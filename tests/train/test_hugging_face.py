@@ -6,6 +6,7 @@
 import json
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +17,12 @@ from minidist.cli.main import main as cli
 from minidist.nn.config import GPTConfig, MoEConfig
 from minidist.nn.gpt import GPT
 from minidist.nn.models import model_of
+from minidist.nn.precision.formats import BFLOAT16, FLOAT16
 from minidist.train.checkpoint.commit import name_of
 from minidist.train.checkpoint.disk import BadCheckpoint
 from minidist.train.checkpoint.hugging_face import check_tensors, from_tensors, settings_in, to_tensors, write_folder
 from minidist.train.checkpoint.saver import Saving
+from minidist.train.checkpoint.shards import INDEX, SHARD_SIZE, read_rows
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.resilience.elastic import Elasticity, run_elastic
@@ -61,23 +64,23 @@ def arrays_of(model: GPT) -> dict[str, np.ndarray]:
 
 def model_in(folder: Path) -> GPT:
     """The model in a folder, as training would begin with it."""
-    from safetensors.numpy import load_file
-
     config = replace(TrainConfig(), **{name: value for name, (_, value) in settings_in(folder).items()}).model
     check_tensors(folder, config)
-    model, tensors = model_of(config), load_file(folder / "model.safetensors")
+    model, read = model_of(config), partial(read_rows, folder)
     for name, parameter in model.named_parameters():
-        parameter.data = from_tensors(config, name, tensors.__getitem__, parameter.shape)
+        parameter.data = from_tensors(config, name, read, parameter.shape, [(0, parameter.size)])
     return model
 
 
+@pytest.mark.parametrize("size", [10**9, 30_000])
 @pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
-def test_what_is_written_is_read_back_to_the_bit(config, tmp_path):
+def test_what_is_written_is_read_back_to_the_bit(config, size, tmp_path):
     """But for the rows that round 256 tokens up to 258, which no token looks up: they are 0 then."""
-    ours = shaken(config)
-    write_folder(tmp_path / "new" / "hf", config, arrays_of(ours) | {"router_bias": np.ones(4)})
-    assert sorted(path.name for path in (tmp_path / "new" / "hf").iterdir()) == ["config.json", "model.safetensors"]
-    again = model_in(tmp_path / "new" / "hf")
+    ours, folder = shaken(config), tmp_path / "new" / "hf"
+    write_folder(folder, config, arrays_of(ours) | {"router_bias": np.ones(4)}, shard_size=size)
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["config.json", "model.safetensors"] or (len(names) > 9 and size == 30_000)
+    again = model_in(folder)
     written, read = (to_tensors(config, arrays_of(model)) for model in (ours, again))
     assert written.keys() == read.keys()
     for name, array in written.items():
@@ -93,30 +96,42 @@ def ours_rows(model: GPT, name: str) -> np.ndarray:
     return arrays_of(model)[name].reshape(258, -1)[:256]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", MODELS)
-def test_transformers_loads_what_is_written_and_its_files_are_read(name, tmp_path):
-    """Logits in float32, of sums of some hundred terms: 1e-5 of the largest, as in tests/nn/test_transformers.py."""
+def test_transformers_loads_what_is_written_and_its_files_are_read(name, dtype, tmp_path):
+    """Its tensors have the bits of minidist's both ways, in files and in shards of both.
+
+    Logits in float32, of sums of some hundred terms: 1e-5 of the largest, as in tests/nn/test_transformers.py.
+    """
     torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'minidist[torch]'")
     transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'minidist[hf]'")
     ours, here, there = shaken(MODELS[name]), tmp_path / "ours", tmp_path / "theirs"
-    write_folder(here, MODELS[name], arrays_of(ours))
+    sizes = (10**9, "1GB") if dtype == "float32" else (20_000, "20KB")
+    write_folder(here, MODELS[name], arrays_of(ours), dtype, sizes[0])
     model, told = transformers.AutoModelForCausalLM.from_pretrained(here, output_loading_info=True)
     assert not any(told[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys")), told
-    tokens = np.random.default_rng(0).integers(0, 256, (2, 8))
-    with torch.no_grad():
-        right = model.eval()(torch.from_numpy(tokens)).logits.numpy()
+    assert model.dtype == getattr(torch, dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model.save_pretrained(there)
-    for mine in (ours, model_in(there)):
-        found = mine.logits(tokens).data
-        assert found.shape == right.shape and abs(found - right).max() < 1e-5 * abs(right).max()
+        model.save_pretrained(there, max_shard_size=sizes[1])
+    assert (there / INDEX).exists() == (here / INDEX).exists() == (dtype != "float32")
+    read = [model_in(folder) for folder in (here, there)]
+    one, other = (to_tensors(MODELS[name], arrays_of(each)) for each in read)
+    for tensor, values in to_tensors(MODELS[name], arrays_of(ours)).items():
+        rounded = torch.from_numpy(values).to(model.dtype).float().numpy()
+        assert np.array_equal(one[tensor], rounded) and np.array_equal(other[tensor], rounded), tensor
+    tokens = np.random.default_rng(0).integers(0, 256, (2, 8))
+    with torch.no_grad():
+        right = model.float().eval()(torch.from_numpy(tokens)).logits.numpy()
+    found = read[1].logits(tokens).data
+    assert found.shape == right.shape and abs(found - right).max() < 1e-5 * abs(right).max()
 
 
 @pytest.mark.parametrize("name, layouts", [("gpt2", LAYOUTS[:2]), *(long(name, LAYOUTS) for name in RUNS)])
 def test_a_run_that_begins_with_the_initial_weights_is_the_run_without(name, layouts, ranks, tmp_path):
     config = RUNS[name]
-    write_folder(tmp_path, config.model, arrays_of(model_of(config.model, config.seed)))
+    size = 10_000 if name == "llama" else SHARD_SIZE
+    write_folder(tmp_path, config.model, arrays_of(model_of(config.model, config.seed)), shard_size=size)
     right = run(ranks(1), config, Layout(), RunOptions()).ranks[0].fingerprint
     other = replace(config, seed=1)
     for text in layouts:
@@ -141,11 +156,18 @@ def test_it_is_exported_from_checkpoints_resumed_and_begun_again_after_a_failure
     )
     result, interruptions = run_elastic(config, half, failing, Elasticity("restart"))
     assert len(interruptions) == 1 and result.ranks[0].fingerprint == right.fingerprint
-    assert cli(["checkpoint", str(tmp_path / "saved"), "--export", "hf", str(tmp_path / "hf")]) == 0
-    assert f"exported: hf {tmp_path / 'hf'}" in capsys.readouterr().out
+    export = ["checkpoint", str(tmp_path / "saved"), "--export", "hf", str(tmp_path / "hf")]
     arrays = run(ranks(1), config, Layout(), replace(options, stop_after=3)).ranks[0].arrays
-    for name, array in arrays_of(model_in(tmp_path / "hf")).items():
-        assert np.array_equal(array, arrays[name]), name
+    for flags, rounded in (
+        (["--dtype", "bfloat16", "--shard-size", "10kb"], BFLOAT16.round),
+        (["--dtype", "float16"], FLOAT16.round),
+        ([], np.copy),
+    ):
+        assert cli([*export, *flags]) == 0
+        assert f"exported: hf {tmp_path / 'hf'}" in capsys.readouterr().out
+        assert (tmp_path / "hf" / INDEX).exists() == ("--shard-size" in flags)
+        for name, array in arrays_of(model_in(tmp_path / "hf")).items():
+            assert np.array_equal(array, rounded(arrays[name])), name
 
 
 def test_rotary_positions_are_for_any_length_and_other_flags_are_not_free(tmp_path, monkeypatch, capsys):

@@ -1,4 +1,4 @@
-"""A model in the files of Hugging Face's ``transformers``: a folder with config.json and model.safetensors.
+"""A model in the files of Hugging Face's ``transformers``: a folder with config.json and files of tensors (shards.py).
 
 Both sides hold the same numbers in other arrangements, and one table says which, for both directions. A row has the
 name and the axes of an array here, then the name and the axes of its tensors there. ``hd,c`` is an axis of all heads'
@@ -13,22 +13,22 @@ What a folder says is believed no more than a manifest: what minidist has not, i
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from math import prod
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from minidist import backend
-from minidist.files import replacing
 from minidist.nn.config import GPTConfig
 from minidist.nn.models import model_of
+from minidist.parallel.tools.regions import Run
 from minidist.train.checkpoint.disk import BadCheckpoint
+from minidist.train.checkpoint.shards import SHARD_SIZE, STORED, json_in, read_rows, tensors_in, write_model
 from minidist.train.share import Share
 
-CONFIG, TENSORS = "config.json", "model.safetensors"
+CONFIG = "config.json"
 
 GPT2 = """
 embeddings.token.weight            hvc     transformer.wte.weight                                        hv,c
@@ -90,26 +90,43 @@ ABSENT = {  # what transformers means where config.json says nothing, if it is n
 }
 MIXTRAL = {"moe_every": 1, "gate": "softmax", "shared_expert": 0, "capacity": None, "bias_rate": 0.0, "route_nodes": 0}
 NAMED = 3  # tensors that an error names, of those that are others
-DTYPES = ("F32", "F16")  # of tensors that are read: float32 holds their values
 
 
 def to_tensors(config: GPTConfig, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The full arrays of a model, or their gradients, as Hugging Face's tensors."""
     return {
-        tensor: np.ascontiguousarray(view.reshape(-1)[: prod(shape)].reshape(shape))
+        tensor: np.ascontiguousarray(_without_padding(view, shape))
         for name, array in arrays.items()
         for tensor, view, shape in _tensors_in(config, name, np.ascontiguousarray(array))
     }
 
 
-def from_tensors(config: GPTConfig, name: str, read: Callable[[str], np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """One full array of a model, float32, of Hugging Face's tensors, which ``read`` returns; padding rows are 0."""
-    array = np.zeros(shape, np.float32)
-    for tensor, view, there in _tensors_in(config, name, array):
-        values = np.zeros(view.size, np.float32)
-        values[: prod(there)] = read(tensor).reshape(-1)
-        view[...] = values.reshape(view.shape)
+def from_tensors(
+    config: GPTConfig, name: str, read: Callable[..., np.ndarray], shape: tuple[int, ...], runs: Sequence[Run]
+) -> np.ndarray:
+    """One full array of a model, float32, of which only what is in ``runs`` counts.
+
+    Args:
+        read: ``read(tensor, start, stop)`` returns rows of a tensor of Hugging Face's. Of each tensor it is asked for
+            the rows from the first that has an element of the runs to the last.
+        runs: where the elements that count are in the array laid flat. Padding rows are 0.
+    """
+    array, wanted = np.zeros(shape, np.float32), np.zeros(shape, bool)
+    for start, stop in runs:
+        wanted.reshape(-1)[start:stop] = True
+    parts = zip(_tensors_in(config, name, array), _tensors_in(config, name, wanted), strict=True)
+    for (tensor, view, there), (_, mine, _) in parts:
+        rows = np.flatnonzero(_without_padding(mine, there).reshape(there[0], -1).any(1))
+        if rows.size:
+            values = np.zeros(view.size, np.float32)
+            first, last = rows[0], rows[-1] + 1
+            values[: prod(there)].reshape(there)[first:last] = read(tensor, int(first), int(last))
+            view[...] = values.reshape(view.shape)
     return array
+
+
+def _without_padding(view: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    return view.reshape(-1)[: prod(shape)].reshape(shape)
 
 
 def _tensors_in(config: GPTConfig, name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray, tuple[int, ...]]]:
@@ -133,8 +150,8 @@ def _tensors_in(config: GPTConfig, name: str, array: np.ndarray) -> Iterator[tup
         yield each, view[place], shape
 
 
-def config_json(config: GPTConfig) -> dict:
-    """What ``transformers`` has to know of a model.
+def config_json(config: GPTConfig, dtype: str = "float32") -> dict:
+    """What ``transformers`` has to know of a model, whose tensors are of ``dtype``.
 
     Raises:
         ValueError: naming a setting that no architecture there has.
@@ -150,7 +167,7 @@ def config_json(config: GPTConfig) -> dict:
         if config.moe.top_k == 1:
             raise ValueError("with top_k 1 transformers' Mixtral weights an expert by 1, and minidist by its score")
     settings |= {"hidden": config.hidden_units, "kv_heads": config.groups}
-    found = {"architectures": [CLASSES[kind]], "model_type": kind, "dtype": "float32", "vocab_size": config.vocab}
+    found = {"architectures": [CLASSES[kind]], "model_type": kind, "dtype": dtype, "vocab_size": config.vocab}
     found |= {there: settings[name] for name, there in WHOLE[kind].items()} | ONLY[kind]
     found |= {"bos_token_id": None, "eos_token_id": None}
     if kind == "gpt2":
@@ -159,15 +176,26 @@ def config_json(config: GPTConfig) -> dict:
     return found | {"rope_parameters": {"rope_type": "default", "rope_theta": config.rope_base}}
 
 
-def write_folder(folder: Path, config: GPTConfig, arrays: dict[str, np.ndarray]) -> None:
-    """Write a model into a folder, which is made if there is none; files of these names are replaced."""
-    content, names = json.dumps(config_json(config), indent=2), dict(model_of(config, seed=None).named_parameters())
-    tensors = to_tensors(config, {name: arrays[name] for name in names})  # without the routers' counts
+def write_folder(
+    folder: Path, config: GPTConfig, arrays: Mapping[str, np.ndarray], dtype: str = "float32", shard_size=SHARD_SIZE
+) -> None:
+    """Write a model into a folder, which is made if there is none; a model that is there is replaced.
+
+    Args:
+        arrays: the full arrays, by name; each is asked for when it is written. Others are left out, as the routers'
+            counts are.
+        dtype, shard_size: as of ``write_model``.
+    """
+    content, parameters = json.dumps(config_json(config, dtype), indent=2), _parameters(config)
+    shapes = {tensor: shape for name, a in parameters.items() for tensor, _, shape in _tensors_in(config, name, a)}
+    tensors = (tensor for name in parameters for tensor in to_tensors(config, {name: arrays[name]}).values())
     folder.mkdir(parents=True, exist_ok=True)
-    with replacing(folder / TENSORS) as new:
-        save_file(tensors, new, metadata={"format": "pt"})
-    with replacing(folder / CONFIG) as new:
-        new.write_text(content + "\n", encoding="utf-8")
+    write_model(folder, {CONFIG: content + "\n"}, shapes, tensors, dtype, shard_size)
+
+
+def _parameters(config: GPTConfig) -> dict[str, np.ndarray]:
+    """Arrays of the shapes of a model's parameters, by name."""
+    return {name: parameter.data for name, parameter in model_of(config, seed=None).named_parameters()}
 
 
 def settings_in(folder: Path) -> dict[str, tuple[str, object]]:
@@ -179,11 +207,8 @@ def settings_in(folder: Path) -> dict[str, tuple[str, object]]:
     path = folder / CONFIG
     if not path.is_file():
         raise BadCheckpoint(f"{path}: there is no such file, and a model's folder has one")
-    try:
-        document = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        raise BadCheckpoint(f"{path}: it is not JSON") from None
-    kind = document.get("model_type") if isinstance(document, dict) else None
+    document = json_in(path)
+    kind = document.get("model_type")
     try:
         _check(
             isinstance(kind, str) and kind in CLASSES, f"model_type is {kind!r}, and minidist has {', '.join(CLASSES)}"
@@ -234,41 +259,34 @@ def _rope_base(document: dict) -> float:
 
 def check_tensors(folder: Path, config: GPTConfig) -> None:
     """Raises BadCheckpoint where a folder's tensors are not those of this model, naming those that differ."""
-    path = folder / TENSORS
-    if not path.is_file():
-        raise BadCheckpoint(f"{folder} has no file {TENSORS}: save the model in one file, without shards or pickles")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  not a dictionary
-            there = {name: (tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}
-    except SafetensorError as error:
-        raise BadCheckpoint(f"{path} is no safetensors file: {error}") from None
+    there = tensors_in(folder)
     if config.layers > len(there):
-        raise BadCheckpoint(f"{path} has {len(there)} tensors of a model with {config.layers} layers")
-    expected = {
-        tensor: shape
-        for name, parameter in model_of(config, seed=None).named_parameters()
-        for tensor, _, shape in _tensors_in(config, name, parameter.data)
-    }
+        raise BadCheckpoint(f"{folder} has {len(there)} tensors of a model with {config.layers} layers")
+    arrays = _parameters(config).items()
+    expected = {tensor: shape for name, array in arrays for tensor, _, shape in _tensors_in(config, name, array)}
     problems = []
     for name in sorted(there | expected):
-        shape, dtype = there.get(name, ("none", ""))
-        if shape != expected.get(name, "none"):
-            problems.append(f"expected {name} to be {expected.get(name, 'none')}, got {shape}")
-        elif dtype not in DTYPES:
-            problems.append(f"{name} is {dtype}, and minidist reads {' and '.join(DTYPES)}")
+        shape, right = there[name].shape if name in there else "none", expected.get(name, "none")
+        if shape != right:
+            problems.append(f"expected {name} to be {right}, got {shape}")
+        elif there[name].dtype not in STORED:
+            problems.append(f"{name} is {there[name].dtype}, and minidist reads {', '.join(STORED)}")
     if problems:
         more = [f"{len(problems) - NAMED} more"] if len(problems) > NAMED else []
-        raise BadCheckpoint(f"{path}: {'; '.join(problems[:NAMED] + more)}")
+        raise BadCheckpoint(f"{folder}: {'; '.join(problems[:NAMED] + more)}")
 
 
 def begin_from(folder: Path, share: Share) -> None:
-    """Put a folder's weights in place of the initial ones of this rank's share. All ranks call it together."""
-    regions = share.model.regions()
-    with safe_open(folder / TENSORS, framework="numpy") as file:
-        for parameter in share.model.trained:
-            name, target = parameter.name, parameter.data
-            full = from_tensors(share.config.model, name, file.get_tensor, share.model.shapes[name]).reshape(-1)
-            mine = np.concatenate([full[:0], *(full[start:stop] for start, stop in regions[name].runs)])
-            backend.copy_from_host(target, mine.reshape(target.shape))
+    """Put a folder's weights in place of the initial ones of this rank's share. All ranks call it together.
+
+    Each rank reads rows that have elements of its share. A matrix that is cut along its second axis has some in every
+    row, so it is read in full.
+    """
+    regions, shapes = share.model.regions(), share.model.shapes
+    for parameter in share.model.trained:
+        name, target = parameter.name, parameter.data
+        runs = regions[name].runs
+        full = from_tensors(share.config.model, name, partial(read_rows, folder), shapes[name], runs).reshape(-1)
+        mine = np.concatenate([full[:0], *(full[start:stop] for start, stop in runs)])
+        backend.copy_from_host(target, mine.reshape(target.shape))
     share.model.sync_params()

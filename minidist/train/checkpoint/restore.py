@@ -218,14 +218,22 @@ def restore(manifest: Manifest, read: Read, share: Share) -> Progress:
     return manifest.progress
 
 
+class FullArrays(Files):
+    """A checkpoint's arrays in their full shapes, by name, each read when it is asked for. A context manager."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        super().__init__(folder)
+        self.entries = manifest.arrays
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        entry = self.entries[name]
+        return read_part(entry, name, Region.full(entry.shape).runs, self.read).reshape(entry.shape)
+
+
 def full_arrays(folder: Path, manifest: Manifest, optimizer: bool = False) -> dict[str, np.ndarray]:
     """The arrays of a checkpoint in their full shapes, with the optimizer's states or without."""
-    with Files(folder) as files:
-        return {
-            name: read_part(entry, name, Region.full(entry.shape).runs, files.read).reshape(entry.shape)
-            for name, entry in manifest.arrays.items()
-            if optimizer or not name.startswith(STATES)
-        }
+    with FullArrays(folder, manifest) as arrays:
+        return {name: arrays[name] for name in manifest.arrays if optimizer or not name.startswith(STATES)}
 
 
 def export(folder: Path, manifest: Manifest, to: Path, optimizer: bool = False) -> None:
