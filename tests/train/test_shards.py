@@ -157,6 +157,16 @@ def test_another_model_takes_the_place_of_the_one_before(before, after, tmp_path
     assert found == {path.name for path in tmp_path.iterdir() if path.is_file()} | {"tokenizer.json"}
 
 
+def test_one_file_counts_where_there_are_shards_too(tmp_path):
+    """As for transformers, so that nobody reads a mixture."""
+    old, new = numbers(), numbers(2.0)
+    write(tmp_path, new)
+    one_file = (tmp_path / TENSORS).read_bytes()
+    write(tmp_path, old, size=SIZES["shards"])
+    (tmp_path / TENSORS).write_bytes(one_file)
+    assert (tmp_path / INDEX).exists() and same(model_in(tmp_path), new)
+
+
 def test_rows_are_read_and_no_others(tmp_path):
     """The tensor has 64 GiB, nearly all of them a hole in the file: whoever read more would need the memory."""
     rows, some = 1 << 31, np.arange(24, dtype="<f4").reshape(3, 8)
