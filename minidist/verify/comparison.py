@@ -145,17 +145,18 @@ def first_difference(
     candidate: Run,
     rank_function: Callable | None = None,
     ranks: Callable[[int], AbstractContextManager[Cluster]] = new_cluster,
+    init_from: str | None = None,
 ) -> Difference | None:
     """The first difference of two runs that disagree: both run again up to the first step that differs.
 
     None if they agree this time: then a run does not repeat itself, as with a race between ranks.
-    ``ranks(n)`` gives the ranks to run on: by default new ones.
+    ``ranks(n)`` gives the ranks to run on: by default new ones. ``init_from`` is that of both runs' options.
     """
     steps = [_first_step_that_differs(reference.ranks[0], rank) for rank in candidate.ranks]
     if all(step is None for step in steps):
         return None
     step, number = min((step, number) for number, step in enumerate(steps) if step is not None)
-    options = RunOptions(stop_after=step)
+    options = RunOptions(stop_after=step, init_from=init_from)
     again = []
     for layout, function in ((reference.layout, None), (candidate.layout, rank_function)):
         with ranks(layout.world_size) as cluster:

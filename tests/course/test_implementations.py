@@ -108,6 +108,7 @@ CALLED = {  # flags of a run -> functions of the solutions that it calls
     "--dp=3 --check-replicas=1": "odd_ones_out",
     "--dp=3 --zero=2 --save=saved --save-every=1 --keep=1": "part_of_runs writers write_durably commit discard",
     "--tp=2 --resume=saved": "overlaps read_part",
+    "--tp=2 --init-from=hf": "read_rows",
 }
 
 
@@ -115,6 +116,8 @@ CALLED = {  # flags of a run -> functions of the solutions that it calls
 def test_functions_are_called_by_the_runs_of_their_chapters(tmp_path, capsys, monkeypatch, folder):
     monkeypatch.chdir(tmp_path)
     for flags, names in CALLED.items():
+        if "init-from" in flags:
+            assert main(["checkpoint", "saved", "--export", "hf", "hf", "--json=-"]) == 0 and capsys.readouterr()
         assert train("solutions", *flags.split(), "--json=-") == 0
         calls = calls_in(capsys.readouterr().out)
         assert [name for name in names.split() if not calls[name]] == [], flags

@@ -234,7 +234,7 @@ def _train(options) -> int:
         if implementations:
             print_implementations(console, implementations, [result])
             content["same_as_library"] = compare_with_library(
-                console, result, content["implementations"], run_options.links, rank_function
+                console, result, content["implementations"], run_options, rank_function
             )
     finally:  # also if nobody reads the results to their end, as in `minidist train | head`
         write_outputs(console, *files)

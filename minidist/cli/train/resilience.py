@@ -129,12 +129,8 @@ def begun_from(options: argparse.Namespace) -> TrainConfig | None:
     """
     if options.init_from is None:
         return None
-    for flag, given, why in (
-        ("--resume", options.resume, "goes on with the weights of a checkpoint"),
-        ("--impl", options.impl, "compares with the library's own run, which begins with random weights"),
-    ):
-        if given:
-            raise ValueError(f"{flag} {why}: leave it out, or --init-from")
+    if options.resume:
+        raise ValueError("--resume goes on with the weights of a checkpoint: leave it out, or --init-from")
     settings = settings_in(Path(options.init_from))
     for name, (there, value) in settings.items():
         given, flag = getattr(options, name), "--" + name.replace("_", "-")

@@ -10,19 +10,21 @@ from minidist.train.trainer import run
 from minidist.verify.comparison import first_difference
 
 
-def compare_with_library(console: Console, result: Run, rows: list[dict], links, rank_function) -> bool | None:
+def compare_with_library(
+    console: Console, result: Run, rows: list[dict], ran: RunOptions, rank_function
+) -> bool | None:
     """Train again on the library's functions, in the same layout, and print the verdict.
 
     Args:
         result: the run on the learner's functions.
         rows: which implementation of each function ran; see ``implementations_as_dict``.
-        links: those of the run's options: the choice of an algorithm depends on them.
+        ran: the run's options, of which the links choose algorithms, and a folder may have the first weights.
         rank_function: runs the learner's functions. They run once more where the bits differ, to find the step.
 
     Returns:
         Whether the fingerprints agree; None for a run that does not repeat itself.
     """
-    layout, options = result.layout, RunOptions(step_digests=True, links=links)
+    layout, options = result.layout, RunOptions(step_digests=True, links=ran.links, init_from=ran.init_from)
     called = [row["implementation"] == "yours" for row in rows if row["calls"]]
     console.print(f"{sum(called)} of the {len(called)} functions that this run called are yours")
     if layout.slack and layout.arrivals == "live":
@@ -37,7 +39,7 @@ def compare_with_library(console: Console, result: Run, rows: list[dict], links,
         if loosened_by(layout):  # its ranks differ from each other, so there is no one place
             return False
         mine = run(cluster, result.config, layout, options, rank_function=rank_function)
-    difference = first_difference(library, mine, rank_function)
+    difference = first_difference(library, mine, rank_function, init_from=ran.init_from)
     lines = ["agrees when it runs again from its first step"] if difference is None else difference.lines()
     for line in lines:
         console.print(f"  {line}", soft_wrap=True)
