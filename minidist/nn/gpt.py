@@ -12,67 +12,32 @@ from math import sqrt
 
 from minidist.backend import on_host, xp
 from minidist.nn import functional
-from minidist.nn.attention.plain import alone, causal_attention
-from minidist.nn.attention.tiled import Keep, tiled_attention, tiles
 from minidist.nn.chunks import Chunks, join, mean_over_chunks
 from minidist.nn.config import GPTConfig
-from minidist.nn.layers import ColumnLinear, Dropout, Embedding, LayerNorm, Module, Parameter, RowLinear
+from minidist.nn.layers import AttentionCore, ColumnLinear, Dropout, Embedding, LayerNorm, Module, Parameter, RowLinear
 from minidist.nn.loss import cross_entropy
 from minidist.nn.moe.balance import Balance
-from minidist.nn.moe.experts import Experts, MoE
-from minidist.nn.moe.router import Router
+from minidist.nn.moe.experts import mixture
 from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Tensor
 
 STD = 0.02  # of the initial weights, as in GPT-2
 
 
-class Attention(Module):
+class Attention(AttentionCore):
     """Causal self-attention: (B, T, C) -> (B, T, C), by sequence chunks."""
 
     def __init__(self, config: GPTConfig, layer: int, chunks: Chunks) -> None:
         head_width = config.width // config.heads
-        self.take_settings(config, layer, chunks)
+        super().__init__(config, layer, chunks)
         self.qkv = ColumnLinear(config.heads, config.width, 3 * head_width, STD)
         self.out = RowLinear(config.heads, head_width, config.width, STD / sqrt(2 * config.layers))
-
-    def take_settings(self, config: GPTConfig, layer: int, chunks: Chunks) -> None:
-        """Set what ``core`` needs."""
-        self.heads = range(config.heads)  # the heads computed here
-        self.rate, self.layer, self.chunks, self.softmax = config.dropout, layer, chunks, config.softmax
-        self.tile = config.attention_tile if config.attention == "tiled" else None
 
     def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None) -> list[Tensor]:
         """n chunks (B, t, C) to as many; by default n = 1."""
         qkv = join(list(map(self.qkv, parts)))  # (H, B, n t, 3 D)
         y = self.core(qkv, dropout_rng)  # (H, B, n t, D)
         return list(map(self.out, self.chunks.split(y)))  # (B, t, C) each
-
-    def core(self, qkv: Tensor, dropout_rng: DropoutRNG | None, kv: Tensor | None = None, join=alone) -> Tensor:
-        """Attention between its two linear layers, where tokens meet: (H, B, T, 3 D) -> (H, B, T, D).
-
-        Arguments as of ``causal_attention``.
-        """
-        _, batch, length, _ = qkv.shape
-        count = self.chunks.of(length)
-        if self.tile is None and count == 1:
-            keep = None  # or (H, B, T, T) bool, the weights that dropout keeps, generated head by head
-            if dropout_rng is not None and self.rate:
-                keep = xp.stack([self._mask((batch, length, length), dropout_rng, head) for head in self.heads])
-            return causal_attention(qkv, keep, self.rate, kv, join)
-        tile = self.tile or length // count  # plain attention holds the scores of two chunks
-        keep = self._keep_in_tiles(batch, tiles(length, tile, count), dropout_rng)
-        return tiled_attention(qkv, keep, self.rate, tile, count, self.softmax, kv, join)
-
-    def _keep_in_tiles(self, batch: int, parts: list[slice], dropout_rng: DropoutRNG | None) -> Keep | None:
-        """The weights that dropout keeps, generated tile by tile when asked; None for all."""
-        if dropout_rng is None or self.rate == 0:
-            return None
-        sizes = [part.stop - part.start for part in parts]
-        return lambda h, i, j: self._mask((batch, sizes[j], sizes[i]), dropout_rng, self.heads[h], i, j)
-
-    def _mask(self, shape: tuple[int, ...], dropout_rng: DropoutRNG, *part: int):
-        return functional.dropout_mask(dropout_rng.generator(self.layer, "attention weights", *part), shape, self.rate)
 
 
 class MLP(Module):
@@ -86,15 +51,6 @@ class MLP(Module):
     def forward(self, x: Tensor) -> Tensor:
         hidden = functional.gelu(self.fc(x))  # (H, B, T, 4 D)
         return self.proj(hidden)  # (B, T, C)
-
-
-def mixture(config: GPTConfig, layer: int, balance: Balance, mlp: type[Module]) -> MoE:
-    """The mixture of experts of a layer, in place of an ``mlp``, with initial weights of the same sizes."""
-    moe, out_std = config.moe, STD / sqrt(2 * config.layers)
-    router = Router(moe, config.width, STD, config.sparse_layers.index(layer), balance)
-    hidden = moe.expert_hidden or config.hidden_units
-    experts = Experts(config.heads, moe.experts, config.width, hidden, STD, out_std, gated=config.arch == "llama")
-    return MoE(router, experts, mlp(config, moe.shared_expert) if moe.shared_expert else None)
 
 
 class Block(Module):
@@ -113,8 +69,8 @@ class Block(Module):
         self.attention = self.attend(config, layer, self.chunks)
         self.dropout1 = Dropout(config.dropout, layer, "attention")
         self.norm2 = self.norm(config.width)
-        sparse, mlp = layer in config.sparse_layers, self.feed_forward
-        self.mlp = mixture(config, layer, balance, mlp) if sparse else mlp(config)
+        mlp, sparse = self.feed_forward, layer in config.sparse_layers
+        self.mlp = mixture(config, layer, balance, mlp, STD) if sparse else mlp(config)
         self.dropout2 = Dropout(config.dropout, layer, "mlp")
 
     def forward(self, x: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
@@ -167,10 +123,8 @@ class Head(Module):
 
     def loss(self, x: Tensor, targets) -> Tensor:
         """The mean cross-entropy of the targets (B, T): (B, T, C) -> a scalar; of some chunks, their share of it."""
-        places = self.chunks.places(targets.shape[1])
-        means = []
-        for part, place in zip(self.chunks.split(x), places, strict=True):
-            means.append(self.mean_loss(part, targets[:, place]))
+        parts = zip(self.chunks.split(x), self.chunks.places(targets.shape[1]), strict=True)
+        means = [self.mean_loss(part, targets[:, place]) for part, place in parts]
         return mean_over_chunks(means, self.chunks.of(targets.shape[1]))
 
     def mean_loss(self, x: Tensor, targets) -> Tensor:

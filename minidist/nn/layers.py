@@ -5,6 +5,10 @@ from operator import attrgetter
 
 from minidist.backend import from_host, read_only, xp
 from minidist.nn import functional
+from minidist.nn.attention.plain import alone, causal_attention
+from minidist.nn.attention.tiled import Keep, tiled_attention, tiles
+from minidist.nn.chunks import Chunks
+from minidist.nn.config import GPTConfig
 from minidist.nn.llama_operations import rms_norm
 from minidist.nn.precision.formats import Format
 from minidist.nn.random import DropoutRNG, generator
@@ -251,3 +255,38 @@ class Dropout(Module):
     def keep(self, shape: tuple[int, ...], dropout_rng: DropoutRNG):
         """A bool mask of that shape: the values to keep."""
         return functional.dropout_mask(dropout_rng.generator(self.layer, self.place), shape, self.rate)
+
+
+class AttentionCore(Module):
+    """Attention between its linear layers, which a model adds: the kernel that computes it, what dropout keeps."""
+
+    def __init__(self, config: GPTConfig, layer: int, chunks: Chunks) -> None:
+        self.heads = range(config.heads)  # the heads computed here
+        self.rate, self.layer, self.chunks, self.softmax = config.dropout, layer, chunks, config.softmax
+        self.tile = config.attention_tile if config.attention == "tiled" else None
+
+    def core(self, qkv: Tensor, dropout_rng: DropoutRNG | None, kv: Tensor | None = None, join=alone) -> Tensor:
+        """Attention between its two linear layers, where tokens meet: (H, B, T, 3 D) -> (H, B, T, D).
+
+        Arguments as of ``causal_attention``.
+        """
+        _, batch, length, _ = qkv.shape
+        count = self.chunks.of(length)
+        if self.tile is None and count == 1:
+            keep = None  # or (H, B, T, T) bool, the weights that dropout keeps, generated head by head
+            if dropout_rng is not None and self.rate:
+                keep = xp.stack([self._mask((batch, length, length), dropout_rng, head) for head in self.heads])
+            return causal_attention(qkv, keep, self.rate, kv, join)
+        tile = self.tile or length // count  # plain attention holds the scores of two chunks
+        keep = self._keep_in_tiles(batch, tiles(length, tile, count), dropout_rng)
+        return tiled_attention(qkv, keep, self.rate, tile, count, self.softmax, kv, join)
+
+    def _keep_in_tiles(self, batch: int, parts: list[slice], dropout_rng: DropoutRNG | None) -> Keep | None:
+        """The weights that dropout keeps, generated tile by tile when asked; None for all."""
+        if dropout_rng is None or self.rate == 0:
+            return None
+        sizes = [part.stop - part.start for part in parts]
+        return lambda h, i, j: self._mask((batch, sizes[j], sizes[i]), dropout_rng, self.heads[h], i, j)
+
+    def _mask(self, shape: tuple[int, ...], dropout_rng: DropoutRNG, *part: int):
+        return functional.dropout_mask(dropout_rng.generator(self.layer, "attention weights", *part), shape, self.rate)

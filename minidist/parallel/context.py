@@ -56,7 +56,8 @@ from minidist.nn.attention.tiled import (
     with_shared,
 )
 from minidist.nn.chunks import TOKENS
-from minidist.nn.gpt import GPT, Attention
+from minidist.nn.gpt import GPT
+from minidist.nn.layers import AttentionCore
 from minidist.nn.measuring import memory_bytes
 from minidist.nn.precision.policy import Policy, unpacked
 from minidist.nn.random import DropoutRNG
@@ -283,7 +284,7 @@ class PassingAttention(Function):
         return *with_shared(xp.concatenate(parts, -1), grad_kv, ctx), None, None
 
 
-class ContextParallelAttention(Attention):
+class ContextParallelAttention(AttentionCore):
     """Attention of the tokens of this rank: (H, B, T/N, 3 D) -> (H, B, T/N, D), T/N being those of its chunks.
 
     Args:
@@ -292,7 +293,7 @@ class ContextParallelAttention(Attention):
         kind: one of KINDS.
     """
 
-    def __init__(self, attention: Attention, group: ProcessGroup, kind: str) -> None:
+    def __init__(self, attention: AttentionCore, group: ProcessGroup, kind: str) -> None:
         vars(self).update(vars(attention))
         self.group, self.kind, self.of_model = group, kind, type(attention)
 

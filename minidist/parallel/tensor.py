@@ -33,8 +33,8 @@ from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_redu
 from minidist.comm.group import ProcessGroup
 from minidist.nn import functional
 from minidist.nn.attention.online_softmax import Total
-from minidist.nn.gpt import Attention, Head
-from minidist.nn.layers import ColumnLinear, Embedding, Module, Parameter, RowLinear
+from minidist.nn.gpt import Head
+from minidist.nn.layers import AttentionCore, ColumnLinear, Embedding, Module, Parameter, RowLinear
 from minidist.nn.llama import GroupedLinears
 from minidist.nn.loss import cross_entropy
 from minidist.nn.moe.experts import Experts, MoE
@@ -304,7 +304,7 @@ class SequenceParallelMoE(MoE):
         return scatter_to_group(y, self.group, SEQUENCE)  # (B, T/N, C)
 
 
-def local_heads(attention: Attention, group: ProcessGroup) -> Attention:
+def local_heads(attention: AttentionCore, group: ProcessGroup) -> AttentionCore:
     """Tell attention which heads are computed here: dropout is keyed by their numbers."""
     mine = heads_of(group.rank, group.size, len(attention.heads))
     attention.heads = attention.heads[mine.start : mine.stop]

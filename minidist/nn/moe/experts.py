@@ -11,12 +11,15 @@ grain by grain, and each grain leaves its own term in the gradient of the weight
 """
 
 from itertools import accumulate, pairwise
+from math import sqrt
 
 from minidist.backend import xp
 from minidist.nn import functional
 from minidist.nn.chunks import TakeTokens
+from minidist.nn.config import GPTConfig
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.llama_operations import silu_gate
+from minidist.nn.moe.balance import Balance
 from minidist.nn.moe.permutation import Route, combine, dispatch
 from minidist.nn.moe.router import Router
 from minidist.nn.tensor import Context, Function, Tensor
@@ -181,3 +184,12 @@ class MoE(Module):
     def leave(self, y: Tensor) -> Tensor:
         """What follows the mixture gets: all tokens."""
         return y
+
+
+def mixture(config: GPTConfig, layer: int, balance: Balance, mlp: type[Module], std: float) -> MoE:
+    """Return the mixture of experts of a layer, in place of an ``mlp``, with initial weights as large, ``std``."""
+    moe, out_std = config.moe, std / sqrt(2 * config.layers)
+    router = Router(moe, config.width, std, config.sparse_layers.index(layer), balance)
+    hidden = moe.expert_hidden or config.hidden_units
+    experts = Experts(config.heads, moe.experts, config.width, hidden, std, out_std, gated=config.arch == "llama")
+    return MoE(router, experts, mlp(config, moe.shared_expert) if moe.shared_expert else None)
