@@ -61,9 +61,7 @@ class Block(Module):
 
     norm, attend, feed_forward = LayerNorm, Attention, MLP  # its parts
 
-    def __init__(
-        self, config: GPTConfig, layer: int, chunks: Chunks | None = None, balance: Balance | None = None
-    ) -> None:
+    def __init__(self, config: GPTConfig, layer: int, chunks: Chunks | None = None, balance: Balance = None) -> None:
         self.chunks = chunks or Chunks(config.sequence_chunks)
         self.norm1 = self.norm(config.width)
         self.attention = self.attend(config, layer, self.chunks)
@@ -123,8 +121,10 @@ class Head(Module):
 
     def loss(self, x: Tensor, targets) -> Tensor:
         """The mean cross-entropy of the targets (B, T): (B, T, C) -> a scalar; of some chunks, their share of it."""
-        parts = zip(self.chunks.split(x), self.chunks.places(targets.shape[1]), strict=True)
-        means = [self.mean_loss(part, targets[:, place]) for part, place in parts]
+        places = self.chunks.places(targets.shape[1])
+        means = []
+        for part, place in zip(self.chunks.split(x), places, strict=True):
+            means.append(self.mean_loss(part, targets[:, place]))
         return mean_over_chunks(means, self.chunks.of(targets.shape[1]))
 
     def mean_loss(self, x: Tensor, targets) -> Tensor:
