@@ -6,6 +6,8 @@ from rich.console import Console
 from rich.table import Table
 
 from minidist.cli.output import Output, check_outputs, console_of, errors_naming, json_output, write_outputs
+from minidist.files import replacing
+from minidist.nn.tokenizer import TOKENIZER
 from minidist.plan.memory_check import written
 from minidist.train.checkpoint.commit import committed, latest, saves
 from minidist.train.checkpoint.disk import Disk
@@ -29,7 +31,8 @@ def add_commands(commands) -> None:
         nargs="+",
         metavar=("PATH", "FOLDER"),
         help="write the newest checkpoint, or the one that DIR names, to one safetensors file: full arrays, by name. "
-        "--export hf FOLDER writes config.json and model.safetensors there, for Hugging Face's transformers",
+        "--export hf FOLDER writes config.json, model.safetensors and the run's tokenizer.json there, for Hugging "
+        "Face's transformers",
     )
     command.add_argument(
         "--optimizer", action="store_true", help="export the optimizer's states too, and not the weights alone"
@@ -63,6 +66,9 @@ def _checkpoint(options) -> int:
         if folders:
             with errors_naming("export", folders[0]):
                 write_folder(Path(folders[0]), config_in(manifest).model, full_arrays(newest, manifest))
+                if TOKENIZER in manifest.files:
+                    with replacing(Path(folders[0], TOKENIZER)) as new:
+                        new.write_bytes(disk.read(newest / TOKENIZER))
             console.print(told, soft_wrap=True)
         else:
             files.append(Output("export", path, lambda to: export(newest, manifest, to, options.optimizer), told))
