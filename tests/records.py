@@ -31,7 +31,9 @@ READS = {  # the beginning of a test's id -> what it reads, beside what it impor
     "tests/exercises/": ("solutions/*.py", "minidist/course/authoring/*.py", "minidist/course/sandbox/*.py"),
     "tests/course/": ("solutions/**/*.py", "exercises/*.py", "tests/exercises/**/*"),
     "tests/challenges/": ("solutions/challenges/*.py", "tests/challenges/better/*.py"),
-    "tests/gpu/": ("tests/gpu/**/*.py",),
+    "tests/gpu/": ("tests/gpu/**/*.py", "tests/verify/*.json"),
+    "tests/verify/": ("tests/verify/*.json",),
+    "tests/train/test_tokens_of_runs.py": ("tests/verify/*.json",),
     "tests/test_readme.py": ("README.md", "docs/*.md", "minidist/**/*.py"),
     "tests/test_chapters.py": ("chapters/figures/*.py", "chapters/figures/ch{0}*/*", "chapters/{0}*.ipynb"),
 }

@@ -24,6 +24,7 @@ BASE = {  # of each command the arguments with which it would run
     "hardware": ["h100:2x8"],
     "plan": ["--model", "llama3-8b", "--cluster", "h100:8", "--batch", "8"],
     "scaling": ["--flops", "1e21"],
+    "tokenizer": ["train", "{tmp}", "--vocab", "300"],
     "grade": ["{tmp}"],
     "demo": ["ring"],
 }

@@ -253,7 +253,7 @@ def test_every_setting_is_a_flag_with_its_default(capsys):
     help_of = {part.split()[0]: " ".join(part.split()) for part in parts[1:]}
     for field in (*fields(Layout), *fields(TrainConfig)):
         in_words = {"text": "the course's own prose", "stages": "split evenly", "capacity": "none is dropped"}
-        in_words |= {"rampup_batch_size": "no ramp", "compress": "the gradients themselves"}
+        in_words |= {"rampup_batch_size": "no ramp", "compress": "the gradients themselves", "tokenizer": "bytes"}
         default = in_words.get(field.name, field.default)
         assert f"(default: {default})" in help_of[field.name.replace("_", "-")]
 
@@ -299,3 +299,12 @@ def test_a_missing_cupy_is_told(capsys):
         backend.find("cupy")
         pytest.skip("CuPy is here")
     assert cli.main(["train", "--backend=cupy"]) == 2 and "--backend cupy needs " in capsys.readouterr().err
+
+
+def test_missing_tokenizers_are_told(capsys, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    file = tmp_path / "tokenizer.json"
+    file.write_text('{"model": "one that nobody has read before"}')
+    for command in (["train", "--tokenizer", str(file)], ["tokenizer", "train", str(file), "--vocab=300"]):
+        assert cli.main(command) == 2
+        assert "it takes the package tokenizers: pip install 'minidist[tokenizers]'\n" in capsys.readouterr().err

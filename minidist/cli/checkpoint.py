@@ -8,6 +8,8 @@ from rich.table import Table
 
 from minidist.cli.flags import reader
 from minidist.cli.output import Output, check_outputs, console_of, errors_naming, json_output, write_outputs
+from minidist.files import replacing
+from minidist.nn.tokenizer import TOKENIZER
 from minidist.plan.memory_check import written
 from minidist.train.checkpoint.commit import committed, latest, saves
 from minidist.train.checkpoint.disk import Disk
@@ -34,7 +36,8 @@ def add_commands(commands) -> None:
         nargs="+",
         metavar=("PATH", "FOLDER"),
         help="write the newest checkpoint, or the one that DIR names, to one safetensors file: full arrays, by name. "
-        "--export hf FOLDER writes config.json and model.safetensors there, for Hugging Face's transformers",
+        "--export hf FOLDER writes config.json, model.safetensors and the run's tokenizer.json there, for Hugging "
+        "Face's transformers",
     )
     command.add_argument(
         "--dtype", choices=DTYPES, help="what to round weights to, with --export hf (default: float32, as they are)"
@@ -90,6 +93,11 @@ def _checkpoint(options) -> int:
         if folders:
             with errors_naming("export", folders[0]), FullArrays(newest, manifest) as arrays:
                 write_folder(Path(folders[0]), config_in(manifest).model, arrays, **given)
+                tokenizer = Path(folders[0], TOKENIZER)
+                tokenizer.unlink(missing_ok=True)  # of the model that was there before
+                if TOKENIZER in manifest.files:
+                    with replacing(tokenizer) as new:
+                        new.write_bytes(disk.read(newest / TOKENIZER))
             console.print(told, soft_wrap=True)
         else:
             files.append(Output("export", path, lambda to: export(newest, manifest, to, options.optimizer), told))

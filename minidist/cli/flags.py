@@ -63,6 +63,7 @@ HELP = {
     "heads": "attention heads; must divide the width",
     "width": "width of the residual stream",
     "context": "context length, tokens",
+    "vocab": "tokens of the vocabulary; with --tokenizer as many as it has, or more",
     "global_batch": "samples per step, over all ranks",
     "rampup_batch_size": "begin with START samples per step, and grow by INCREMENT to the "
     "global batch over the first SAMPLES samples (default: no ramp)",
@@ -105,6 +106,8 @@ HELP = {
     "loss_scale": "fixed loss scale, with --precision fp16; 0 adjusts it automatically, 1 turns it off",
     "reduce_dtype": "dtype of sums across micro-batches and ranks; float32 shows the drift that other systems accept",
     "text": "train on this file (default: the course's own prose)",
+    "tokenizer": "what tokens are: a tokenizer.json of Hugging Face's, which takes the package tokenizers "
+    "(default: bytes)",
     "backend": "array library; cupy needs an NVIDIA GPU",
 }
 CHOICES = {
@@ -132,8 +135,8 @@ CHOICES = {
     "backend": backend.BACKENDS,
 }
 METAVARS = {
-    "rampup_batch_size": "START,INCREMENT,SAMPLES", "stages": "N+N", "text": "FILE", "arrivals": "live|seeded|X+X",
-    "compress": "METHOD",
+    "rampup_batch_size": "START,INCREMENT,SAMPLES", "stages": "N+N", "text": "FILE", "tokenizer": "FILE",
+    "arrivals": "live|seeded|X+X", "compress": "METHOD",
 }  # fmt: skip
 
 
@@ -236,8 +239,13 @@ def config_of(options: argparse.Namespace, others: TrainConfig | None = None) ->
 
     Whatever can be checked before a rank starts is checked here.
     """
-    config = replace(others or TrainConfig(), **_given(options, TrainConfig))
-    load_corpus(config.text, config.context)
+    given = _given(options, TrainConfig)
+    config = replace(others or TrainConfig(), **given)
+    tokenizer = load_corpus(config.text, config.context, config.tokenizer).tokenizer
+    if others is None and "vocab" not in given:
+        config = replace(config, vocab=tokenizer.vocab)
+    if config.vocab < tokenizer.vocab:
+        raise ValueError(f"vocab {config.vocab} is too small: {tokenizer.name} has {tokenizer.vocab} tokens")
     backend.find(config.backend)
     return config
 

@@ -27,6 +27,7 @@ MODULES = {  # a module whose ``add_commands`` adds commands -> the names of the
     "minidist.cli.hardware": ("hardware",),
     "minidist.cli.plan": ("plan", "explore"),
     "minidist.cli.scaling": ("scaling",),
+    "minidist.cli.tokenizer": ("tokenizer",),
     "minidist.course.challenges.command": ("challenge",),
     "minidist.course.commands": ("check", "reset", "grade", "mutants", "stubs"),
 }

@@ -52,17 +52,19 @@ def terminal_console(stderr: bool = False) -> Console:
     return _OurConsole(stderr=stderr, highlight=False, markup=False)
 
 
-def check_outputs(paths: dict[str, str | None], text: str | None) -> None:
+def check_outputs(paths: dict[str, str | None], text: str | None, tokenizer: str | None = None) -> None:
     """Check that every file can be written, before training rather than after an hour of it.
+
+    Args:
+        paths: flag -> file. text, tokenizer: what is read, and must not be written over.
 
     Raises:
         ValueError: naming the flag and the problem.
     """
     files = {flag: path for flag, path in paths.items() if path is not None and (flag, path) != ("json", "-")}
-    places = [os.path.realpath(path) for path in [*files.values(), text] if path is not None]
-    if len(set(places)) < len(places):
-        flags = [f"--{flag}" for flag in files] + ["--text"] * (text is not None)
-        raise ValueError(f"{', '.join(flags)} must be different files")
+    named = files | {flag: path for flag, path in (("text", text), ("tokenizer", tokenizer)) if path is not None}
+    if len({os.path.realpath(path) for path in named.values()}) < len(named):
+        raise ValueError(f"{', '.join(f'--{flag}' for flag in named)} must be different files")
     for flag, path in files.items():
         if path == "-":
             raise ValueError(f"--{flag} needs a file; only --json takes - for standard output")

@@ -95,6 +95,7 @@ def add_commands(commands) -> None:
         steps=f"{STEPS}; {MATRIX_STEPS} with --matrix; {FEW_STEPS} with --interrupt",
         sequence_chunks=f"{TrainConfig.sequence_chunks}, or as many as the layouts need; {MATRIX_CHUNKS} with --matrix",
         experts=f"{TrainConfig.experts}, or {EXPERTS} for layouts with ep; {MATRIX_EXPERTS} with --matrix",
+        vocab=f"{TrainConfig.vocab}, or the tokenizer's",
     )
 
 
@@ -109,7 +110,7 @@ def _verify(options) -> int:
     if options.all and asked:
         raise ValueError("--all chooses the layouts itself: name layouts, or use --all, but not both")
     groups, skipped = _chosen(options) if not asked else ([_asked(options, asked)], 0)
-    check_outputs({"json": options.json}, options.text)
+    check_outputs({"json": options.json}, options.text, options.tokenizer)
     implementations = implementations_of(options.impl) if options.impl else []
     rank_function = training_on(implementations) if implementations else None
     console = console_of(options)
@@ -315,7 +316,7 @@ def _matrix(options) -> int:
         options, layers=MATRIX_LAYERS, steps=MATRIX_STEPS, sequence_chunks=MATRIX_CHUNKS, experts=MATRIX_EXPERTS
     )
     check_memory(config, ONE_PROCESS)
-    check_outputs({"json": options.json, "png": options.png}, options.text)
+    check_outputs({"json": options.json, "png": options.png}, options.text, options.tokenizer)
     console = console_of(options)
     console.print(_describe(config), style="dim", soft_wrap=True)
     return run_matrix(config, most, console, options.json, options.png)
@@ -327,7 +328,7 @@ def _interrupt(options, asked: list[Layout]) -> int:
     usual = DEFAULT_LAYOUTS + (MORE_LAYOUTS if options.all else [])
     candidates = asked or [layout for layout in usual if not loosened_by(layout)]  # those that keep checkpoints
     config, layouts = _asked(options, candidates, FEW_STEPS)
-    check_outputs({"json": options.json}, options.text)
+    check_outputs({"json": options.json}, options.text, options.tokenizer)
     console = console_of(options)
     console.print(_describe(config), style="dim", soft_wrap=True)
     return run_interruptions(config, list(dict.fromkeys(layouts)), console, options.json)
@@ -359,8 +360,9 @@ def _fits(config: TrainConfig, layout: Layout) -> bool:
 
 def _describe(config: TrainConfig) -> str:
     name = {"gpt2": "GPT", "llama": "Llama"}[config.arch]
+    tokens = f", {config.vocab} tokens of {config.tokenizer}" if config.tokenizer else ""
     return (
         f"{name}: {config.layers} layers, {config.heads} heads, width {config.width}, context {config.context}; "
         f"{config.micro_batches} micro-batches of {config.micro_batch} per step\n"
-        f"on {config.text or 'the course text'}; {config.products} products; NumPy {np.__version__}"
+        f"on {config.text or 'the course text'}{tokens}; {config.products} products; NumPy {np.__version__}"
     )

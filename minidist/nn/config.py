@@ -130,6 +130,7 @@ class ModelSizes:
     heads: int = 4
     width: int = 64
     context: int = 64  # the most tokens that it sees at once
+    vocab: int = 256  # tokens; more than its tokenizer has are never seen
     dropout: float = 0.0
     attention: str = "plain"  # or tiled: see nn/attention/
     attention_tile: int = 128  # queries, and keys, in a tile
@@ -150,13 +151,12 @@ class Architecture:
 
 @dataclass(frozen=True)
 class GPTConfig(Architecture, ModelSizes):
-    """A model's sizes, with its vocabulary and its experts.
+    """A model's sizes, with its experts.
 
     Raises:
         ValueError: for a size below 1, or a width that the heads do not divide.
     """
 
-    vocab: int = 256
     moe: MoEConfig | None = None  # the experts in place of MLPs; None for a dense model
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Text in, batches out; and what a model writes. A token is a byte, and a batch is a pure function of (seed, step).
+"""Text in, batches out; and what a model writes. A batch is a pure function of (seed, step).
 
 The position of each sample in the text depends only on the seed, the step and the sample's number. So a batch may be
 cut into micro-batches in any way, for any ranks: the samples stay the same.
@@ -15,40 +15,64 @@ from minidist.backend import from_host, to_host
 from minidist.nn.gpt import GPT
 from minidist.nn.random import DropoutRNG, generator
 from minidist.nn.tensor import no_grad
+from minidist.nn.tokenizer import BYTES, ByteTokenizer, open_tokenizer, read_file
 
 HELD_OUT = 0.05  # share of the text for validation
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text in two parts: uint8 arrays in host memory."""
+    """A text in two parts: its tokens, unsigned integers in host memory.
+
+    Attributes:
+        bytes_per_token: of the validation text.
+        tokenizer: what made them tokens.
+    """
 
     training: np.ndarray
     validation: np.ndarray
+    bytes_per_token: float = 1.0
+    tokenizer: ByteTokenizer = BYTES
 
 
-def load_corpus(path: str | None, context: int) -> Corpus:
+def load_corpus(path: str | None, context: int, tokenizer: str | None = None) -> Corpus:
     """The text of a file, or the default text if ``path`` is None, with its end held out for validation.
 
+    The text is cut before it is made tokens, so that all tokenizers have the same text held out.
+
     Args:
-        path: any file; its bytes are the tokens.
+        path: any file; with a tokenizer it is UTF-8.
         context: tokens in a sample. Each part of the text has at least one sample and its targets.
+        tokenizer: the tokenizer's file; None for bytes.
 
     Raises:
-        ValueError: if the file cannot be read, is empty, or is too short for the context.
+        ValueError: if a file cannot be read, is empty, or is too short for the context.
     """
-    text = default_text() if path is None else load_text(path)
+    text = default_text() if path is None else read_file(path, "text")
+    by = open_tokenizer(tokenizer)
     shortest = context + 1  # a sample and one more token, the last target
     held_out = max(shortest, int(len(text) * HELD_OUT))
     if len(text) < shortest + held_out:
-        longest = len(text) // 2 - 1
-        shorter = f" or a context of at most {longest}" if longest > 0 else ""
-        raise ValueError(
-            f"{path or 'the default text'} has {len(text)} bytes, too few for a context of {context}: training and "
-            f"validation need {shortest} each. Use a longer text{shorter}"
-        )
-    tokens = np.frombuffer(text, np.uint8)
-    return Corpus(tokens[:-held_out], tokens[-held_out:])
+        raise _too_short(path, f"{len(text)} bytes", context, len(text) // 2 - 1)
+    validation = np.empty(0)
+    while len(validation) < shortest and held_out <= len(text):
+        cut = by.place_to_cut(text, len(text) - held_out)
+        validation = by.encode(memoryview(text)[cut:])
+        # where it is still too short, as tokens have several bytes: as much more as it lacks
+        held_out = max(held_out + 1, -(-held_out * shortest // max(1, len(validation))))
+    training = by.encode(memoryview(text)[:cut])
+    if min(len(training), len(validation)) < shortest:
+        count = len(training) + len(validation)
+        raise _too_short(path, f"{count} tokens", context, min(count // 2, context) - 1)
+    return Corpus(training, validation, (len(text) - cut) / len(validation), by)
+
+
+def _too_short(path: str | None, length: str, context: int, longest: int) -> ValueError:
+    shorter = f" or a context of at most {longest}" if longest > 0 else ""
+    return ValueError(
+        f"{path or 'the default text'} has {length}, too few for a context of {context}: training and validation need "
+        f"{context + 1} each. Use a longer text{shorter}"
+    )
 
 
 def default_text() -> bytes:
@@ -60,28 +84,11 @@ def default_text() -> bytes:
     return Path(__file__).with_name("course.txt").read_bytes()
 
 
-def load_text(path: str) -> bytes:
-    """The bytes of a file.
-
-    Raises:
-        ValueError: if it cannot be read or is empty.
-    """
-    if Path(path).exists() and not Path(path).is_file():
-        raise ValueError(f"the text {path} is not a file")  # a folder, or a device that never ends
-    try:
-        text = Path(path).read_bytes()
-    except OSError as error:
-        raise ValueError(f"cannot read the text {path}: {error.strerror}") from None
-    if not text:
-        raise ValueError(f"the text {path} is empty")
-    return text
-
-
 class MicroBatch(NamedTuple):
     """What a model takes at once.
 
     Attributes:
-        tokens, targets: uint8 (B, T); B = 0 for one without samples.
+        tokens, targets: unsigned integers (B, T); B = 0 for one without samples.
         dropout_rng: the name of its dropout; None where there is nothing to drop.
     """
 
@@ -103,7 +110,7 @@ def micro_batch(corpus: Corpus, seed: int, step: int, first_sample: int, count: 
         context: tokens in a sample.
 
     Returns:
-        tokens and targets, uint8 (count, context); the target of a token is the next one.
+        tokens and targets, unsigned integers (count, context); the target of a token is the next one.
     """
     places = len(corpus.training) - context  # a sample may start anywhere except in the last `context` tokens
     samples = range(first_sample, first_sample + count)
@@ -115,8 +122,8 @@ def validation_batches(corpus: Corpus, count: int, context: int) -> Iterator[tup
     """The held-out text in samples that do not overlap, ``count`` at a time, in order.
 
     Yields:
-        tokens and targets, uint8 (count, context); fewer samples in the last batch. A rest shorter than a sample is
-        dropped.
+        tokens and targets, unsigned integers (count, context); fewer samples in the last batch. A rest shorter than a
+        sample is dropped.
     """
     starts = np.arange(0, len(corpus.validation) - context, context)
     for first in range(0, len(starts), count):
@@ -130,37 +137,42 @@ def _samples(text: np.ndarray, starts: np.ndarray, context: int):
 
 
 @no_grad()
-def generate(model: GPT, prompt: bytes, count: int, seed: int = 0, temperature: float = 1.0) -> bytes:
-    """Continue a text byte by byte, each byte sampled from the model's distribution given the bytes before it.
+def generate(
+    model: GPT, prompt: bytes, count: int, seed: int = 0, temperature: float = 1.0,
+    tokenizer: ByteTokenizer | None = None,
+) -> bytes:  # fmt: skip
+    """Continue a text token by token, each sampled from the model's distribution given the tokens before it.
 
     Args:
-        model: a model with a vocabulary of at most 256 tokens, which are bytes.
-        prompt: one byte or more. If it is longer than the context, the model sees its end.
-        count: how many bytes to add.
+        prompt: one token or more. If it is longer than the context, the model sees its end.
+        count: how many tokens to add.
         seed: random seed of the samples.
-        temperature: divides the logits; 0 always takes the most likely byte.
+        temperature: divides the logits; 0 always takes the most likely token.
+        tokenizer: what the model's tokens are; None for bytes, in a vocabulary of at most 256.
 
     Returns:
-        The ``count`` new bytes.
+        The text of the ``count`` new tokens.
 
     Raises:
         ValueError: for an empty prompt, a negative temperature, or a vocabulary that is not bytes.
     """
-    if not prompt:
-        raise ValueError("generate() needs a prompt of at least one byte")
     if temperature < 0:
         raise ValueError(f"temperature must not be negative, but is {temperature}")
-    if model.config.vocab > 256:
+    if tokenizer is None and model.config.vocab > BYTES.vocab:
         raise ValueError(f"generate() writes bytes, and this model has a vocabulary of {model.config.vocab}")
-    rng = generator("generate", seed)
-    text = bytearray(prompt)
+    by = tokenizer or BYTES
+    first = by.encode(prompt)
+    if not len(first):
+        raise ValueError(f"generate() needs a prompt of at least one {'byte' if by is BYTES else 'token'}")
+    rng, tokens = generator("generate", seed), first.tolist()
     for _ in range(count):
-        tokens = from_host(np.frombuffer(bytes(text[-model.config.context :]), np.uint8)[None])  # (1, T)
-        logits = to_host(model.logits(tokens).data)[0, -1].astype(np.float64)  # (vocab,)
+        seen = from_host(np.array([tokens[-model.config.context :]], first.dtype))  # (1, T)
+        logits = to_host(model.logits(seen).data)[0, -1, : by.vocab].astype(np.float64)  # (vocab,)
         if temperature == 0:
-            text.append(int(logits.argmax()))
+            tokens.append(int(logits.argmax()))
         else:
             logits /= temperature
             weights = np.exp(logits - logits.max())
-            text.append(int(rng.choice(len(weights), p=weights / weights.sum())))
-    return bytes(text[len(prompt) :])
+            tokens.append(int(rng.choice(len(weights), p=weights / weights.sum())))
+    before, text = by.decode(tokens[: len(first)]), by.decode(tokens)
+    return text[len(before) :] if text.startswith(before) else by.decode(tokens[len(first) :])

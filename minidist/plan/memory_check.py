@@ -189,6 +189,7 @@ def check_memory(config: TrainConfig, layout: Layout) -> None:
     else:
         use = f"initializing it on every rank needs at least {written(needed.initialization)}{ranks}"
     ways = ["fewer layers", *["fewer experts"] * bool(config.experts), "a smaller width or context"]
+    ways += ["a smaller vocabulary"] * (config.vocab > TrainConfig.vocab)
     raise ValueError(
         f"the model has {parameter_count(config.model):,} parameters, and {use}. This machine has {written(available)} "
         f"of memory available. Choose {', '.join(ways)}" + (", or fewer ranks" if ranks else "")

@@ -125,6 +125,7 @@ class Numbers:
     loss_scale: float = 0.0  # fixed, for fp16; 0 to have it found
     reduce_dtype: str = "float64"  # in which sums that cross micro-batches and ranks are taken
     text: str | None = None  # a file to train on; None for the course's prose
+    tokenizer: str | None = None  # a file that says what its tokens are, for at most vocab of them; None for bytes
     backend: str = "numpy"
 
 

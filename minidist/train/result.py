@@ -25,7 +25,7 @@ class Reporting:
     progress: bool = False  # report every step to the parent
     live: str | None = None  # report moments; the folder where faults are ordered while it runs: resilience/faults.py
     validate: bool = False
-    sample: int = 0  # bytes of text to generate
+    sample: int = 0  # tokens to generate
     trace: bool = False  # of the last steps
     noise_scale: int = 0  # steps from one measurement to the next; 0 for none: see measuring/noise_scale.py
     measure_peak: bool = False  # in FLOP/s, after the last step: see measuring/evaluate.py
@@ -67,7 +67,8 @@ class Learned:
     )  # of weights and optimizer state after each step, if asked for
     loss_scale: float = 1.0  # at the end
     skipped_steps: int = 0  # because float16 overflowed
-    validation_loss: float | None = None
+    validation_loss: float | None = None  # nats per token
+    bits_per_byte: float | None = None  # of the same text, whatever the tokens
     sample: bytes | None = None
     expert_counts: list[np.ndarray] = field(default_factory=list)  # of each step: see nn/moe/balance.py
     pushes: list[Push] = field(default_factory=list)  # that a parameter server took, one after another
@@ -150,6 +151,7 @@ class Run:
             "config": asdict(self.config),
             "losses": self.losses,
             "validation_loss": self.ranks[0].validation_loss,
+            "bits_per_byte": self.ranks[0].bits_per_byte,
             "fingerprint": self.fingerprint,
             "versions": {"minidist": minidist.__version__} | versions("numpy"),
             "tokens_per_second": self.tokens_per_second,

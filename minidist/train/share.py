@@ -66,7 +66,8 @@ class Share:
             mesh = init_device_mesh(sizes, mesh_dim_names=("pp", "dp", "cp", "tp"), group=world)
             model = parallelize(model_of(config.model, seed=config.seed), mesh, layout, config)
         optimizer, axis = optimizer_of(model, config), model.axes[0]
-        share = world, config, layout, load_corpus(config.text, config.context), model, optimizer, loss_scaler(config)
+        corpus = load_corpus(config.text, config.context, config.tokenizer)
+        share = world, config, layout, corpus, model, optimizer, loss_scaler(config)
         if isinstance(axis, AsynchronousServer):  # workers have clipped what they push
             return AsynchronousShare(*share, inf, pushes=axis.pushes_taken)
         if isinstance(axis, SynchronousServer):
@@ -151,7 +152,7 @@ def batch_of(corpus: Corpus, config: TrainConfig, step: int, number: int | None)
     Without a number it has no samples, B = 0: a rank that has fewer than others takes part in what they do together.
     """
     if number is None:
-        nothing = np.empty((0, config.context), np.uint8)
+        nothing = np.empty((0, config.context), corpus.training.dtype)
         return MicroBatch(backend.from_host(nothing), backend.from_host(nothing), None)
     first = number * config.micro_batch
     batch = micro_batch(corpus, config.seed, step, first, config.micro_batch, config.context)

@@ -19,6 +19,7 @@ from minidist.nn.optim.clip import NotFinite
 from minidist.nn.optim.optimizers import warmup_cosine
 from minidist.nn.precision.policy import autocast, policy_of
 from minidist.nn.precision.underflow import GradScaler
+from minidist.nn.tokenizer import TOKENIZER
 from minidist.parallel.tools.messages import first_text
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.folder import own_folder
@@ -209,9 +210,10 @@ def hooks_around(share: Share, options: RunOptions, instruments: Instruments) ->
         keepers.append(Peers(world, options.peer_copies, Snapshots(share), str(share.layout)))
     if options.saving is not None:
         manifest = partial(manifest_of, share.config, share.layout, share.corpus)
+        content = share.corpus.tokenizer.content
         keepers.append(Saver(
             world, options.saving, Snapshots(share), manifest, len(share.losses),
-            lambda *saved: world.report(("saved", *saved)),
+            lambda *saved: world.report(("saved", *saved)), beside={TOKENIZER: content} if content else None,
         ))  # fmt: skip
     hooks += keepers
     if options.check_replicas:  # after a step, before a checkpoint of it is saved

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache
 from heapq import heapify, heappop, heappush
+from importlib.util import find_spec
 from itertools import pairwise
 from math import inf
 from pathlib import Path
@@ -27,6 +28,9 @@ from minidist.verify.matrix import pairs_of
 
 MOST_RANKS = 6
 TEXT = str(Path(__file__).parents[2] / "LICENSE")  # so short that the loss on its end is known soon
+HAS_TOKENIZERS = find_spec("tokenizers") is not None
+TOKENIZER = str(Path(__file__).with_name("tokenizer.json"))  # trained on it: 256 bytes and 7 merges
+VOCAB = 263  # prime: only one head divides it
 SERVED = ("server", "stale", "async")
 COMPRESSED = ("topk:1", "powersgd")  # of full rank
 LOOSE = ("delayed", "one local step", "local", *SERVED, *COMPRESSED)
@@ -126,6 +130,8 @@ def draw_model(s: Settings, tp: int, cp: int) -> None:
     kind = s.pick("cp_kind", *KINDS) if cp > 1 else "ring"
     whole_heads = cp == 1 or kind == "ulysses"
     heads = s.any("heads", *(tp * (cp if kind == "ulysses" else 1) * n for n in (1, 2)))
+    if s.pick("tokens", "bytes", "bytes", "others") == "others":
+        s.all |= {"vocab": VOCAB, "tokenizer": TOKENIZER if HAS_TOKENIZERS else None}
     if s.pick("arch", "gpt2", "gpt2", "llama") == "llama":
         s.any("width", 2 * heads, 6 * heads)
         alone = tp * cp if kind == "ulysses" else tp  # ranks that share the key-value heads

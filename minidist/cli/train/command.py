@@ -32,10 +32,12 @@ from minidist.course.learner.implementations import (
     print_implementations,
     training_on,
 )
+from minidist.nn.tokenizer import open_tokenizer
 from minidist.plan.memory_check import check_memory
 from minidist.train.checkpoint.hugging_face import check_tensors
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.measuring.evaluate import prompt_of
 from minidist.train.resilience.elastic import run_elastic
 from minidist.train.result import Run, RunOptions
 from minidist.train.rules import CHECKS, check_options
@@ -71,7 +73,7 @@ def add_commands(commands) -> None:
         type=integer,
         default=0,
         metavar="N",
-        help="print N bytes that the trained model writes after 'The '",
+        help="print N tokens that the trained model writes after 'The '",
     )
     output.add_argument(
         "--noise-scale",
@@ -119,7 +121,7 @@ def _add_watches(command: argparse.ArgumentParser) -> None:
 
 def _train(options) -> int:
     begun = begun_from(options)
-    checkpoint = resumed(options.resume)
+    checkpoint = resumed(options.resume, options.tokenizer)
     config = config_of(options, checkpoint.config if checkpoint else begun)
     given = layout_of(options)
     layout = given or (checkpoint.layout if checkpoint else Layout())
@@ -132,7 +134,10 @@ def _train(options) -> int:
         layout = wanted.on_nodes(layout if given else replace(layout, node_size=0))  # a checkpoint's nodes are not kept
     if options.sample < 0:
         raise ValueError(f"--sample must not be negative, got {options.sample}")
-    check_outputs({flag: getattr(options, flag) for flag in ("json", "trace", "png")}, options.text)
+    if options.sample and not len(open_tokenizer(config.tokenizer).encode(prompt_of(config))):
+        raise ValueError(f"--sample goes on from 'The', of which {config.tokenizer} makes no token: leave it out")
+    outputs = {flag: getattr(options, flag) for flag in ("json", "trace", "png")}
+    check_outputs(outputs, config.text, config.tokenizer)
     implementations = implementations_of(options.impl) if options.impl else []
     console = console_of(options)
     if checkpoint is not None:

@@ -13,6 +13,7 @@ from rich.table import Table
 from minidist.cli.flags import integer, real
 from minidist.cli.output import titled
 from minidist.nn.data import load_corpus
+from minidist.nn.tokenizer import TOKENIZER, open_tokenizer
 from minidist.parallel.compression.hook import sends_bytes
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.folder import check_folder
@@ -21,6 +22,7 @@ from minidist.train.checkpoint.manifest import (
     BadCheckpoint,
     Manifest,
     check_same_run,
+    check_tokenizer,
     config_in,
     layout_in,
     other_versions,
@@ -61,8 +63,8 @@ def add_checkpoints(command: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--init-from",
         metavar="FOLDER",
-        help="begin with the weights of a GPT-2, Llama or Mixtral of bytes in Hugging Face's files, config.json and "
-        "model.safetensors, and with its sizes",
+        help="begin with the weights of a GPT-2, Llama or Mixtral in Hugging Face's files, config.json and "
+        "model.safetensors, and with its sizes and its tokenizer.json",
     )
     group.add_argument(
         "--fault",
@@ -85,7 +87,7 @@ class Checkpoint:
 
     def check(self, config: TrainConfig) -> None:
         """Raises BadCheckpoint where a run with these settings cannot go on from here, or its files are not whole."""
-        check_same_run(self.manifest, config, load_corpus(config.text, config.context))
+        check_same_run(self.manifest, config, load_corpus(config.text, config.context, config.tokenizer))
         try:
             check_files(self.folder, self.manifest)
         except BadCheckpoint as error:
@@ -108,17 +110,25 @@ class Checkpoint:
         return lines + [f"note: {text}" for text in (other_versions(self.manifest, backend), unchecked) if text]
 
 
-def resumed(path: str | None) -> Checkpoint | None:
+def resumed(path: str | None, tokenizer: str | None) -> Checkpoint | None:
     """The checkpoint to go on from; None without one.
 
     Raises:
-        BadCheckpoint: if there is none, or none that this version can read.
+        BadCheckpoint: if there is none, or none that this version can read, or one with other tokens.
     """
     if path is None:
         return None
     folder = find_checkpoint(path)
     manifest = Manifest.read(Disk(), folder)
-    return Checkpoint(folder, manifest, config_in(manifest), layout_in(manifest))
+    found = Checkpoint(folder, manifest, config_in(manifest), layout_in(manifest))
+    kept = found.config.tokenizer
+    if tokenizer is None and kept is not None and not Path(kept).exists():
+        raise BadCheckpoint(
+            f"the tokenizer of the checkpoint, {kept}, is no longer there. {folder / TOKENIZER} is a copy: copy it to "
+            "where it can stay, and name it with --tokenizer FILE"
+        )
+    check_tokenizer(manifest, open_tokenizer(kept if tokenizer is None else tokenizer))
+    return found
 
 
 def begun_from(options: argparse.Namespace) -> TrainConfig | None:
@@ -131,16 +141,23 @@ def begun_from(options: argparse.Namespace) -> TrainConfig | None:
         return None
     if options.resume:
         raise ValueError("--resume goes on with the weights of a checkpoint: leave it out, or --init-from")
-    settings = settings_in(Path(options.init_from))
+    folder = Path(options.init_from)
+    settings = settings_in(folder)
     for name, (there, value) in settings.items():
         given, flag = getattr(options, name), "--" + name.replace("_", "-")
         shorter = name == "context" and settings["arch"][1] == "llama" and given is not None and given < value
         if given not in (None, value) and not shorter:  # rotary positions are for any length
             raise ValueError(
-                f"{flag} {given} contradicts {there} in {Path(options.init_from, CONFIG)}, by which it is {value}: "
-                f"leave {flag} out"
+                f"{flag} {given} contradicts {there} in {folder / CONFIG}, by which it is {value}: leave {flag} out"
             )
-    return replace(TrainConfig(), **{name: value for name, (_, value) in settings.items()})
+    beside = str(folder / TOKENIZER) if (folder / TOKENIZER).is_file() else None
+    tokenizer, (there, vocab) = open_tokenizer(options.tokenizer or beside), settings["vocab"]
+    if options.vocab is None and tokenizer.vocab != vocab:
+        raise ValueError(
+            f"{there} is {vocab} in {folder / CONFIG}, and {tokenizer.name} has {tokenizer.vocab} tokens: name the "
+            "model's tokenizer with --tokenizer FILE"
+        )
+    return replace(TrainConfig(), tokenizer=beside, **{name: value for name, (_, value) in settings.items()})
 
 
 def saving_of(options: argparse.Namespace, checkpoint: Checkpoint | None) -> Saving | None:

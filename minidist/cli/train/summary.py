@@ -12,6 +12,7 @@ from minidist.cli.output import titled
 from minidist.cli.train.resilience import print_saves
 from minidist.cli.train.tables import RunUtilization, staleness_line
 from minidist.show.live.terminal import loss_bars
+from minidist.train.measuring.evaluate import prompt_of
 from minidist.train.result import Run
 
 BARS = 40  # characters of the loss, between its first and its last value
@@ -25,14 +26,17 @@ def print_summary(console: Console, result: Run, used: RunUtilization | None) ->
         console.print(_experts_table(result))
     if first.sample is not None:
         console.print("text from the model:", style="bold")
-        console.print("The " + first.sample.decode(errors="replace"), soft_wrap=True)
+        console.print((prompt_of(result.config) + first.sample).decode(errors="replace"), soft_wrap=True)
     if result.config.precision == "fp16":
         skipped = f"{first.skipped_steps} of {len(first.losses)} steps skipped after an overflow"
         console.print(f"loss scale: {first.loss_scale:,g} at the end, {skipped}")
     losses = first.losses
     bars = loss_bars(losses, len(losses), BARS)
     console.print(Text.assemble(f"loss: {losses[0]:.4f} at the start ", bars, f" {losses[-1]:.4f} at the end"))
-    console.print(f"validation loss: {first.validation_loss:.4f} nats per byte")
+    token = "byte" if result.config.tokenizer is None else "token"
+    console.print(
+        f"validation loss: {first.validation_loss:.4f} nats per {token}, {first.bits_per_byte:.4f} bits per byte"
+    )
     console.print(f"speed: {result.tokens_per_second:,.0f} tokens/s" + (f", {_shares(used)}" if used else ""))
     if first.gpu:
         console.print(_gpu_line(result), soft_wrap=True)

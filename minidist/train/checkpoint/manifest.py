@@ -23,6 +23,7 @@ from minidist.files import strict_json
 from minidist.nn.data import Corpus
 from minidist.nn.optim.optimizers import Optimizer
 from minidist.nn.precision.underflow import GradScaler
+from minidist.nn.tokenizer import TOKENIZER, ByteTokenizer
 from minidist.train.checkpoint.commit import MANIFEST, is_name, step_of
 from minidist.train.checkpoint.disk import BadCheckpoint, Disk
 from minidist.train.config import TrainConfig
@@ -32,7 +33,8 @@ FORMAT = 1  # of the manifest and the files: another number is another way of wr
 
 Count = Annotated[int, Meta(ge=0, lt=2**62)]
 Finite = Annotated[float, Meta(ge=-float_info.max, le=float_info.max)]
-FileName = Annotated[str, Meta(pattern=r"\Arank-[0-9]{1,6}\.safetensors\Z")]
+FileOfRank = Annotated[str, Meta(pattern=r"\Arank-[0-9]{1,6}\.safetensors\Z")]
+FileName = Annotated[str, Meta(pattern=r"\A(rank-[0-9]{1,6}\.safetensors|tokenizer\.json)\Z")]
 DType = Literal["float32", "float64"]
 
 
@@ -40,7 +42,7 @@ DType = Literal["float32", "float64"]
 class Slice:
     """A part of a full array, in a file: there, the part is a flat array under the full array's name."""
 
-    file: FileName
+    file: FileOfRank
     runs: tuple[tuple[Count, Count], ...]  # where it is in the full array laid flat (parallel/tools/regions.py)
 
 
@@ -104,7 +106,7 @@ class Manifest:
     progress: Progress
     checked: Count | None = None  # steps after which the numbers were last checked (train/resilience/)
     arrays: dict[str, ArrayEntry] = field(default_factory=dict)  # blocks.0.mlp.fc.weight, exp_avg.blocks.0.mlp...
-    files: dict[FileName, FileEntry] = field(default_factory=dict)
+    files: dict[FileName, FileEntry] = field(default_factory=dict)  # a copy of the tokenizer's too, if it has one
 
     def encoded(self) -> bytes:
         """Return what is written: JSON, with a SHA-256 of its own. (Python reads back exactly the float it wrote.)"""
@@ -155,6 +157,8 @@ class Manifest:
             return f"it has {len(self.progress.losses)} losses of {step} steps"
         if self.progress.updates > step:
             return f"it has {self.progress.updates} updates of {step} steps"
+        if (TOKENIZER in self.files) != (self.config.get("tokenizer") is not None):
+            return f"it has a {TOKENIZER} without the setting, or the setting tokenizer without the file"
         for array, entry in self.arrays.items():
             runs = sorted(run for part in entry.slices for run in part.runs)
             if strange := {part.file for part in entry.slices} - self.files.keys():
@@ -170,7 +174,8 @@ def _sha(content: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-FREE = ("text", "backend")  # may differ: a text is compared by its bytes, and a backend is where the run goes on
+# may differ: a text and a tokenizer are compared by their bytes, and a backend is where the run goes on
+FREE = ("text", "tokenizer", "backend")
 
 
 def manifest_of(config: TrainConfig, layout: Layout, corpus: Corpus, progress: Progress) -> Manifest:
@@ -179,7 +184,7 @@ def manifest_of(config: TrainConfig, layout: Layout, corpus: Corpus, progress: P
 
 
 def corpus_sha(corpus: Corpus) -> str:
-    """The SHA-256 of a text."""
+    """The SHA-256 of a text's tokens."""
     sha = hashlib.sha256(corpus.training)
     sha.update(corpus.validation)
     return sha.hexdigest()
@@ -219,6 +224,7 @@ def layout_in(manifest: Manifest) -> Layout:
 
 def check_same_run(manifest: Manifest, config: TrainConfig, corpus: Corpus) -> None:
     """Raises BadCheckpoint where a run with these settings and this text is not the one that wrote the checkpoint."""
+    check_tokenizer(manifest, corpus.tokenizer)
     there, here = asdict(config_in(manifest)), asdict(config)
     other = [name for name in here if name not in FREE and there[name] != here[name]]
     if other:
@@ -232,6 +238,19 @@ def check_same_run(manifest: Manifest, config: TrainConfig, corpus: Corpus) -> N
         raise BadCheckpoint(
             f"the checkpoint belongs to a run on another text ({name}): pass the same one with --text FILE"
         )
+
+
+def check_tokenizer(manifest: Manifest, tokenizer: ByteTokenizer) -> None:
+    """Raises BadCheckpoint where this tokenizer is not that of the run that wrote the checkpoint."""
+    there = manifest.files[TOKENIZER].sha256 if TOKENIZER in manifest.files else ""
+    if there == tokenizer.sha256:
+        return
+    if not there:
+        raise BadCheckpoint("the checkpoint belongs to a run on bytes, without a tokenizer: leave out --tokenizer")
+    raise BadCheckpoint(
+        f"the checkpoint belongs to a run with another tokenizer than {tokenizer.name}: pass the same one with "
+        f"--tokenizer FILE. The checkpoint has a copy of it, {TOKENIZER}, whose SHA-256 is {there}"
+    )
 
 
 def other_versions(manifest: Manifest, backend: str) -> str:

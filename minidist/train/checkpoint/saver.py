@@ -150,21 +150,22 @@ class Saving:
 
 
 class Write:
-    """One rank's file, on its way to the disk in a thread."""
+    """One rank's file, and what it writes beside, on their way to the disk in a thread."""
 
-    def __init__(self, disk: Disk, path: Path, parts: dict[str, Part]) -> None:
-        self.disk, self.path, self.parts = disk, path, parts
-        self.entry: FileEntry | None = None  # once it is on the disk
+    def __init__(self, disk: Disk, path: Path, parts: dict[str, Part], beside: dict[str, bytes]) -> None:
+        self.disk, self.path, self.parts, self.beside = disk, path, parts, beside
+        self.entries: dict[str, FileEntry] = {}  # of what is on the disk
         self.error = ""  # why it will never be
         self.thread = threading.Thread(target=self._run, daemon=True, name=f"save {path.name}")
         self.thread.start()
 
     def _run(self) -> None:
         try:
-            content = encode_safetensors({name: part.values for name, part in self.parts.items()})
+            tensors = encode_safetensors({name: part.values for name, part in self.parts.items()})
             self.disk.make_folder(self.path.parent)
-            write_durably(self.disk, self.path, content)
-            self.entry = FileEntry(len(content), hashlib.sha256(content).hexdigest())
+            for name, content in {self.path.name: tensors, **self.beside}.items():
+                write_durably(self.disk, self.path.with_name(name), content)
+                self.entries[name] = FileEntry(len(content), hashlib.sha256(content).hexdigest())
         except Exception as error:  # of the disk: full, read-only, gone
             self.error = f"{self.path}: {getattr(error, 'strerror', None) or error}"
 
@@ -179,6 +180,7 @@ class Saver(StepHook):
         manifest: function from progress to this run's manifest, without arrays and files.
         first: the steps that the run goes on from. Newer checkpoints in the folder are removed.
         on_saved: called on rank 0 with the name of each checkpoint when it is committed, or with why there is none.
+        beside: files that rank 0 writes into each checkpoint, by their names.
 
     Attributes:
         verified: the steps after which the numbers were last checked; None where nobody checks them. The newest
@@ -188,9 +190,11 @@ class Saver(StepHook):
     def __init__(
         self, world: ProcessGroup, saving: Saving, snapshots: Snapshots, manifest: Callable[[Progress], Manifest],
         first: int = 0, on_saved: Callable[[str, str], None] = lambda name, error: None, disk: Disk | None = None,
+        beside: dict[str, bytes] | None = None,
     ) -> None:  # fmt: skip
         self.world, self.saving, self.snapshots, self.manifest = world, saving, snapshots, manifest
         self.on_saved, self.disk = on_saved, disk or Disk()
+        self.beside = beside or {} if world.rank == 0 else {}
         self.root = Path(saving.folder)
         self.write: Write | None = None
         self.pauses: list[float] = []  # seconds that each save kept this rank from training
@@ -216,7 +220,7 @@ class Saver(StepHook):
         if self.write is not None:
             self.end_save(wait=True)
         path = self.root / name_of(progress.step) / f"rank-{self.world.rank}.safetensors"
-        self.progress, self.write = progress, Write(self.disk, path, self.snapshots.take())
+        self.progress, self.write = progress, Write(self.disk, path, self.snapshots.take(), self.beside)
         self.world.kept[WRITING] = self.write.thread
         if self.saving.mode == "sync" or last:
             self.end_save(wait=True)
@@ -232,8 +236,7 @@ class Saver(StepHook):
         if global_max(self.write.thread.is_alive(), self.world):
             return
         write, self.write = self.write, None
-        file = write.path.name
-        told = (write.error, {file: write.entry}, described(write.parts, file))
+        told = (write.error, write.entries, described(write.parts, write.path.name))
         errors, files, arrays = zip(*all_gather_object(told, self.world), strict=True)
         error, name = next(filter(None, errors), ""), write.path.parent.name
         if self.world.rank == 0:

@@ -8,6 +8,7 @@ are.
 
 import time
 from collections.abc import Sequence
+from math import log
 
 from minidist import backend
 from minidist.backend import xp
@@ -54,10 +55,17 @@ class Evaluation(StepHook):
         if options.progress:  # it may take long, and silence would count as hanging
             trained.blocks[0].forward_pre_hook = lambda: share.world.report(("evaluating",))
         if options.validate:
-            found["validation_loss"] = validation_loss(trained, share.corpus, share.config)
+            found["validation_loss"] = loss = validation_loss(trained, share.corpus, share.config)
+            found["bits_per_byte"] = loss / log(2) / share.corpus.bytes_per_token
         if options.sample:
-            found["sample"] = generate(trained, b"The ", options.sample, seed=share.config.seed)
+            prompt, seed, tokenizer = prompt_of(share.config), share.config.seed, share.corpus.tokenizer
+            found["sample"] = generate(trained, prompt, options.sample, seed, tokenizer=tokenizer)
         return found
+
+
+def prompt_of(config: TrainConfig) -> bytes:
+    """What a sample goes on from. A tokenizer's words, as a rule, begin with the space before them."""
+    return b"The " if config.tokenizer is None else b"The"
 
 
 def full_model(config: TrainConfig, arrays: dict, balance: Balance | None = None) -> GPT:
