@@ -97,10 +97,10 @@ def queries_keys_values(qkv, kv) -> list:
     return xp.split(qkv, 3, axis=-1) if kv is None else [qkv, *map(xp.ascontiguousarray, xp.split(kv, 2, axis=-1))]
 
 
-def groups_of(heads: slice, q, k) -> slice | list[int]:
-    """Return the index of the keys that some heads read, of G that all H heads share."""
+def groups_of(heads: slice, q, k):
+    """Return the index of the keys that some heads read, of G that all H heads share: a slice, or integers (h,)."""
     share = len(q) // len(k)
-    return heads if share == 1 else [head // share for head in range(heads.start, heads.stop)]
+    return heads if share == 1 else xp.arange(heads.start, heads.stop) // share
 
 
 def dropped(values, keep, rate: float, cast=lambda result: result):
