@@ -275,8 +275,7 @@ class PassingAttention(Function):
             if not ctx.shared:
                 return gradients
             of_groups = online_softmax.Total((2, *k.shape))
-            for number in range(2):
-                of_groups.at(number).add_heads(gradients.at(number), slice(0, len(q)), len(q) // len(k))
+            of_groups.add_heads(gradients, slice(0, len(q)), len(q) // len(k))
             return of_groups
 
         grad_kv = ctx.passes[1](ctx.policy.outgoing(xp.stack((unpacked(k), unpacked(v)))), ctx.group, visit)

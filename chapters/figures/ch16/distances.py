@@ -30,7 +30,7 @@ def errors(places: Sequence[int]) -> np.ndarray:
 
 
 def share_right(places: Sequence[int], chunk: int) -> float:
-    """Of the pairs in which a query sees a key, its own among them, the share that has the right distance.
+    """Return the share of pairs with the right distance, among those in which a query sees a key, its own included.
 
     Args:
         places: the chunk whose positions each chunk is given.

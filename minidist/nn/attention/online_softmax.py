@@ -23,6 +23,7 @@ from minidist.nn.precision.policy import current
 EXPONENT = "int32"  # the dtype of M
 LOG2E = log2(e)
 LEAST = -2000  # smaller exponents make no difference: 2^-2000 is 0
+EACH = (slice(None),) * 3  # all of (B, T, D), behind the axis of the heads
 HIDDEN = -(2.0**100)  # a score whose weight is 0 next to that of any other
 
 
@@ -89,11 +90,11 @@ class Total:
         return self.of([part[index] for part in self.parts])
 
     def add_heads(self, total: "Total", heads: slice, share: int) -> None:
-        """Add the sums of some heads, (h, B, T, D), to those of their groups, (G, B, T, D), of ``share`` heads each."""
+        """Add some heads' sums, (..., h, B, T, D), to those of their groups, (..., G, B, T, D), of ``share`` heads."""
         for first in range(heads.start, min(heads.start + share, heads.stop)):  # a head of each group
             groups = slice(first // share, (heads.stop - 1 - first) // share + first // share + 1)
             for part in total.parts:
-                self.at(groups).add(part[first - heads.start :: share])
+                self.at((..., groups, *EACH)).add(part[(..., slice(first - heads.start, None, share), *EACH)])
 
     def arrays(self):
         """Return its arrays in one, (2, ...): a message."""
