@@ -4,7 +4,7 @@
 heads share one. D = C / H values of a token belong to one head; D is even.
 
 Forward functions come with a backward, as in chapter 1: it takes the gradient of the output and returns the gradient of
-the input. These functions, ``groups_of`` and ``read_rows`` have the names and arguments of minidist's own, so the
+the input. These functions, ``groups_of`` and ``read_slice`` have the names and arguments of minidist's own, so the
 library can train with them:
 
     minidist verify --impl exercises --arch llama --kv-heads 2 tp=4 cp=2,cp_kind=zigzag --steps 5
@@ -253,8 +253,8 @@ def ulysses_kv_heads(ranks: int, kv_heads: int) -> int:
     raise NotImplementedError("task 16.4")
 
 
-def read_rows(folder: Path, tensor: str, start: int, stop: int) -> np.ndarray:
-    """16.5  Some rows of a tensor in a folder of Hugging Face's, without reading the others.
+def read_slice(folder: Path, tensor: str, rows: range, columns: range) -> np.ndarray:
+    """16.5  Some rows and columns of a tensor in a folder of Hugging Face's, without reading the others.
 
     So a tensor-parallel rank reads its heads of a matrix of gigabytes, and no more. A folder has one file,
     ``model.safetensors``, or several, and ``model.safetensors.index.json``, in which ``weight_map`` says in which file
@@ -270,12 +270,13 @@ def read_rows(folder: Path, tensor: str, start: int, stop: int) -> np.ndarray:
     Args:
         folder: the folder.
         tensor: the name of a tensor with one or more axes.
-        start, stop: rows of its first axis, 0 <= start <= stop.
+        rows: which of its first axis: from ``rows.start`` to before ``rows.stop``. There may be none.
+        columns: which of its other axes, all of them laid flat. A tensor with one axis has one column.
 
     Returns:
-        (stop - start, ...) float32.
+        (rows, columns) float32.
 
-    Cost: of the third part only these rows, but for what Python reads ahead. Use nothing but Python and NumPy.
+    Cost: of the third part only these numbers, but for what Python reads ahead. Use nothing but Python and NumPy.
     """
     raise NotImplementedError("task 16.5")
 

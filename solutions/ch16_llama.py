@@ -4,7 +4,7 @@
 heads share one. D = C / H values of a token belong to one head; D is even.
 
 Forward functions come with a backward, as in chapter 1: it takes the gradient of the output and returns the gradient of
-the input. These functions, ``groups_of`` and ``read_rows`` have the names and arguments of minidist's own, so the
+the input. These functions, ``groups_of`` and ``read_slice`` have the names and arguments of minidist's own, so the
 library can train with them:
 
     minidist verify --impl exercises --arch llama --kv-heads 2 tp=4 cp=2,cp_kind=zigzag --steps 5
@@ -310,8 +310,8 @@ def ulysses_kv_heads(ranks: int, kv_heads: int) -> int:
     # <<<
 
 
-def read_rows(folder: Path, tensor: str, start: int, stop: int) -> np.ndarray:
-    """16.5  Some rows of a tensor in a folder of Hugging Face's, without reading the others.
+def read_slice(folder: Path, tensor: str, rows: range, columns: range) -> np.ndarray:
+    """16.5  Some rows and columns of a tensor in a folder of Hugging Face's, without reading the others.
 
     So a tensor-parallel rank reads its heads of a matrix of gigabytes, and no more. A folder has one file,
     ``model.safetensors``, or several, and ``model.safetensors.index.json``, in which ``weight_map`` says in which file
@@ -327,12 +327,13 @@ def read_rows(folder: Path, tensor: str, start: int, stop: int) -> np.ndarray:
     Args:
         folder: the folder.
         tensor: the name of a tensor with one or more axes.
-        start, stop: rows of its first axis, 0 <= start <= stop.
+        rows: which of its first axis: from ``rows.start`` to before ``rows.stop``. There may be none.
+        columns: which of its other axes, all of them laid flat. A tensor with one axis has one column.
 
     Returns:
-        (stop - start, ...) float32.
+        (rows, columns) float32.
 
-    Cost: of the third part only these rows, but for what Python reads ahead. Use nothing but Python and NumPy.
+    Cost: of the third part only these numbers, but for what Python reads ahead. Use nothing but Python and NumPy.
     """
     # >>> 16.5
     path = folder / "model.safetensors"
@@ -341,11 +342,11 @@ def read_rows(folder: Path, tensor: str, start: int, stop: int) -> np.ndarray:
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
         entry = json.loads(file.read(length))[tensor]
-        shape = (stop - start, *entry["shape"][1:])
-        dtype = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}[entry["dtype"]]
-        row = prod(shape[1:]) * np.dtype(dtype).itemsize
-        file.seek(8 + length + entry["data_offsets"][0] + start * row)
-        values = np.frombuffer(file.read((stop - start) * row), dtype).reshape(shape)
+        values = np.empty((len(rows), len(columns)), {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}[entry["dtype"]])
+        width = prod(entry["shape"][1:])
+        for place, row in enumerate(rows):
+            file.seek(8 + length + entry["data_offsets"][0] + (row * width + columns.start) * values.itemsize)
+            values[place] = np.frombuffer(file.read(len(columns) * values.itemsize), values.dtype)
     if entry["dtype"] == "BF16":
         return (values.astype(np.uint32) << 16).view(np.float32)
     return values.astype(np.float32)

@@ -108,7 +108,7 @@ CALLED = {  # flags of a run -> functions of the solutions that it calls
     "--dp=3 --check-replicas=1": "odd_ones_out",
     "--dp=3 --zero=2 --save=saved --save-every=1 --keep=1": "part_of_runs writers write_durably commit discard",
     "--tp=2 --resume=saved": "overlaps read_part",
-    "--tp=2 --init-from=hf": "read_rows",
+    "--tp=2 --init-from=hf": "read_slice",
 }
 
 

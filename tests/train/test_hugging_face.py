@@ -22,7 +22,7 @@ from minidist.train.checkpoint.commit import name_of
 from minidist.train.checkpoint.disk import BadCheckpoint
 from minidist.train.checkpoint.hugging_face import check_tensors, from_tensors, settings_in, to_tensors, write_folder
 from minidist.train.checkpoint.saver import Saving
-from minidist.train.checkpoint.shards import INDEX, SHARD_SIZE, read_rows
+from minidist.train.checkpoint.shards import INDEX, SHARD_SIZE, read_slice
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.resilience.elastic import Elasticity, run_elastic
@@ -66,7 +66,7 @@ def model_in(folder: Path) -> GPT:
     """The model in a folder, as training would begin with it."""
     config = replace(TrainConfig(), **{name: value for name, (_, value) in settings_in(folder).items()}).model
     check_tensors(folder, config)
-    model, read = model_of(config), partial(read_rows, folder)
+    model, read = model_of(config), partial(read_slice, folder)
     for name, parameter in model.named_parameters():
         parameter.data = from_tensors(config, name, read, parameter.shape, [(0, parameter.size)])
     return model

@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import product
 from math import prod
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from minidist.nn.config import GPTConfig
 from minidist.nn.models import model_of
 from minidist.parallel.tools.regions import Run
 from minidist.train.checkpoint.disk import BadCheckpoint
-from minidist.train.checkpoint.shards import SHARD_SIZE, STORED, json_in, read_rows, tensors_in, write_model
+from minidist.train.checkpoint.shards import SHARD_SIZE, STORED, json_in, read_slice, tensors_in, write_model
 from minidist.train.share import Share
 
 CONFIG = "config.json"
@@ -107,8 +108,8 @@ def from_tensors(
     """One full array of a model, float32, of which only what is in ``runs`` counts.
 
     Args:
-        read: ``read(tensor, start, stop)`` returns rows of a tensor of Hugging Face's. Of each tensor it is asked for
-            the rows from the first that has an element of the runs to the last.
+        read: ``read(tensor, rows, columns)`` returns a slice of a tensor of Hugging Face's, as ``read_slice`` does. It
+            is asked for the consecutive rows and columns that have elements of the runs.
         runs: where the elements that count are in the array laid flat. Padding rows are 0.
     """
     array, wanted = np.zeros(shape, np.float32), np.zeros(shape, bool)
@@ -116,13 +117,18 @@ def from_tensors(
         wanted.reshape(-1)[start:stop] = True
     parts = zip(_tensors_in(config, name, array), _tensors_in(config, name, wanted), strict=True)
     for (tensor, view, there), (_, mine, _) in parts:
-        rows = np.flatnonzero(_without_padding(mine, there).reshape(there[0], -1).any(1))
-        if rows.size:
-            values = np.zeros(view.size, np.float32)
-            first, last = rows[0], rows[-1] + 1
-            values[: prod(there)].reshape(there)[first:last] = read(tensor, int(first), int(last))
-            view[...] = values.reshape(view.shape)
+        values, mine = np.zeros(view.size, np.float32), _without_padding(mine, there).reshape(there[0], -1)
+        matrix = _without_padding(values, mine.shape)
+        for rows, columns in product(_consecutive(mine.any(1)), _consecutive(mine.any(0))):
+            matrix[rows.start : rows.stop, columns.start : columns.stop] = read(tensor, rows, columns)
+        view[...] = values.reshape(view.shape)
     return array
+
+
+def _consecutive(wanted: np.ndarray) -> list[range]:
+    """Where a vector of booleans is true, in as few ranges as possible."""
+    bounds = np.flatnonzero(np.diff(np.concatenate(([False], wanted, [False]))))
+    return [range(start, stop) for start, stop in bounds.reshape(-1, 2).tolist()]
 
 
 def _without_padding(view: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -277,16 +283,12 @@ def check_tensors(folder: Path, config: GPTConfig) -> None:
 
 
 def begin_from(folder: Path, share: Share) -> None:
-    """Put a folder's weights in place of the initial ones of this rank's share. All ranks call it together.
-
-    Each rank reads rows that have elements of its share. A matrix that is cut along its second axis has some in every
-    row, so it is read in full.
-    """
+    """Put a folder's weights in place of the initial ones of this rank's share. All ranks call it together."""
     regions, shapes = share.model.regions(), share.model.shapes
     for parameter in share.model.trained:
         name, target = parameter.name, parameter.data
         runs = regions[name].runs
-        full = from_tensors(share.config.model, name, partial(read_rows, folder), shapes[name], runs).reshape(-1)
+        full = from_tensors(share.config.model, name, partial(read_slice, folder), shapes[name], runs).reshape(-1)
         mine = np.concatenate([full[:0], *(full[start:stop] for start, stop in runs)])
         backend.copy_from_host(target, mine.reshape(target.shape))
     share.model.sync_params()

@@ -4,7 +4,7 @@
     the header    JSON: {"norm.weight": {"dtype": "BF16", "shape": [4096], "data_offsets": [0, 8192]}, ...}
     the data      each tensor's numbers, little-endian, in C order; offsets count from the end of the header
 
-So a reader knows where each row of a tensor is, and reads no others. The index, model.safetensors.index.json, has
+So a reader knows where each number of a tensor is, and reads no others. The index, model.safetensors.index.json, has
 {"weight_map": {"norm.weight": "model-00001-of-00002.safetensors", ...}}. Where there is a model.safetensors too, that
 is the model, as for transformers.
 
@@ -60,15 +60,17 @@ class Stored:
 
 
 @overridable
-def read_rows(folder: Path, tensor: str, start: int, stop: int) -> np.ndarray:
-    """Return rows start to stop of a tensor's first axis, float32, reading no others.
+def read_slice(folder: Path, tensor: str, rows: range, columns: range) -> np.ndarray:
+    """Return rows and columns of a tensor, (rows, columns) float32, reading no others but for what the system reads.
 
     Args:
         tensor: name of a tensor of F32, F16 or BF16, in model.safetensors or in the shard that
             model.safetensors.index.json names.
+        rows: along its first axis.
+        columns: along all its other axes laid flat: one column if there are none.
 
     Raises:
-        BadCheckpoint: if there is no such tensor, if it has other rows, or if a file contradicts itself.
+        BadCheckpoint: if there is no such tensor, if it has other rows or columns, or if a file contradicts itself.
     """
     shards = {tensor: TENSORS} if (folder / TENSORS).is_file() else shard_of_each(folder)
     if tensor not in shards:
@@ -77,15 +79,17 @@ def read_rows(folder: Path, tensor: str, start: int, stop: int) -> np.ndarray:
     found = header_of(path).get(tensor)
     if found is None:
         raise BadCheckpoint(f"{path} has no tensor {tensor}")
-    rows, row = prod(found.shape[:1]), prod(found.shape[1:])  # a number without axes is one row
-    if found.dtype not in STORED or not 0 <= start <= stop <= rows:
-        raise BadCheckpoint(f"{path}: {tensor} is {found.dtype} {found.shape}: rows {start} to {stop} cannot be read")
-    stored = STORED[found.dtype]
-    place = found.start + start * row * stored.itemsize
-    values = np.fromfile(path, stored, (stop - start) * row, offset=place)
+    shape = prod(found.shape[:1]), prod(found.shape[1:])  # a number without axes is one row
+    inside = all(0 <= part.start <= part.stop <= size for part, size in zip((rows, columns), shape, strict=True))
+    if found.dtype not in STORED or not inside:
+        raise BadCheckpoint(f"{path}: {tensor} is {found.dtype} {found.shape}: {rows} and {columns} cannot be read")
+    if not rows or not columns:
+        return np.zeros((len(rows), len(columns)), np.float32)
+    mapped = np.memmap(path, STORED[found.dtype], "r", found.start, shape)
+    values = np.array(mapped[rows.start : rows.stop, columns.start : columns.stop])
     if found.dtype == "BF16":  # the upper half of a float32
         values = (values.astype(np.uint32) << 16).view(np.float32)
-    return values.astype(np.float32, copy=False).reshape(stop - start, *found.shape[1:])
+    return values.astype(np.float32, copy=False)
 
 
 def tensors_in(folder: Path) -> dict[str, Stored]:
