@@ -14,15 +14,17 @@ ROOT = Path(minidist.__file__).parent
 MAY_IMPORT = {  # a package or file -> the others that it may import
     "comm": "backend trace overrides launched",
     "nn": "backend trace overrides ledger flops",
+    "data": "files overrides nn",
     "parallel": "backend trace overrides ledger comm nn",
-    "train": "backend files trace overrides ledger flops comm nn parallel",
+    "train": "backend files trace overrides ledger flops comm nn data parallel",
     "plan": "comm nn parallel train",
     "verify": "comm nn parallel train",
     "analysis": "overrides trace comm parallel plan verify",
     "show": "backend files trace overrides ledger comm nn parallel train plan verify analysis",
     "course": "files comm overrides trace parallel train analysis",
     "pytorch": "overrides comm course",
-    "cli": "backend ledger flops comm nn parallel train plan verify analysis show course files launched __version__",
+    "cli": "backend files ledger flops launched __version__ comm nn data parallel train plan verify analysis show "
+    "course",
     "__init__": "backend comm",
 } | dict.fromkeys("backend trace overrides ledger flops launched files".split(), "")  # noqa: SIM905
 COURSE = ROOT / "course"

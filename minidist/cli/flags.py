@@ -6,9 +6,10 @@ from dataclasses import fields, replace
 
 from minidist import backend
 from minidist.comm.collectives import ALL_REDUCE
+from minidist.data.documents import is_documents
+from minidist.data.packing import PACKINGS, RANDOM
 from minidist.nn.attention.tiled import SOFTMAXES
 from minidist.nn.config import ARCHITECTURES, ATTENTION, GATES, SCOPES
-from minidist.nn.data import load_corpus
 from minidist.nn.precision.policy import POLICIES, PRODUCTS
 from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS
@@ -17,6 +18,7 @@ from minidist.train.config import OPTIMIZERS, TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.notation import number, whole_number
 from minidist.train.rules import GRAD_SYNCS, SYNCS
+from minidist.train.share import corpus_of
 
 HELP = {
     # of Layout
@@ -105,7 +107,11 @@ HELP = {
     "products": "exact products give every machine the same bits, in two to three times the time",
     "loss_scale": "fixed loss scale, with --precision fp16; 0 adjusts it automatically, 1 turns it off",
     "reduce_dtype": "dtype of sums across micro-batches and ranks; float32 shows the drift that other systems accept",
-    "text": "train on this file (default: the course's own prose)",
+    "text": "train on this file, folder of text files, or JSON lines (default: the course's own prose)",
+    "packing": "random: samples from random places of one text; all others take each of the packed documents once an "
+    "epoch: cut them every context, pad each, or fit several into a sample (default for folders and JSON lines: cut)",
+    "document_mask": "0 lets the documents in a sample see each other",
+    "restart_positions": "0 counts positions from the sample's begin, not from each document's",
     "tokenizer": "what tokens are: a tokenizer.json of Hugging Face's, which takes the package tokenizers "
     "(default: bytes)",
     "backend": "array library; cupy needs an NVIDIA GPU",
@@ -125,6 +131,9 @@ CHOICES = {
     "gate": GATES,
     "aux_scope": SCOPES,
     "optimizer": OPTIMIZERS,
+    "packing": (RANDOM, *PACKINGS),
+    "document_mask": (0, 1),
+    "restart_positions": (0, 1),
     "precision": tuple(POLICIES),
     "products": PRODUCTS,
     "arch": ARCHITECTURES,
@@ -240,8 +249,10 @@ def config_of(options: argparse.Namespace, others: TrainConfig | None = None) ->
     Whatever can be checked before a rank starts is checked here.
     """
     given = _given(options, TrainConfig)
+    if others is None and "packing" not in given and is_documents(given.get("text")):
+        given["packing"] = PACKINGS[0]
     config = replace(others or TrainConfig(), **given)
-    tokenizer = load_corpus(config.text, config.context, config.tokenizer).tokenizer
+    tokenizer = corpus_of(config).tokenizer
     if others is None and "vocab" not in given:
         config = replace(config, vocab=tokenizer.vocab)
     if config.vocab < tokenizer.vocab:

@@ -79,28 +79,3 @@ class JoinTokens(Function):
     @staticmethod
     def backward(ctx: Context, gradient):
         return tuple(xp.ascontiguousarray(part) for part in xp.split(gradient, ctx.count, TOKENS))
-
-
-class SumOfChunks(Function):
-    """The chunks' shares of a mean, added in float64."""
-
-    @staticmethod
-    def forward(ctx: Context, share: float, *means):
-        ctx.share, ctx.rounds = share, False  # the loss is exact in every precision
-        return sum((mean * share).astype(xp.float64) for mean in means)
-
-    @staticmethod
-    def backward(ctx: Context, gradient):
-        return None, *[gradient * ctx.share] * (len(ctx.sources) - 1)
-
-
-def mean_over_chunks(means: list[Tensor], count: int) -> Tensor:
-    """What the chunks here add to the mean over all tokens: a float64 scalar, unrounded, since others are added to it.
-
-    Dividing by the tokens that are here instead would be the mean of another batch on every rank.
-
-    Args:
-        means: scalars, the mean over the tokens of each chunk.
-        count: number of all chunks. If the sequence is one chunk, its mean is returned as it is.
-    """
-    return means[0] if count == 1 else SumOfChunks.apply(1 / count, *means)

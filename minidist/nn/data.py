@@ -4,6 +4,7 @@ The position of each sample in the text depends only on the seed, the step and t
 cut into micro-batches in any way, for any ranks: the samples stay the same.
 """
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from minidist.backend import from_host, to_host
+from minidist.nn.documents import Documents
 from minidist.nn.gpt import GPT
 from minidist.nn.random import DropoutRNG, generator
 from minidist.nn.tensor import no_grad
@@ -33,6 +35,13 @@ class Corpus:
     validation: np.ndarray
     bytes_per_token: float = 1.0
     tokenizer: ByteTokenizer = BYTES
+
+    @property
+    def sha256(self) -> str:
+        """What tells two texts apart: of all their tokens."""
+        sha = hashlib.sha256(self.training)
+        sha.update(self.validation)
+        return sha.hexdigest()
 
 
 def load_corpus(path: str | None, context: int, tokenizer: str | None = None) -> Corpus:
@@ -88,13 +97,15 @@ class MicroBatch(NamedTuple):
     """What a model takes at once.
 
     Attributes:
-        tokens, targets: unsigned integers (B, T); B = 0 for one without samples.
+        tokens, targets: integers (B, T); B = 0 for one without samples. Negative targets do not count.
         dropout_rng: the name of its dropout; None where there is nothing to drop.
+        documents: where the samples' documents are; None if each sample is one.
     """
 
     tokens: np.ndarray
     targets: np.ndarray
     dropout_rng: DropoutRNG | None = None
+    documents: Documents | None = None
 
     @property
     def number(self) -> int | None:

@@ -356,7 +356,10 @@ def _rows_here(tokens, first: int, count: int):
 
 
 class AddPositions(Function):
-    """Adds to each token (B, T, C) the row of ``weight`` (context, C) for its position, the first one's ``first``.
+    """Adds to each token (B, T, C) the row of ``weight`` (context, C) for its position.
+
+    Args:
+        first: the first token's position, or each one's, integers (B, T) in host memory.
 
     Raises:
         ValueError: if a position is beyond the context.
@@ -364,16 +367,23 @@ class AddPositions(Function):
 
     @staticmethod
     def forward(ctx: Context, x, weight, first=0):
+        ctx.weight_shape = weight.shape
+        if isinstance(first, np.ndarray):
+            ctx.places = from_host(first)
+            return x + weight[ctx.places]  # (B, T, C)
         last = first + x.shape[-2]
         if last > len(weight):
             raise ValueError(f"{last} tokens do not fit a context of {len(weight)}: pass fewer, or a longer context")
-        ctx.weight_shape, ctx.places = weight.shape, slice(first, last)
+        ctx.places = slice(first, last)
         return x + weight[ctx.places]  # (B, T, C)
 
     @staticmethod
     def backward(ctx: Context, gradient):
         *_, length, width = gradient.shape
         grad_weight = xp.zeros(ctx.weight_shape)
+        if not isinstance(ctx.places, slice):
+            add_at(grad_weight, ctx.places, gradient.astype(xp.float64))
+            return gradient, grad_weight, None
         grad_weight[ctx.places] = gradient.reshape(-1, length, width).sum(axis=0, dtype=xp.float64)
         return gradient, grad_weight, None
 

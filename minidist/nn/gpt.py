@@ -12,10 +12,11 @@ from math import sqrt
 
 from minidist.backend import on_host, xp
 from minidist.nn import functional
-from minidist.nn.chunks import Chunks, join, mean_over_chunks
+from minidist.nn.chunks import Chunks, join
 from minidist.nn.config import GPTConfig
+from minidist.nn.documents import Documents
 from minidist.nn.layers import AttentionCore, ColumnLinear, Dropout, Embedding, LayerNorm, Module, Parameter, RowLinear
-from minidist.nn.loss import cross_entropy
+from minidist.nn.loss import counted, cross_entropy, mean_over_places
 from minidist.nn.moe.balance import Balance
 from minidist.nn.moe.experts import mixture
 from minidist.nn.random import DropoutRNG
@@ -33,10 +34,10 @@ class Attention(AttentionCore):
         self.qkv = ColumnLinear(config.heads, config.width, 3 * head_width, STD)
         self.out = RowLinear(config.heads, head_width, config.width, STD / sqrt(2 * config.layers))
 
-    def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None) -> list[Tensor]:
+    def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None, documents: Documents = None) -> list[Tensor]:
         """n chunks (B, t, C) to as many; by default n = 1."""
         qkv = join(list(map(self.qkv, parts)))  # (H, B, n t, 3 D)
-        y = self.core(qkv, dropout_rng)  # (H, B, n t, D)
+        y = self.core(qkv, dropout_rng, documents)  # (H, B, n t, D)
         return list(map(self.out, self.chunks.split(y)))  # (B, t, C) each
 
 
@@ -71,9 +72,9 @@ class Block(Module):
         self.mlp = mixture(config, layer, balance, mlp, STD) if sparse else mlp(config)
         self.dropout2 = Dropout(config.dropout, layer, "mlp")
 
-    def forward(self, x: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
+    def forward(self, x: Tensor, dropout_rng: DropoutRNG | None, documents: Documents = None) -> Tensor:
         parts = self.chunks.split(x)  # n chunks (B, t, C): by default one, of all tokens
-        attended = self.attention(list(map(self.norm1, parts)), dropout_rng)
+        attended = self.attention(list(map(self.norm1, parts)), dropout_rng, documents)
         return join(list(map(self.rest, parts, attended, self.chunks.rngs(dropout_rng))))
 
     def rest(self, x: Tensor, attended: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
@@ -91,12 +92,12 @@ class Embeddings(Module):
         self.position = Parameter((config.context, config.width), std=STD)
         self.dropout = Dropout(config.dropout, 0, "embeddings")
 
-    def forward(self, tokens, dropout_rng: DropoutRNG | None) -> Tensor:
+    def forward(self, tokens, dropout_rng: DropoutRNG | None, documents: Documents = None) -> Tensor:
         parts = []
         for place, rng in zip(self.chunks.places(tokens.shape[1]), self.chunks.rngs(dropout_rng), strict=False):
             x = self.token(tokens[:, place])  # (B, t, C)
             if self.position is not None:
-                x = functional.add_positions(x, self.position, place.start)
+                x = functional.add_positions(x, self.position, documents.at(place) if documents else place.start)
             parts.append(self.dropout(x, rng))
         return join(parts)
 
@@ -120,18 +121,17 @@ class Head(Module):
         return functional.linear(x, self.token.weight, transposed=True)
 
     def loss(self, x: Tensor, targets) -> Tensor:
-        """The mean cross-entropy of the targets (B, T): (B, T, C) -> a scalar; of some chunks, their share of it."""
-        places = self.chunks.places(targets.shape[1])
-        means = []
-        for part, place in zip(self.chunks.split(x), places, strict=True):
-            means.append(self.mean_loss(part, targets[:, place]))
-        return mean_over_chunks(means, self.chunks.of(targets.shape[1]))
+        """The sum over the targets (B, T) that count, over B T: (B, T, C) -> a scalar; of some chunks, their part."""
+        means, counts = [], []
+        for part, place in zip(self.chunks.split(x), self.chunks.places(targets.shape[1]), strict=True):
+            logits, here = counted(self(part), targets[:, place])
+            means.append(self.mean_loss(logits, here) if here.size else logits.sum())
+            counts.append(here.size)
+        return means[0] if counts == [targets.size] else mean_over_places(means, counts, targets.size)
 
-    def mean_loss(self, x: Tensor, targets) -> Tensor:
-        """The mean over the tokens of one chunk: (B, t, C) and targets (B, t) -> a scalar."""
-        if targets.size == 0:
-            return self(x).sum()  # 0, of a micro-batch without samples
-        return cross_entropy(self(x), targets, self.vocab)
+    def mean_loss(self, logits: Tensor, targets) -> Tensor:
+        """The mean cross-entropy: (H, ..., V/H) and targets (...) -> a scalar."""
+        return cross_entropy(logits, targets, self.vocab)
 
 
 class GPT(Module):
@@ -166,14 +166,15 @@ class GPT(Module):
         if self.balance is not None:
             self.balance.load_state(arrays)
 
-    def forward(self, tokens, targets=None, dropout_rng: DropoutRNG | None = None) -> Tensor:
-        """Return the mean cross-entropy of one micro-batch, a scalar in nats per token.
+    def forward(self, tokens, targets=None, dropout_rng: DropoutRNG = None, documents: Documents = None) -> Tensor:
+        """Return the mean cross-entropy of one micro-batch, a scalar in nats per token (ignored targets: see loss.py).
 
         Where only some sequence chunks are computed here, it is their share. Without targets: logits (H, B, T, V/H).
 
         Args:
             tokens, targets: integers (B, T) below the vocabulary, T at most the context. With B = 0 the loss is 0.
             dropout_rng: names the dropout of this pass; None for none, as in evaluation.
+            documents: where the samples' documents are; None if each sample is one.
 
         Raises:
             ValueError: for tokens out of range (not looked at on a GPU), too many of them, or shapes that differ.
@@ -183,9 +184,9 @@ class GPT(Module):
         if tokens.size and on_host(tokens) and (tokens.min() < 0 or tokens.max() >= self.config.vocab):
             found = f"found {tokens.min()} to {tokens.max()}"
             raise ValueError(f"tokens must be from 0 to {self.config.vocab - 1}: {found}")
-        x = self.embeddings(tokens, dropout_rng)  # (B, T, C)
+        x = self.embeddings(tokens, dropout_rng, documents)  # (B, T, C)
         for block in self.blocks:
-            x = block(x, dropout_rng)
+            x = block(x, dropout_rng, documents)
         return self.head(x) if targets is None else self.head.loss(x, targets)
 
     def logits(self, tokens) -> Tensor:

@@ -9,6 +9,7 @@ from minidist.nn.attention.plain import alone, causal_attention
 from minidist.nn.attention.tiled import Keep, tiled_attention, tiles
 from minidist.nn.chunks import Chunks
 from minidist.nn.config import GPTConfig
+from minidist.nn.documents import Documents
 from minidist.nn.llama_operations import rms_norm
 from minidist.nn.precision.formats import Format
 from minidist.nn.random import DropoutRNG, generator
@@ -265,7 +266,9 @@ class AttentionCore(Module):
         self.rate, self.layer, self.chunks, self.softmax = config.dropout, layer, chunks, config.softmax
         self.tile = config.attention_tile if config.attention == "tiled" else None
 
-    def core(self, qkv: Tensor, dropout_rng: DropoutRNG | None, kv: Tensor | None = None, join=alone) -> Tensor:
+    def core(
+        self, qkv: Tensor, dropout_rng: DropoutRNG | None, documents: Documents = None, kv: Tensor = None, join=alone
+    ) -> Tensor:
         """Attention between its two linear layers, where tokens meet: (H, B, T, 3 D) -> (H, B, T, D).
 
         Arguments as of ``causal_attention``.
@@ -276,10 +279,10 @@ class AttentionCore(Module):
             keep = None  # or (H, B, T, T) bool, the weights that dropout keeps, generated head by head
             if dropout_rng is not None and self.rate:
                 keep = xp.stack([self._mask((batch, length, length), dropout_rng, head) for head in self.heads])
-            return causal_attention(qkv, keep, self.rate, kv, join)
+            return causal_attention(qkv, keep, self.rate, kv, join, documents)
         tile = self.tile or length // count  # plain attention holds the scores of two chunks
         keep = self._keep_in_tiles(batch, tiles(length, tile, count), dropout_rng)
-        return tiled_attention(qkv, keep, self.rate, tile, count, self.softmax, kv, join)
+        return tiled_attention(qkv, keep, self.rate, tile, count, self.softmax, kv, join, documents)
 
     def _keep_in_tiles(self, batch: int, parts: list[slice], dropout_rng: DropoutRNG | None) -> Keep | None:
         """The weights that dropout keeps, generated tile by tile when asked; None for all."""

@@ -17,6 +17,7 @@ from minidist.backend import from_host
 from minidist.nn.attention.online_softmax import Total
 from minidist.nn.chunks import Chunks, join
 from minidist.nn.config import GPTConfig
+from minidist.nn.documents import Documents
 from minidist.nn.functional import copy_to_heads, linear
 from minidist.nn.gpt import GPT, STD, Block, Embeddings, Head
 from minidist.nn.layers import AttentionCore, ColumnLinear, Embedding, Module, Parameter, RMSNorm, RowLinear
@@ -69,16 +70,24 @@ class GroupedQueryAttention(AttentionCore):
         self.out = RowLinear(config.heads, head_width, config.width, STD / sqrt(2 * config.layers), bias=False)
         self.head_width, self.base = head_width, config.rope_base
 
-    def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None) -> list[Tensor]:
+    def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None, documents: Documents = None) -> list[Tensor]:
         queries, keys_values = [], []
         for part, chunk in zip(parts, self.chunks.here, strict=False):
             q, kv = self.qkv(part)  # (H, B, t, D) and (G, B, t, 2 D)
-            length = q.shape[-2]
-            turn = tuple(map(from_host, rotary_table(chunk * length, length, self.head_width, self.base)))
-            queries.append(rotate(q, *turn))
-            keys_values.append(rotate(kv, *turn))
-        y = self.core(join(queries), dropout_rng, join(keys_values), self.qkv.join)  # (H, B, n t, D)
+            place = slice(chunk * q.shape[-2], (chunk + 1) * q.shape[-2])
+            angles = turn(place, documents, self.head_width, self.base)
+            queries.append(rotate(q, *angles))
+            keys_values.append(rotate(kv, *angles))
+        y = self.core(join(queries), dropout_rng, documents, join(keys_values), self.qkv.join)  # (H, B, n t, D)
         return list(map(self.out, self.chunks.split(y)))  # (B, t, C) each
+
+
+def turn(place: slice, documents: Documents | None, width: int, base: float) -> tuple:
+    """Cosines and sines for the tokens of a chunk: (t, D / 2) each, or (B, t, D / 2) where documents restart."""
+    positions = documents.at(place) if documents else place.start
+    if isinstance(positions, int):
+        return tuple(map(from_host, rotary_table(positions, place.stop - place.start, width, base)))
+    return tuple(from_host(values[positions]) for values in rotary_table(0, positions.max(initial=0) + 1, width, base))
 
 
 class SwiGLU(Module):

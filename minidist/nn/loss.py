@@ -3,6 +3,12 @@
 Only three numbers per token cross the heads: the largest logit (exact in any order), the sum of the exponentials, and
 the target's logit (both summed in float64). So the heads may be in several processes, which exchange these three
 numbers and no logits. Megatron-LM calls this ``vocab_parallel_cross_entropy``.
+
+A target may be ignored: padding, or the words of a prompt. What a step minimises is then the sum over the targets that
+count, divided by their number in the *global* batch. To divide by what is here, in one micro-batch, on one rank or in
+one chunk, is another loss, which weights a token by how many others are beside it (torchtitan #2206, and gradient
+accumulation in transformers until October 2024). So a micro-batch divides its sum by its places, B T, which all have
+alike, and the step by what is then missing, once (``ParallelModel.count_targets``).
 """
 
 from minidist.backend import on_host, xp
@@ -89,3 +95,57 @@ def cross_entropy(logits: Tensor, targets, vocab: int, first: int = 0, all_max=i
     if targets.size == 0 or (on_host(targets) and (targets.min() < 0 or targets.max() >= vocab)):
         raise ValueError(f"cross_entropy needs targets, all from 0 to {vocab - 1}")
     return CrossEntropy.apply(logits, targets, vocab, first, all_max, all_sum)
+
+
+IGNORED = -100  # a target that does not count, as ``ignore_index`` of torch's cross_entropy
+
+
+class TakeCounted(Function):
+    """The logits of some tokens: (H, B, T, V/H) to (H, 1, N, V/H)."""
+
+    @staticmethod
+    def forward(ctx: Context, logits, places):
+        ctx.places, ctx.input_shape, ctx.rounds = places, logits.shape, False
+        return logits.reshape(len(logits), -1, logits.shape[-1])[:, None, places]
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        grad_logits = xp.zeros(ctx.input_shape, gradient.dtype)
+        grad_logits.reshape(len(gradient), -1, gradient.shape[-1])[:, ctx.places] = gradient[:, 0]
+        return grad_logits, None
+
+
+def counted(logits: Tensor, targets) -> tuple[Tensor, object]:
+    """The logits and targets that count: all of them as they are, (H, B, T, V/H) and (B, T), or (H, 1, N, V/H), (1, N).
+
+    Raises:
+        ValueError: for a negative target that is not IGNORED.
+    """
+    if targets.dtype.kind == "u" or not (ignored := targets == IGNORED).any():
+        return logits, targets
+    places = xp.flatnonzero(~ignored)
+    return TakeCounted.apply(logits, places), targets.reshape(-1)[None, places]
+
+
+class WeightedSum(Function):
+    """Scalars times their weights, added in float64."""
+
+    @staticmethod
+    def forward(ctx: Context, weights: list[float], *means):
+        ctx.weights, ctx.rounds = weights, False  # the loss is exact in every precision
+        return sum((mean * weight).astype(xp.float64) for mean, weight in zip(means, weights, strict=True))
+
+    @staticmethod
+    def backward(ctx: Context, gradient):
+        return None, *[gradient * weight for weight in ctx.weights]
+
+
+def mean_over_places(means: list[Tensor], counts: list[int], places: int) -> Tensor:
+    """What the means over some targets add to the mean over all: a float64 scalar, unrounded, since others add theirs.
+
+    Args:
+        means: scalars, of each sequence chunk here.
+        counts: how many targets each is the mean of.
+        places: B T, of all chunks, whether or not they count.
+    """
+    return WeightedSum.apply([count / max(1, places) for count in counts], *means)

@@ -10,7 +10,7 @@ five questions, its entry there, and its key in the layout:
                       shard_group                 which ranks hold different parameters, or shards?
     the gradients     zero_grad, no_sync          when do they begin and may they leave,
                       sync_gradients              and when are they complete?
-    the loss          splits_loss                 does each rank know a part of it only?
+    the loss          splits_loss, splits_batch   does each rank know a part of it only, and of the batch?
     the step          steps_apart                 do ranks take it without waiting for each other?
 
 The gradient norm, the overflow check, the full arrays, the fingerprint, the vote and the checkpoint follow from these
@@ -44,12 +44,13 @@ class Axis:
         shard_group: the ranks that hold different parameters, or different shards of them, so that sums over all
             parameters have to cross it. None if no such sum does: all ranks of the group hold replicas.
         splits_loss: whether the ranks of ``group`` know different terms of the loss, which have to be added up.
+        splits_batch: whether the ranks of ``group`` have different targets, whose numbers have to be added up.
         steps_apart: whether the ranks of ``group`` take steps of their own, with gradients of their own micro-batches.
         rounds: how many micro-batches the rank with the most of them has in a step. Set before ``apply``, and between
             two steps where micro-batches are dealt out anew (resilience/rebalance.py).
     """
 
-    splits_loss = steps_apart = False
+    splits_loss = splits_batch = steps_apart = False
     rounds = 0
 
     def __init__(self, group: ProcessGroup, shard_group: ProcessGroup | None = None) -> None:

@@ -41,6 +41,7 @@ from minidist.nn.attention import online_softmax
 from minidist.nn.attention.tiled import (
     SOFTMAXES,
     Keep,
+    TileMask,
     TileMath,
     alone,
     flops_of_pairs,
@@ -56,6 +57,7 @@ from minidist.nn.attention.tiled import (
     with_shared,
 )
 from minidist.nn.chunks import TOKENS
+from minidist.nn.documents import Documents
 from minidist.nn.gpt import GPT
 from minidist.nn.layers import AttentionCore
 from minidist.nn.measuring import memory_bytes
@@ -192,7 +194,7 @@ PASSES = {
 }
 
 
-def record(q, mine: Tiles, theirs: Tiles, times: float, policy: Policy) -> None:
+def record(q, mine: Tiles, theirs: Tiles, mask: TileMask, times: float, policy: Policy) -> None:
     """Record the kernel of one visit, of my tiles of queries and their tiles of keys, if recording.
 
     It reads queries, keys, values and what there is of the output, and writes that; backward has a gradient of each.
@@ -203,7 +205,7 @@ def record(q, mine: Tiles, theirs: Tiles, times: float, policy: Policy) -> None:
     """
     if trace.log is not None:
         nbytes = int(5 * times * memory_bytes(q, policy))
-        trace.kernel("attend", int(times * flops_of_pairs(q, pairs(mine, theirs))), nbytes, policy.name)
+        trace.kernel("attend", int(times * flops_of_pairs(q, pairs(mine, theirs, mask.seen))), nbytes, policy.name)
 
 
 class PassingAttention(Function):
@@ -215,14 +217,14 @@ class PassingAttention(Function):
     gradient_flops, recomputed_flops, kernel = (2.5,), 0.5, False  # a kernel for each rank's keys: see ``record``
 
     @staticmethod
-    def flops(output, qkv, kv, keep, rate, ranks_tiles, softmax, join, passes, group) -> int:
+    def flops(output, qkv, kv, keep, rate, ranks_tiles, mask, softmax, join, passes, group) -> int:
         mine = ranks_tiles[group.rank]
-        return flops_of_pairs(output, (pair for theirs in ranks_tiles for pair in pairs(mine, theirs)))
+        return flops_of_pairs(output, (pair for theirs in ranks_tiles for pair in pairs(mine, theirs, mask.seen)))
 
     @staticmethod
     def forward(
-        ctx: Context, qkv, kv, keep: Keep | None, rate: float, ranks_tiles: list, softmax: ModuleType, join: Callable,
-        passes: tuple, group: ProcessGroup,
+        ctx: Context, qkv, kv, keep: Keep | None, rate: float, ranks_tiles: list, mask: TileMask, softmax: ModuleType,
+        join: Callable, passes: tuple, group: ProcessGroup,
     ):  # fmt: skip
         q, k, v = queries_keys_values(qkv, kv)
         q = scaled_queries(q, ctx.policy)
@@ -238,10 +240,11 @@ class PassingAttention(Function):
             with trace.span(f"attend to keys of rank {rank}"):
                 for h in blocks:
                     g = groups_of(h, q, k)
-                    for i, queries, j, keys in pairs(mine, ranks_tiles[rank]):
+                    for i, queries, j, keys in pairs(mine, ranks_tiles[rank], mask.seen):
                         tile = q[h, :, queries], k[g, :, keys], v[g, :, keys]
-                        rows[h.start, i].merge(*math.attend(*tile, i == j, masks(keep, h, i, j)))
-                record(q, mine, ranks_tiles[rank], 1, ctx.policy)
+                        part = math.attend(*tile, mask.hidden(i, j, qkv.dtype), masks(keep, h, i, j))
+                        rows[h.start, i].merge(*part)
+                record(q, mine, ranks_tiles[rank], mask, 1, ctx.policy)
 
         passes[0](ctx.policy.outgoing(xp.stack((k, v))), group, visit)
         output, totals = xp.empty(q.shape, qkv.dtype), xp.empty((heads, batch, length, 1), qkv.dtype)
@@ -251,15 +254,14 @@ class PassingAttention(Function):
                 output[h, :, queries], totals[h, :, queries] = rows[h.start, i].result(qkv.dtype)
                 exponents[h, :, queries] = rows[h.start, i].exponent
         ctx.save_for_backward(q, k, v, output, exact=(totals, exponents))
-        ctx.keep, ctx.math, ctx.blocks, ctx.ranks_tiles, ctx.shared, ctx.join, ctx.passes, ctx.group = (
-            keep, math, blocks, ranks_tiles, kv is not None, join, passes, group,
-        )  # fmt: skip
+        ctx.keep, ctx.math, ctx.blocks, ctx.ranks_tiles, ctx.mask = keep, math, blocks, ranks_tiles, mask
+        ctx.shared, ctx.join, ctx.passes, ctx.group = kv is not None, join, passes, group
         return output
 
     @staticmethod
     def backward(ctx: Context, gradient):
         q, k, v, output, totals, exponents = ctx.saved_factors
-        math, mine = ctx.math, ctx.ranks_tiles[ctx.group.rank]
+        math, mask, mine = ctx.math, ctx.mask, ctx.ranks_tiles[ctx.group.rank]
         gradient, shift = incoming(output, gradient, totals, ctx.policy)
         grad_q = math.softmax.Total(q.shape)
 
@@ -269,9 +271,10 @@ class PassingAttention(Function):
             with trace.span(f"attend to keys of rank {rank}, backward"):
                 for h in ctx.blocks:
                     into = grad_q.at(h), gradients.at((0, h)), gradients.at((1, h))
-                    for pair in pairs(mine, ctx.ranks_tiles[rank]):
-                        math.add_gradients(into, ctx.keep, h, pair, q, k, v, exponents, gradient, shift)
-                record(q, mine, ctx.ranks_tiles[rank], PassingAttention.gradient_flops[0], ctx.policy)
+                    for pair in pairs(mine, ctx.ranks_tiles[rank], mask.seen):
+                        hidden = mask.hidden(pair[0], pair[2], q.dtype)
+                        math.add_gradients(into, ctx.keep, h, pair, hidden, q, k, v, exponents, gradient, shift)
+                record(q, mine, ctx.ranks_tiles[rank], mask, PassingAttention.gradient_flops[0], ctx.policy)
             if not ctx.shared:
                 return gradients
             of_groups = online_softmax.Total((2, *k.shape))
@@ -280,7 +283,7 @@ class PassingAttention(Function):
 
         grad_kv = ctx.passes[1](ctx.policy.outgoing(xp.stack((unpacked(k), unpacked(v)))), ctx.group, visit)
         parts = grad_q.rounded(q.dtype), *(() if ctx.shared else grad_kv.rounded(q.dtype))
-        return *with_shared(xp.concatenate(parts, -1), grad_kv, ctx), None, None
+        return *with_shared(xp.concatenate(parts, -1), grad_kv, ctx), None, None, None
 
 
 class ContextParallelAttention(AttentionCore):
@@ -296,27 +299,31 @@ class ContextParallelAttention(AttentionCore):
         vars(self).update(vars(attention))
         self.group, self.kind, self.of_model = group, kind, type(attention)
 
-    def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None) -> list[Tensor]:
-        return self.of_model.forward(self, parts, dropout_rng)  # all but ``core``
+    def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None, documents: Documents = None) -> list[Tensor]:
+        return self.of_model.forward(self, parts, dropout_rng, documents)  # all but ``core``
 
-    def core(self, qkv: Tensor, dropout_rng: DropoutRNG | None, kv: Tensor | None = None, join=alone) -> Tensor:
+    def core(
+        self, qkv: Tensor, dropout_rng: DropoutRNG | None, documents: Documents = None, kv: Tensor = None, join=alone
+    ) -> Tensor:
         length = qkv.shape[TOKENS] * self.group.size
         tile = self.tile or length // self.chunks.count
-        keep = self._keep_in_tiles(qkv.shape[1], tiles(length, tile, self.chunks.count), dropout_rng)
+        mask = TileMask(tiles(length, tile, self.chunks.count), documents)
+        keep = self._keep_in_tiles(qkv.shape[1], mask.parts, dropout_rng)
         if self.kind == "ulysses":
-            return self.all_tokens(qkv, kv, keep, tile, join)
+            return self.all_tokens(qkv, kv, keep, tile, join, documents)
         ranks_tiles = tiles_of_ranks(length, tile, self.chunks.count, self.group.size, self.kind)
         softmax = SOFTMAXES[self.softmax]
         passes = PASSES[self.kind]
-        return PassingAttention.apply(qkv, kv, keep, self.rate, ranks_tiles, softmax, join, passes, self.group)
+        return PassingAttention.apply(qkv, kv, keep, self.rate, ranks_tiles, mask, softmax, join, passes, self.group)
 
-    def all_tokens(self, qkv: Tensor, kv: Tensor | None, keep, tile: int, join) -> Tensor:
+    def all_tokens(self, qkv: Tensor, kv: Tensor | None, keep, tile: int, join, documents) -> Tensor:
         """Ulysses: attention of some heads over all tokens."""
         qkv = all_to_all_in_group(qkv, self.group, HEADS, TOKENS)  # (H/N, B, T, 3 D)
         kv = kv and all_to_all_in_group(kv, self.group, HEADS, TOKENS)  # (G/N, B, T, 2 D)
         first = self.group.rank * qkv.shape[HEADS]
         here = keep and (lambda h, i, j: keep(first + h, i, j))
-        y = tiled_attention(qkv, here, self.rate, tile, self.chunks.count, self.softmax, kv, join)  # (H/N, B, T, D)
+        chunks = self.chunks.count
+        y = tiled_attention(qkv, here, self.rate, tile, chunks, self.softmax, kv, join, documents)  # (H/N, B, T, D)
         return all_to_all_in_group(y, self.group, TOKENS, HEADS)  # (H, B, T/N, D)
 
 

@@ -200,7 +200,7 @@ class DataParallel(Axis):
         holds: predicate: whether a parameter belongs to this axis.
     """
 
-    splits_loss = True  # each rank has micro-batches of its own
+    splits_loss = splits_batch = True  # each rank has micro-batches, or sequence chunks, of its own
 
     def __init__(
         self,

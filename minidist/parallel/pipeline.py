@@ -43,12 +43,12 @@ class Stage(Module):
         self.blocks = model.blocks[blocks]
         self.head = model.head if last else None
 
-    def forward(self, x, targets, dropout_rng) -> Tensor:
+    def forward(self, x, targets, dropout_rng, documents=None) -> Tensor:
         """Tokens (B, T) or activations (B, T, C) to activations (B, T, C); on the last stage, to the loss, a scalar."""
         if self.embeddings is not None:
-            x = self.embeddings(x, dropout_rng)
+            x = self.embeddings(x, dropout_rng, documents)
         for block in self.blocks:
-            x = block(x, dropout_rng)
+            x = block(x, dropout_rng, documents)
         return x if self.head is None else self.head.loss(x, targets)
 
 
@@ -63,9 +63,9 @@ class LocalStages(Module):
     def __init__(self, stages: Sequence[Stage], ranks: int) -> None:
         self.stages, self.ranks = list(stages), ranks
 
-    def forward(self, stage: int, x, targets, dropout_rng) -> Tensor:
+    def forward(self, stage: int, x, targets, dropout_rng, documents=None) -> Tensor:
         """Run the stage of that number, one of this rank's."""
-        return self.stages[stage // self.ranks](x, targets, dropout_rng)
+        return self.stages[stage // self.ranks](x, targets, dropout_rng, documents)
 
     @property
     def blocks(self) -> list[Module]:
@@ -146,14 +146,14 @@ class Pipeline(Axis):
         return float(self.total)
 
     def forward(self, stage: int, i: int) -> None:
-        tokens, targets, dropout_rng = self.batch[i]
+        tokens, targets, dropout_rng, documents = self.batch[i]
         x = tokens
         if stage > 0:
             x = self.inputs[stage, i] = Tensor(self.receive(stage - 1, i, "forward"), requires_grad=True)
             # its two gradients, the residual's and LayerNorm's, are added as in one process: in float32, at once
             x.grad_dtype = xp.float32
         with trace.span(f"forward {i}", action=f"{stage}F{i}"):
-            y = self.outputs[stage, i] = self.local(stage, x, targets, dropout_rng)
+            y = self.outputs[stage, i] = self.local(stage, x, targets, dropout_rng, documents)
         if stage < self.last:
             self.send(y.data, stage, i, "forward")
         else:

@@ -228,10 +228,8 @@ class VocabParallelHead(Head):
     def output(self, x: Tensor) -> Tensor:
         return super().output(enter_heads(x, self.group, self.sequence, self.reduce_dtype))  # (H/N, B, T, V/H)
 
-    def mean_loss(self, x: Tensor, targets) -> Tensor:
-        if targets.size == 0:
-            return super().mean_loss(x, targets)
-        return vocab_parallel_cross_entropy(self(x), targets, self.vocab, self.group)
+    def mean_loss(self, logits: Tensor, targets) -> Tensor:
+        return vocab_parallel_cross_entropy(logits, targets, self.vocab, self.group)
 
 
 @overridable

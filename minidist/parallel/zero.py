@@ -486,7 +486,7 @@ class Zero(Axis):
             and these stages run; and sums over parameters cross an axis of their own.
     """
 
-    splits_loss = True  # each rank has micro-batches of its own
+    splits_loss = splits_batch = True  # each rank has micro-batches, or sequence chunks, of its own
 
     def __init__(
         self, group: ProcessGroup, stage: int, shard: int, arguments: tuple = (), pipelined: bool = False,

@@ -13,6 +13,7 @@ from functools import lru_cache
 from math import frexp
 
 from minidist.backend import BACKENDS
+from minidist.data.packing import PACKINGS, RANDOM
 from minidist.nn.config import (
     Architecture,
     Experts,
@@ -46,6 +47,12 @@ class Ramp:
         """Samples in a step, counted from 0."""
         stages = _stages(self)
         return stages[bisect_right(stages, step, key=lambda stage: stage[0]) - 1][1]
+
+    def samples_before(self, step: int) -> int:
+        """Samples in all steps before one."""
+        starts, sizes = zip(*_stages(self), strict=True)
+        ends = [*starts[1:], step]
+        return sum(max(0, min(end, step) - start) * size for start, end, size in zip(starts, ends, sizes, strict=True))
 
     @property
     def sizes(self) -> range:
@@ -116,21 +123,30 @@ class Optimization:
 
 
 @dataclass(frozen=True)
+class Data:
+    """What it is trained on, and how that makes samples."""
+
+    text: str | None = None  # a file or folder to train on; None for the course's prose
+    tokenizer: str | None = None  # a file that says what its tokens are, for at most vocab of them; None for bytes
+    packing: str = RANDOM  # samples from random places of one text; or one of packing.PACKINGS: epochs of documents
+    document_mask: int = 1  # whether documents in a sample do not see each other
+    restart_positions: int = 1  # whether positions count from each document's begin
+
+
+@dataclass(frozen=True)
 class Numbers:
-    """Seed, precision, text and array library."""
+    """Seed, precision and array library."""
 
     seed: int = 0
     precision: str = "fp32"  # of parameters and activations in the model: see nn/precision/policy.py
     products: str = "fast"  # or exact: the same bits on every machine, see nn/exact.py
     loss_scale: float = 0.0  # fixed, for fp16; 0 to have it found
     reduce_dtype: str = "float64"  # in which sums that cross micro-batches and ranks are taken
-    text: str | None = None  # a file to train on; None for the course's prose
-    tokenizer: str | None = None  # a file that says what its tokens are, for at most vocab of them; None for bytes
     backend: str = "numpy"
 
 
 @dataclass(frozen=True)
-class TrainConfig(Numbers, Routing, Experts, Optimization, Architecture, ModelSizes):
+class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, ModelSizes):
     """The settings of a run. (Of a dataclass' bases the last one's fields come first.)
 
     Raises:
@@ -146,6 +162,13 @@ class TrainConfig(Numbers, Routing, Experts, Optimization, Architecture, ModelSi
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be larger than 0, not {getattr(self, name)}")
         check_one_of(self, "optimizer", OPTIMIZERS)
+        check_one_of(self, "packing", (RANDOM, *PACKINGS))
+        for name in ("document_mask", "restart_positions"):
+            check_one_of(self, name, (0, 1))
+            if self.packing == RANDOM and not getattr(self, name):
+                raise ValueError(f"{name} is about documents: choose a packing, such as cut")
+        if self.packing != RANDOM and self.text is None:
+            raise ValueError(f"packing {self.packing} takes documents: name them with text")
         check_one_of(self, "precision", POLICIES)
         check_one_of(self, "products", PRODUCTS)
         check_one_of(self, "reduce_dtype", ("float32", "float64"))
@@ -206,6 +229,10 @@ class TrainConfig(Numbers, Routing, Experts, Optimization, Architecture, ModelSi
     def batch_at(self, step: int) -> int:
         """Samples in one step, counted from 0."""
         return self.ramp.batch_at(step) if self.rampup_batch_size else self.global_batch
+
+    def samples_before(self, step: int) -> int:
+        """Samples in all steps before one."""
+        return self.ramp.samples_before(step) if self.rampup_batch_size else step * self.global_batch
 
     @property
     def tokens_per_step(self) -> int:

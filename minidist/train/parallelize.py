@@ -20,6 +20,7 @@ from minidist.backend import xp
 from minidist.comm.collectives import ReduceOp, all_gather_into_tensor, all_reduce, broadcast
 from minidist.comm.group import ProcessGroup
 from minidist.comm.mesh import DeviceMesh
+from minidist.data.packing import RANDOM
 from minidist.nn.data import MicroBatch
 from minidist.nn.gpt import GPT
 from minidist.nn.layers import Module, Parameter
@@ -83,7 +84,8 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
     if model.balance is not None:
         axes.append(ExpertBalance(model.balance, [data_group] + [mesh.get_group("pp")] * (layout.pp > 1)))
     deal = partial(dealt, mesh.get_local_rank("dp"), layout)
-    parallel = ParallelModel(model, mesh.group, axes, deal, config.micro_batches, run)
+    places = config.micro_batch * config.context if config.packing != RANDOM else 0
+    parallel = ParallelModel(model, mesh.group, axes, deal, config.micro_batches, run, places)
     recompute_blocks(model, layout.recompute)
     return parallel
 
@@ -118,7 +120,7 @@ def expert_axes(mesh: DeviceMesh, data_group: ProcessGroup, layout: Layout, conf
     exchanging, same_experts = expert_process_groups(mesh.mesh, layout.ep, mesh.group)
     dense = data_axis(data_group, layout, config, lambda parameter: parameter.expert_axis is None)
     experts = data_axis(same_experts, layout, config, lambda parameter: parameter.expert_axis is not None)
-    experts.splits_loss = False  # the other one sums the losses of all of these ranks
+    experts.splits_loss = experts.splits_batch = False  # the other one sums over all of these ranks
     sums = Axis(data_group, data_group)  # over parameters: after both axes, because both may shard
     return [ExpertParallel(exchanging), dense, experts, sums]
 
@@ -170,10 +172,13 @@ class ParallelModel:
         deal: function from a step's number of micro-batches to this rank's, by their numbers within the step (None
             for one without samples), and the largest number on any rank.
         global_micro_batches: how many all ranks have in a step.
+        places: B T, the places of a micro-batch, where targets may be ignored; 0 where all count.
         run: forward and backward of this rank's micro-batches, as ``Pipeline.run``; None for one after the other.
 
     Attributes:
         micro_batches: those of this rank.
+        divisor: what the step's sums over micro-batches are divided by: their number, or of B T places each as many
+            as have the targets that count.
         loss_sum: sum of the losses of its micro-batches in the last step, as far as ranks that step together know them.
         local: what this rank holds of the model.
         trained: what the optimizer updates on this rank.
@@ -181,12 +186,12 @@ class ParallelModel:
 
     def __init__(
         self, model: GPT, group: ProcessGroup, axes: Sequence[Axis], deal: Callable[[int], tuple],
-        global_micro_batches: int, run: Callable[..., float] | None = None,
+        global_micro_batches: int, run: Callable[..., float] | None = None, places: int = 0,
     ) -> None:  # fmt: skip
         self.model, self.group, self.axes = model, group, list(axes)
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}  # of the full arrays
         self.dtype = model.parameters()[0].data.dtype  # float64 where runs are compared with PyTorch
-        self.deal, self.global_micro_batches, self.run = deal, global_micro_batches, run
+        self.deal, self.global_micro_batches, self.run, self.places = deal, global_micro_batches, run, places
         self.take(*deal(global_micro_batches))
         self.loss_sum = 0.0
         self.local: Module = model
@@ -212,6 +217,7 @@ class ParallelModel:
         changes: see train/resilience/rebalance.py.
         """
         self.micro_batches = micro_batches
+        self.divisor: float = self.averaged_micro_batches
         for axis in self.axes:
             axis.rounds = rounds
 
@@ -221,13 +227,33 @@ class ParallelModel:
         for axis in self.axes:
             axis.zero_grad()
 
+    def count_targets(self, batch: Sequence[MicroBatch]) -> None:
+        """Find what the step's sums are divided by, before its first forward pass. All ranks call it together.
+
+        A micro-batch's loss is the sum over its targets that count, over its B T places (nn/loss.py). With N such
+        targets in the global batch, the mean over them is the sum over the micro-batches, divided by N / (B T). Counts
+        are integers, so every layout has the same N. (Without any, the loss and its gradients are 0.)
+        """
+        if self.places:
+            count = sum(int((one.targets[:, place] >= 0).sum()) for one in batch for place in self.places_here(one))
+            counts = np.array([count])
+            for axis in reversed(self.axes):
+                if axis.splits_batch:
+                    all_reduce(counts, ReduceOp.SUM, axis.group)
+            self.divisor = max(1, int(counts[0])) / self.places
+
+    def places_here(self, micro_batch: MicroBatch) -> list[slice]:
+        """The places of each sequence chunk that this rank computes."""
+        return self.model.chunks.places(micro_batch.targets.shape[1])
+
     def forward_backward(self, batch: Sequence[MicroBatch], scale: float) -> float:
         """Add the gradients, times ``scale``, of this rank's micro-batches; return the sum of the losses known here.
 
         Gradients may leave from within the last backward pass, once complete: all others run under ``no_sync``.
         """
         if self.model.balance is not None:
-            self.model.balance.loss_scale = scale  # layers with experts add losses of their own
+            # layers with experts add losses of their own, of all places, which are averaged over the micro-batches
+            self.model.balance.loss_scale = scale * (self.divisor / max(1, self.averaged_micro_batches))
         if self.run is not None:
             return self.run(batch, scale, self.no_sync)
         total = xp.zeros(())
@@ -254,16 +280,16 @@ class ParallelModel:
             axis.sync_params()
 
     def mean_loss(self, total: float) -> float:
-        """The mean over the step's micro-batches, from the sum of the losses that are known on this rank.
+        """The mean over the step's targets, from the sum of the losses that are known on this rank.
 
-        Where ranks step apart it is the mean over the micro-batches of this rank, and of those that step with it.
+        Where ranks step apart it is the mean over those of this rank, and of the ranks that step with it.
         """
         sums = np.array([total], np.float64)
         for axis in reversed(self.axes):
             if axis.splits_loss:
                 all_reduce(sums, ReduceOp.SUM, axis.group)
         self.loss_sum = float(sums[0])
-        return self.loss_sum / max(1, self.averaged_micro_batches)  # a parameter server has none
+        return self.loss_sum / (self.divisor or 1)  # a parameter server has no micro-batches
 
     def join_losses(self, losses: list[float], sums: Sequence[float]) -> list[float]:
         """After the last step: the mean losses of all steps over the global batch, on all ranks alike.

@@ -14,6 +14,7 @@ import numpy as np
 from minidist.comm.collectives import ALL_GATHER, ALL_REDUCE
 from minidist.comm.placement import HIERARCHICAL, check_node_size, node_counts
 from minidist.comm.transports.shared_memory import MAX_RANKS
+from minidist.data.packing import RANDOM
 from minidist.nn.config import divisors, listed
 from minidist.nn.recompute import MODES
 from minidist.parallel.compression.hook import read_method
@@ -257,6 +258,8 @@ def of_loosened_run(config, layout) -> Iterator[str]:
         yield f"{loosened} takes batches of one size in all steps: leave rampup_batch_size out"
     if layout.sync in LOOSE and config.experts:
         yield f"{loosened} does not balance the load of experts: train a dense model"
+    if layout.sync in LOOSE and config.packing != RANDOM:
+        yield f"{loosened} averages micro-batches, whose targets must all count: choose packing random"
     if layout.sync == "local" and layout.fragments > config.layers:
         yield f"fragments={layout.fragments} share the {config.layers} layers: choose at most {config.layers}"
 
@@ -391,6 +394,8 @@ def of_noise_scale(config, layout) -> Iterator[str]:
         yield "--noise-scale compares a micro-batch with the batch, and they are one: choose a smaller --micro-batch"
     if config.experts:
         yield "--noise-scale computes gradients twice, and experts would count tokens twice: leave them out"
+    if config.packing != RANDOM:
+        yield "--noise-scale compares micro-batches whose targets all count: choose packing random"
     if config.precision == "fp16":
         yield "--noise-scale has no loss scale, which fp16 needs: choose another precision"
 

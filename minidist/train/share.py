@@ -13,6 +13,8 @@ import numpy as np
 from minidist import backend
 from minidist.comm.group import ProcessGroup
 from minidist.comm.mesh import init_device_mesh
+from minidist.data.packing import RANDOM
+from minidist.data.samples import DocumentCorpus, open_corpus
 from minidist.nn.data import Corpus, MicroBatch, load_corpus, micro_batch
 from minidist.nn.gpt import GPT
 from minidist.nn.models import model_of
@@ -48,7 +50,7 @@ class Share:
     world: ProcessGroup
     config: TrainConfig
     layout: Layout
-    corpus: Corpus
+    corpus: Corpus | DocumentCorpus
     model: ParallelModel
     optimizer: Optimizer
     scaler: GradScaler
@@ -66,7 +68,7 @@ class Share:
             mesh = init_device_mesh(sizes, mesh_dim_names=("pp", "dp", "cp", "tp"), group=world)
             model = parallelize(model_of(config.model, seed=config.seed), mesh, layout, config)
         optimizer, axis = optimizer_of(model, config), model.axes[0]
-        corpus = load_corpus(config.text, config.context, config.tokenizer)
+        corpus = corpus_of(config)
         share = world, config, layout, corpus, model, optimizer, loss_scaler(config)
         if isinstance(axis, AsynchronousServer):  # workers have clipped what they push
             return AsynchronousShare(*share, inf, pushes=axis.pushes_taken)
@@ -146,17 +148,34 @@ class ServedModel(ParallelModel):
         return 1 if isinstance(self.axes[0], AsynchronousServer) else self.global_micro_batches
 
 
-def batch_of(corpus: Corpus, config: TrainConfig, step: int, number: int | None) -> MicroBatch:
+def corpus_of(config: TrainConfig) -> Corpus | DocumentCorpus:
+    """The text that a run is trained on.
+
+    Raises:
+        ValueError: if it cannot be read, or is not what the settings say.
+    """
+    if config.packing == RANDOM:
+        return load_corpus(config.text, config.context, config.tokenizer)
+    alone, restart = bool(config.document_mask), bool(config.restart_positions)
+    return open_corpus(config.text, config.context, config.packing, config.tokenizer, alone, restart)
+
+
+def batch_of(corpus: Corpus | DocumentCorpus, config: TrainConfig, step: int, number: int | None) -> MicroBatch:
     """One micro-batch of a step, by its number within the step.
 
     Without a number it has no samples, B = 0: a rank that has fewer than others takes part in what they do together.
     """
     if number is None:
-        nothing = np.empty((0, config.context), corpus.training.dtype)
+        nothing = np.empty((0, config.context), np.uint8)
         return MicroBatch(backend.from_host(nothing), backend.from_host(nothing), None)
     first = number * config.micro_batch
+    rng = DropoutRNG(config.seed, step, number)
+    if isinstance(corpus, DocumentCorpus):
+        first += config.samples_before(step)
+        *batch, documents = corpus.micro_batch(config.seed, first, config.micro_batch)
+        return MicroBatch(*map(backend.from_host, batch), rng, documents)
     batch = micro_batch(corpus, config.seed, step, first, config.micro_batch, config.context)
-    return MicroBatch(*map(backend.from_host, batch), DropoutRNG(config.seed, step, number))
+    return MicroBatch(*map(backend.from_host, batch), rng)
 
 
 @dataclass(frozen=True)
@@ -166,7 +185,7 @@ class Batch(Sequence):
     (In torch: a map-style ``Dataset``.)
     """
 
-    corpus: Corpus
+    corpus: Corpus | DocumentCorpus
     config: TrainConfig
     step: int
     numbers: Sequence[int | None]

@@ -38,6 +38,7 @@ def train_step(
         complete_gradients: called when this rank's own gradients are complete.
     """
     model.zero_grad()
+    model.count_targets(batch)
     loss = model.forward_backward(batch, scaler.scale)  # with a pipeline, through its stages
     complete_gradients()
     model.sync_gradients()
@@ -51,7 +52,7 @@ def update(model: ParallelModel, optimizer: Optimizer, scaler: GradScaler, lr: f
     """Unscale, average, clip, step. If any rank's gradients overflowed, all ranks skip the step."""
     overflow = scaler.unscale(model.trained, model.global_max)
     if not overflow:
-        average_gradients(model.trained, model.averaged_micro_batches)
+        average_gradients(model.trained, model.divisor)
         clip_grad_norm(model.trained, max_norm, model.global_max, model.global_sum, model.owns)
         optimizer.lr = lr
         optimizer.step()

@@ -211,9 +211,9 @@ def old_parameters_kept(right, self):
 
 
 @fault(gpt.Head, "mean_loss", "cp=2", CHUNKS)
-def targets_shifted_after_sharding(right, self, x, targets):
+def targets_shifted_after_sharding(right, self, logits, targets):
     """The last token of each chunk gets the first one of the same chunk as its target."""
-    return right(self, x, np.concatenate([targets[:, :-1], targets[:, :1]], 1))
+    return right(self, logits, np.concatenate([targets[:, :-1], targets[:, :1]], 1))
 
 
 @fault(overrides._overrides, "ring_backward", "cp=2", CHUNKS)

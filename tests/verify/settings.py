@@ -15,6 +15,7 @@ from math import inf
 from pathlib import Path
 
 from minidist.comm.collectives import ALL_REDUCE
+from minidist.data.packing import PACKINGS, RANDOM
 from minidist.nn.config import GATES, SCOPES, divisors
 from minidist.nn.precision.policy import POLICIES
 from minidist.nn.recompute import MODES
@@ -28,6 +29,7 @@ from minidist.verify.matrix import pairs_of
 
 MOST_RANKS = 6
 TEXT = str(Path(__file__).parents[2] / "LICENSE")  # so short that the loss on its end is known soon
+DOCUMENTS = str(Path(__file__).with_name("documents.jsonl"))  # some with prompts
 HAS_TOKENIZERS = find_spec("tokenizers") is not None
 TOKENIZER = str(Path(__file__).with_name("tokenizer.json"))  # trained on it: 256 bytes and 7 merges
 VOCAB = 263  # prime: only one head divides it
@@ -108,6 +110,8 @@ def draw(rng: random.Random) -> Case | None:
         draw_experts(s, dp, bool(loose))
     draw_gradients(s, dp * cp, loose)
     draw_batch(s, dp, pp, tight)
+    if tight:
+        draw_documents(s)
     draw_steps(s, loose)
     if pp > 1:
         draw_stages(s, pp)
@@ -119,7 +123,7 @@ def draw(rng: random.Random) -> Case | None:
     legal = pp == 1 and dp > 1 and not loose and "rampup_batch_size" not in s.all
     rebalance = legal and s.pick("rebalance", False, False, True)
     of = {kind: {f.name for f in fields(kind)} & s.all.keys() for kind in (Layout, TrainConfig)}
-    config = TrainConfig(text=TEXT, **{key: s.all[key] for key in of[TrainConfig]})
+    config = TrainConfig(**{"text": TEXT} | {key: s.all[key] for key in of[TrainConfig]})
     compress = {"compress": f"powersgd:{full_rank(config)}" if loose == "powersgd" else loose}
     layout = Layout(**{key: s.all[key] for key in of[Layout]}, **(compress if loose in COMPRESSED else {}))
     config.check(layout)
@@ -209,6 +213,14 @@ def draw_batch(s: Settings, dp: int, pp: int, tight: bool) -> None:
     if starts and tight and s.pick("ramp", False, False, True):
         start = s.rng.choice(starts)
         s.all["rampup_batch_size"] = f"{start * size},{rounds * size},{count * size}"
+
+
+def draw_documents(s: Settings) -> None:
+    """How documents make samples; among them some of one token, and some much longer than any context."""
+    if s.pick("packing", *[RANDOM] * 4, *PACKINGS) != RANDOM:
+        s.all["text"] = DOCUMENTS
+        s.pick("document_mask", 1, 1, 0)
+        s.pick("restart_positions", 1, 1, 0)
 
 
 def draw_steps(s: Settings, loose: str) -> None:

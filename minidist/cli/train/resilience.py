@@ -12,7 +12,6 @@ from rich.table import Table
 
 from minidist.cli.flags import integer, real
 from minidist.cli.output import titled
-from minidist.nn.data import load_corpus
 from minidist.nn.tokenizer import TOKENIZER, open_tokenizer
 from minidist.parallel.compression.hook import sends_bytes
 from minidist.train.checkpoint.disk import Disk
@@ -35,6 +34,7 @@ from minidist.train.layout import Layout
 from minidist.train.resilience.elastic import ON_FAILURE, Elasticity, Interruption
 from minidist.train.resilience.faults import Fault
 from minidist.train.result import Run, RunOptions
+from minidist.train.share import corpus_of
 
 ERRORS = 3  # that are shown of those that saves ended with
 INEXACT = {"reduce_dtype": "float32", "softmax": "online32"}  # settings whose sums show in which order they are taken
@@ -87,7 +87,7 @@ class Checkpoint:
 
     def check(self, config: TrainConfig) -> None:
         """Raises BadCheckpoint where a run with these settings cannot go on from here, or its files are not whole."""
-        check_same_run(self.manifest, config, load_corpus(config.text, config.context, config.tokenizer))
+        check_same_run(self.manifest, config, corpus_of(config))
         try:
             check_files(self.folder, self.manifest)
         except BadCheckpoint as error:

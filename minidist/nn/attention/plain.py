@@ -1,7 +1,8 @@
 """Attention that holds the scores of all queries and keys, T x T numbers for each head."""
 
-from minidist.backend import cache_blocks, xp
+from minidist.backend import cache_blocks, from_host, xp
 from minidist.nn.attention.online_softmax import Total
+from minidist.nn.documents import Documents, hidden_keys
 from minidist.nn.precision.policy import unpacked
 from minidist.nn.tensor import Context, Function
 
@@ -20,6 +21,7 @@ class CausalAttention(Function):
         join: adds what other ranks have for the gradients of these keys and values: a ``Total`` to a ``Total``.
         keep: (H, B, T, T) bool, keys by queries: the attention weights that dropout keeps; None keeps all.
         rate: the dropout probability; kept weights are scaled by 1 / (1 - rate).
+        documents: where each token's document begins, which is all that it sees; None for one document.
 
     Returns:
         (H, B, T, D)
@@ -38,13 +40,15 @@ class CausalAttention(Function):
         return 2 * 2 * output.size * output.shape[-2]
 
     @staticmethod
-    def forward(ctx: Context, qkv, keep=None, rate=0.0, kv=None, join=alone):
+    def forward(ctx: Context, qkv, keep=None, rate=0.0, kv=None, join=alone, documents=None):
         heads, batch, length, _ = qkv.shape
         as_factor, matmul = ctx.policy.rounded_factor, ctx.policy.matmul
         q, k, v = xp.split(qkv, 3, axis=-1) if kv is None else queries_keys_values(qkv, kv)
         q = as_factor(q * q.shape[-1] ** -0.5)  # scaled here: q has fewer numbers than the scores
         k, v = map(ctx.policy.factor, (k, v))
         hidden = xp.tril(xp.full((length, length), -xp.inf, qkv.dtype), -1)  # (T, T): -inf where the key comes later
+        if documents is not None:
+            hidden = outside(documents, length, qkv.dtype)  # (B, T, T)
 
         exps = xp.empty((heads, batch, length, length), qkv.dtype)
         totals = xp.empty((heads, batch, length, 1), qkv.dtype)
@@ -83,13 +87,19 @@ class CausalAttention(Function):
             matmul(grad_scores, q[h], out=grad_k[h])
         grad_q *= q.shape[-1] ** -0.5
         if not ctx.shared:
-            return grad_qkv, None, None, None, None
+            return grad_qkv, None, None, None, None, None
         grad_kv = Total((len(k), *grad_qkv.shape[1:-1], 2 * q.shape[-1]))  # of the groups
         grad_kv.add_heads(Total.of([grad_qkv[..., q.shape[-1] :]]), slice(0, len(q)), len(q) // len(k))
-        return grad_q, None, None, ctx.join(grad_kv).rounded(q.dtype), None
+        return grad_q, None, None, ctx.join(grad_kv).rounded(q.dtype), None, None
 
 
 causal_attention = CausalAttention.apply
+
+
+def outside(documents: Documents, length: int, dtype):
+    """What is added to the scores, keys by queries: -inf where a query does not see a key, and 0 elsewhere."""
+    every = slice(0, length)
+    return xp.where(from_host(hidden_keys(documents.first, every, every)), -xp.inf, 0).astype(dtype)  # (B, T, T)
 
 
 def queries_keys_values(qkv, kv) -> list:

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from math import log
 from types import ModuleType
 
-from minidist.backend import cache_blocks, xp
+from minidist.backend import cache_blocks, from_host, xp
 from minidist.nn.attention import online32, online_softmax
 from minidist.nn.attention.online_softmax import HIDDEN, LOG2E
 from minidist.nn.attention.plain import alone, dropped, groups_of, queries_keys_values
+from minidist.nn.documents import Documents, any_key_seen, hidden_keys
 from minidist.nn.precision.policy import Packed, Policy, unpacked
 from minidist.nn.tensor import Context, Function, Tensor
 
@@ -44,12 +45,50 @@ def visited(parts: list[slice]) -> Iterator[tuple[int, slice, int, slice]]:
     return pairs(numbered, numbered)
 
 
-def pairs(mine: list[tuple[int, slice]], theirs: list[tuple[int, slice]]) -> Iterator[tuple[int, slice, int, slice]]:
-    """Number and tokens of my tile of queries, then of their tile of keys, wherever a query is not before a key."""
+def not_later(i: int, j: int) -> bool:
+    """Whether a tile of queries sees something of a tile of keys, if there is one document."""
+    return j <= i
+
+
+def pairs(
+    mine: list[tuple[int, slice]], theirs: list[tuple[int, slice]], seen: Callable[[int, int], bool] = not_later
+) -> Iterator[tuple[int, slice, int, slice]]:
+    """Number and tokens of my tile of queries, then of their tile of keys, wherever a query sees a key."""
     for i, queries in mine:
         for j, keys in theirs:
-            if j <= i:
+            if seen(i, j):
                 yield i, queries, j, keys
+
+
+@dataclass(frozen=True)
+class TileMask:
+    """Which tiles of scores are computed, and what is hidden in them.
+
+    Attributes:
+        parts: the tokens of each tile, in the whole sequence.
+        documents: where each token's document begins; None for one document.
+    """
+
+    parts: list[slice]
+    documents: Documents | None = None
+
+    @property
+    def numbered(self) -> list[tuple[int, slice]]:
+        return list(enumerate(self.parts))
+
+    def seen(self, i: int, j: int) -> bool:
+        """Whether tile i of queries sees something of tile j of keys."""
+        if self.documents is None:
+            return not_later(i, j)
+        return any_key_seen(self.documents.first, self.parts[i], self.parts[j])
+
+    def hidden(self, i: int, j: int, dtype):
+        """What is added to these scores, (keys, queries) or (B, keys, queries); None where all keys are seen."""
+        if self.documents is None:
+            length = self.parts[i].stop - self.parts[i].start
+            return xp.tril(xp.full((length, length), HIDDEN, dtype), -1) if i == j else None
+        hidden = hidden_keys(self.documents.first, self.parts[i], self.parts[j])
+        return xp.where(from_host(hidden), HIDDEN, 0).astype(dtype) if hidden.any() else None
 
 
 def flops_of_pairs(output, computed: Iterator[tuple[int, slice, int, slice]]) -> int:
@@ -73,13 +112,13 @@ class TileMath:
     policy: Policy
     rate: float
 
-    def attend(self, q, k, v, diagonal: bool, mask) -> tuple:
-        """Forward, for h heads.
+    def attend(self, q, k, v, hidden, mask) -> tuple:
+        """Forward, for h heads. Where a query sees none of these keys, M and the sums are those of no keys.
 
         Args:
             q: (h, B, queries, D), scaled so that the scores come in base 2.
             k, v: (h, B, keys, D)
-            diagonal: whether queries and keys are the same tokens, so that some keys come later.
+            hidden: what is added to the scores, as ``TileMask.hidden`` returns it.
             mask: (h, B, keys, queries) bool, the weights that dropout keeps; None keeps all.
 
         Returns:
@@ -88,14 +127,16 @@ class TileMath:
         """
         as_factor = self.policy.rounded_factor
         q, k, v = map(contiguous, (q, k, v))
-        scores = self.scores(q, k, diagonal)  # (h, B, keys, queries)
+        scores = self.scores(q, k, hidden)  # (h, B, keys, queries)
         exponent = self.softmax.exponent_of(scores, -2)  # (h, B, 1, queries)
+        if hidden is not None and hidden.ndim > 2:
+            exponent = xp.where(exponent <= HIDDEN / 2, self.softmax.OnlineSoftmax.least, exponent)
         exps = self.softmax.weights(scores, exponent)
         kept = dropped(as_factor(exps), mask, self.rate, as_factor)
         value = self.policy.mix(kept.swapaxes(-1, -2), v)  # (h, B, queries, D)
         return exponent.swapaxes(-1, -2), self.policy.kernels.column_sums(exps)[..., None], value
 
-    def differentiate(self, q, k, v, exponent, gradient, shift, diagonal: bool, mask) -> tuple:
+    def differentiate(self, q, k, v, exponent, gradient, shift, hidden, mask) -> tuple:
         """Backward, for h heads: what this tile adds to the gradients of its q, k and v.
 
         Args:
@@ -105,7 +146,7 @@ class TileMath:
         """
         as_factor, matmul = self.policy.rounded_factor, self.policy.matmul
         q, k, v, gradient = map(contiguous, (q, k, v, gradient))
-        exps = self.softmax.weights(self.scores(q, k, diagonal), exponent.swapaxes(-1, -2))  # (h, B, keys, queries)
+        exps = self.softmax.weights(self.scores(q, k, hidden), exponent.swapaxes(-1, -2))  # (h, B, keys, queries)
         grad_v = matmul(dropped(as_factor(exps), mask, self.rate, as_factor), gradient)  # (h, B, keys, D)
         grad_scores = dropped(matmul(v, gradient.swapaxes(-1, -2)), mask, self.rate)
         grad_scores -= shift
@@ -113,27 +154,27 @@ class TileMath:
         grad_scores = as_factor(grad_scores)
         return matmul(grad_scores.swapaxes(-1, -2), k), matmul(grad_scores, q), grad_v
 
-    def scores(self, q, k, diagonal: bool):
-        """The scores of a tile, keys by queries; on the diagonal those of later keys are hidden."""
+    def scores(self, q, k, hidden):
+        """The scores of a tile, keys by queries."""
         scores = self.policy.matmul(k, q.swapaxes(-1, -2))  # (h, B, keys, queries)
-        if diagonal:
-            length = scores.shape[-1]
-            scores += xp.tril(xp.full((length, length), HIDDEN, scores.dtype), -1)
+        if hidden is not None:
+            scores += hidden
         return scores
 
-    def add_gradients(self, into, keep, heads: slice, pair, q, k, v, exponents, gradient, shift) -> None:
+    def add_gradients(self, into, keep, heads: slice, pair, hidden, q, k, v, exponents, gradient, shift) -> None:
         """Add what one pair of tiles contributes, in some heads, to the gradients of q, k and v.
 
         Args:
             into: the three ``Total``s of those heads, (h, B, T, D) each.
             pair: an element of ``pairs``.
+            hidden: what is added to its scores.
             q, k, v, exponents, gradient, shift: arguments of ``differentiate``, here for all heads and tokens.
         """
         i, queries, j, keys = pair
         groups = groups_of(heads, q, k)
         terms = self.differentiate(
             q[heads, :, queries], k[groups, :, keys], v[groups, :, keys], exponents[heads, :, queries],
-            gradient[heads, :, queries], shift[heads, :, :, queries], i == j, masks(keep, heads, i, j),
+            gradient[heads, :, queries], shift[heads, :, :, queries], hidden, masks(keep, heads, i, j),
         )  # fmt: skip
         for total, term, rows in zip(into, terms, (queries, keys, keys), strict=True):
             total.add(term, rows)
@@ -199,12 +240,13 @@ class TiledAttention(Function):
     gradient_flops, recomputed_flops = (2.5,), 0.5  # five products for forward's two: the scores are computed again
 
     @staticmethod
-    def flops(output, qkv, kv, keep, rate, parts, softmax, join) -> int:
-        return flops_of_pairs(output, visited(parts))
+    def flops(output, qkv, kv, keep, rate, mask, softmax, join) -> int:
+        return flops_of_pairs(output, pairs(mask.numbered, mask.numbered, mask.seen))
 
     @staticmethod
-    def forward(ctx: Context, qkv, kv, keep: Keep | None, rate: float, parts: list[slice], softmax: ModuleType, join):
+    def forward(ctx: Context, qkv, kv, keep: Keep | None, rate: float, mask: TileMask, softmax: ModuleType, join):
         heads, batch, length, _ = qkv.shape
+        parts = mask.parts
         q, k, v = queries_keys_values(qkv, kv)
         q = scaled_queries(q, ctx.policy)
         k, v = map(ctx.policy.factor, (k, v))
@@ -216,26 +258,27 @@ class TiledAttention(Function):
             g = groups_of(h, q, k)
             for i, queries in enumerate(parts):
                 rows = softmax.OnlineSoftmax(output[h, :, queries].shape)  # of (h, B, queries, D)
-                for j, keys in enumerate(parts[: i + 1]):
+                for _, _, j, keys in pairs([(i, queries)], mask.numbered, mask.seen):
                     tile = q[h, :, queries], k[g, :, keys], v[g, :, keys]
-                    rows.merge(*math.attend(*tile, i == j, masks(keep, h, i, j)))
+                    rows.merge(*math.attend(*tile, mask.hidden(i, j, qkv.dtype), masks(keep, h, i, j)))
                 output[h, :, queries], totals[h, :, queries] = rows.result(qkv.dtype)
                 exponents[h, :, queries] = rows.exponent
         ctx.save_for_backward(q, k, v, output, exact=(totals, exponents))
-        ctx.keep, ctx.math, ctx.parts, ctx.shared, ctx.join = keep, math, parts, kv is not None, join
+        ctx.keep, ctx.math, ctx.mask, ctx.shared, ctx.join = keep, math, mask, kv is not None, join
         return output
 
     @staticmethod
     def backward(ctx: Context, gradient):
         q, k, v, output, totals, exponents = ctx.saved_factors
-        math, share = ctx.math, len(q) // len(k)
+        math, mask, share = ctx.math, ctx.mask, len(q) // len(k)
         grad_q = xp.empty((*q.shape[:-1], (1 if ctx.shared else 3) * q.shape[-1]), q.dtype)  # with k's and v's behind
         grad_kv = online_softmax.Total((2, *k.shape) if ctx.shared else ())  # of the groups
         gradient, shift = incoming(output, gradient, totals, ctx.policy)
-        for h in head_blocks(*q.shape[:2], ctx.parts):
+        for h in head_blocks(*q.shape[:2], mask.parts):
             grads = [math.softmax.Total(q[h].shape) for _ in "qkv"]
-            for pair in visited(ctx.parts):
-                math.add_gradients(grads, ctx.keep, h, pair, q, k, v, exponents, gradient, shift)
+            for pair in pairs(mask.numbered, mask.numbered, mask.seen):
+                hidden = mask.hidden(pair[0], pair[2], q.dtype)
+                math.add_gradients(grads, ctx.keep, h, pair, hidden, q, k, v, exponents, gradient, shift)
             for number in range(2 * ctx.shared):
                 grad_kv.at(number).add_heads(grads.pop(1), h, share)
             for part, total in zip(xp.split(grad_q[h], len(grads), axis=-1), grads, strict=True):
@@ -252,11 +295,12 @@ def tiled_attention(
     softmax: str = "exact",
     kv: Tensor | None = None,
     join: Callable = alone,
+    documents: Documents | None = None,
 ) -> Tensor:
     """Attention of each head over the token itself and the tokens before it, tile by tile.
 
     Args:
-        qkv, kv, join: as for ``causal_attention``.
+        qkv, kv, join, documents: as for ``causal_attention``.
         keep: (head, tile of queries, tile of keys) -> bool (B, keys, queries), the attention weights that dropout
             keeps; called in forward and again in backward. None keeps all.
         rate: the dropout probability; kept weights are scaled by 1 / (1 - rate).
@@ -267,4 +311,5 @@ def tiled_attention(
     Returns:
         (H, B, T, D)
     """
-    return TiledAttention.apply(qkv, kv, keep, rate, tiles(qkv.shape[-2], tile, chunks), SOFTMAXES[softmax], join)
+    mask = TileMask(tiles(qkv.shape[-2], tile, chunks), documents)
+    return TiledAttention.apply(qkv, kv, keep, rate, mask, SOFTMAXES[softmax], join)

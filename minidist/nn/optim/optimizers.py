@@ -21,7 +21,7 @@ from minidist.nn.layers import Parameter
 from minidist.overrides import overridable
 
 
-def average_gradients(parameters: Iterable[Parameter], count: int) -> None:
+def average_gradients(parameters: Iterable[Parameter], count: float) -> None:
     """Turn summed gradients into their mean: ``grad = grad / count``, rounded once to the parameter's dtype.
 
     This is the only place where gradients are averaged. ``grad`` becomes a new array; the array of the sum, such as a
@@ -29,13 +29,13 @@ def average_gradients(parameters: Iterable[Parameter], count: int) -> None:
 
     Args:
         parameters: those without a gradient are skipped.
-        count: the number of micro-batches in the sum, over all ranks.
+        count: the number of micro-batches in the sum, over all ranks; of those whose targets do not all count, parts.
 
     Raises:
-        ValueError: if ``count`` is below 1.
+        ValueError: if ``count`` is not above 0.
     """
-    if count < 1:
-        raise ValueError(f"gradients are averaged over at least one micro-batch, not {count}")
+    if not count > 0:
+        raise ValueError(f"gradients are averaged over at least one micro-batch, or a part of one, not {count}")
     with together():
         for parameter in parameters:
             if parameter.grad is not None:

@@ -180,14 +180,7 @@ FREE = ("text", "tokenizer", "backend")
 
 def manifest_of(config: TrainConfig, layout: Layout, corpus: Corpus, progress: Progress) -> Manifest:
     """The manifest of a run, without arrays and files."""
-    return Manifest(str(layout), asdict(config), corpus_sha(corpus), versions(config.backend), progress)
-
-
-def corpus_sha(corpus: Corpus) -> str:
-    """The SHA-256 of a text's tokens."""
-    sha = hashlib.sha256(corpus.training)
-    sha.update(corpus.validation)
-    return sha.hexdigest()
+    return Manifest(str(layout), asdict(config), corpus.sha256, versions(config.backend), progress)
 
 
 def config_in(manifest: Manifest) -> TrainConfig:
@@ -233,7 +226,7 @@ def check_same_run(manifest: Manifest, config: TrainConfig, corpus: Corpus) -> N
             f"the checkpoint belongs to a run with other settings: {differences}. Leave these settings out to go on "
             "with those of the checkpoint"
         )
-    if corpus_sha(corpus) != manifest.corpus:
+    if corpus.sha256 != manifest.corpus:
         name = manifest.config["text"] or "the course text"
         raise BadCheckpoint(
             f"the checkpoint belongs to a run on another text ({name}): pass the same one with --text FILE"

@@ -81,11 +81,16 @@ def full_model(config: TrainConfig, arrays: dict, balance: Balance | None = None
 @no_grad()
 def validation_loss(model: GPT, corpus: Corpus, config: TrainConfig) -> float:
     """The mean loss over the held-out text, in nats per token."""
-    losses = [
-        (float(model(backend.from_host(tokens), backend.from_host(targets)).item()), tokens.size)
-        for tokens, targets in validation_batches(corpus, 8, config.context)
-    ]
-    return sum(loss * tokens for loss, tokens in losses) / sum(tokens for _, tokens in losses)
+    if isinstance(corpus, Corpus):
+        batches = validation_batches(corpus, 8, config.context)
+    else:
+        batches = corpus.validation_batches(8)
+    total = count = 0
+    for tokens, targets, *documents in batches:
+        loss = model(backend.from_host(tokens), backend.from_host(targets), None, *documents)
+        total += float(loss.item()) * targets.size
+        count += int((targets >= 0).sum())
+    return total / count
 
 
 SIZES = (256, 512, 1024)  # n of the products (n, n) @ (n, n); which is fastest depends on the machine

@@ -162,8 +162,8 @@ def _watched(go_round: Callable, way: str) -> Callable:
         def watched_visit(owner: int, keys_values):
             done: set[tuple[int, int]] = set()
 
-            def pairs(mine, theirs):
-                for i, queries, j, keys in right_pairs(mine, theirs):
+            def pairs(*tiles):
+                for i, queries, j, keys in right_pairs(*tiles):
                     done.add((i, j))
                     yield i, queries, j, keys
 

@@ -1,0 +1,264 @@
+"""Documents as they come: a folder of text files, JSON lines, or a file; their tokens, one document after the other.
+
+    folder        each file is a document, in the order of their names; files that end in .jsonl have many
+    NAME.jsonl    each line is one: {"text": ...}, or {"prompt": ..., "answer": ...}, of which only the answer counts
+    other files   one document
+    prepared      a folder that ``minidist data TEXT --out FOLDER`` has written: tokens, not text
+
+A prepared folder is mapped into memory, as is a file whose tokens are its bytes, so a text may be larger than the
+memory. All others are read once, and their tokens kept. Who has read what is compared when a run goes on: each file's
+size and SHA-256, in order. What is mapped must not change while it is in use: that is noticed before each step.
+
+    tokens.bin       all tokens, little-endian, without gaps
+    documents.bin    of each document two int64: where it ends, and how many of its tokens are its prompt
+    documents.json   the manifest: files with sizes and hashes, the tokenizer's hash, numbers of tokens and documents
+
+(Megatron-LM's ``preprocess_data.py`` writes such a .bin and .idx.)
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from msgspec import ValidationError, convert
+
+from minidist.files import replacing
+from minidist.nn.tokenizer import BYTES, ByteTokenizer
+
+MANIFEST, TOKENS, BOUNDS = "documents.json", "tokens.bin", "documents.bin"
+JSON_LINES = ".jsonl"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """A file that documents were read from."""
+
+    name: str
+    nbytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a prepared folder has, and what it was made of."""
+
+    format: int
+    dtype: str
+    tokens: int
+    documents: int
+    text_bytes: int  # of all documents, in UTF-8 or as they were
+    tokenizer: str  # SHA-256 of its file; "" for bytes
+    files: tuple[SourceFile, ...]
+    empty: int  # documents that were left out, because they have no tokens
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The tokens of some documents, consecutive ones.
+
+    Attributes:
+        tokens: unsigned integers, of all documents one after the other.
+        bounds: int64 (documents, 2): where each ends in ``tokens``, and how many of its tokens are its prompt.
+        manifest: of all documents of these files.
+        mapped: files that are mapped into memory, each with its size and time of change.
+    """
+
+    tokens: np.ndarray
+    bounds: np.ndarray
+    manifest: Manifest
+    mapped: tuple[tuple[Path, int, int], ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.bounds)
+
+    def span(self, number: int) -> tuple[int, int]:
+        """Where a document begins and ends in ``tokens``."""
+        return int(self.bounds[number - 1, 0]) if number else 0, int(self.bounds[number, 0])
+
+    def part(self, first: int, last: int) -> "Documents":
+        """The documents from ``first`` to before ``last``."""
+        begin = int(self.bounds[first - 1, 0]) if first else 0
+        end = int(self.bounds[last - 1, 0]) if last else 0
+        bounds = self.bounds[first:last] - np.array([begin, 0]) if begin else self.bounds[first:last]
+        return Documents(self.tokens[begin:end], bounds, self.manifest, self.mapped)
+
+    def check_unchanged(self) -> None:
+        """Raises ValueError, naming the file, where one that is mapped has changed since it was opened."""
+        for path, *before in self.mapped:
+            try:
+                now = path.stat()
+            except OSError as error:
+                raise ValueError(f"{path} cannot be read any more: {error.strerror}") from None
+            if [now.st_size, now.st_mtime_ns] != before:
+                raise ValueError(f"{path} has changed while it was read: the run would go on with other tokens")
+
+
+def read_documents(path: str | Path, tokenizer: ByteTokenizer = BYTES) -> Documents:
+    """The documents of a file or folder.
+
+    Raises:
+        ValueError: if it cannot be read, or has no document with a token, or is not what it should be: naming the file,
+            and of JSON lines the line.
+    """
+    path = Path(path)
+    if (path / MANIFEST).is_file():
+        return _open(path, tokenizer)
+    if path.is_file() and path.suffix != JSON_LINES and tokenizer is BYTES:
+        return _mapped(path)
+    tokens, bounds = BytesIO(), BytesIO()
+    manifest = _write(path, tokenizer, tokens, bounds)
+    found = np.frombuffer(tokens.getbuffer(), manifest.dtype)
+    return Documents(found, np.frombuffer(bounds.getbuffer(), "<i8").reshape(-1, 2), manifest)
+
+
+def is_documents(path: str | None) -> bool:
+    """Whether a path is one of several documents: a folder, or JSON lines."""
+    return path is not None and (Path(path).is_dir() or Path(path).suffix == JSON_LINES)
+
+
+def prepare(path: str | Path, tokenizer: ByteTokenizer, folder: Path) -> Manifest:
+    """Write a prepared folder, the manifest last; a document at a time is in memory.
+
+    Raises:
+        ValueError: as ``read_documents``; also if the folder is not empty.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is there already, and not an empty folder: choose another one")
+    folder.mkdir(parents=True, exist_ok=True)
+    with (
+        replacing(folder / TOKENS) as tokens, tokens.open("wb") as one,
+        replacing(folder / BOUNDS) as bounds, bounds.open("wb") as other,
+    ):  # fmt: skip
+        manifest = _write(Path(path), tokenizer, one, other)
+    with replacing(folder / MANIFEST) as written:
+        written.write_text(json.dumps(asdict(manifest), indent=2) + "\n", encoding="utf-8")
+    return manifest
+
+
+def _write(path: Path, tokenizer: ByteTokenizer, tokens: BinaryIO, bounds: BinaryIO) -> Manifest:
+    """Write the tokens of all documents, and their bounds."""
+    dtype = tokenizer.encode(b"x").dtype.newbyteorder("<")
+    files: list[SourceFile] = []
+    end = documents = empty = nbytes = 0
+    for where, prompt, rest in _documents_in(path, files):
+        try:
+            parts = [tokenizer.encode(part) for part in (prompt, rest) if part]
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+        count = sum(map(len, parts))
+        nbytes += len(prompt) + len(rest)
+        if not count:
+            empty += 1
+            continue
+        for part in parts:
+            tokens.write(part.astype(dtype, copy=False).tobytes())
+        end, documents = end + count, documents + 1
+        bounds.write(np.array([end, len(parts[0]) if prompt else 0], "<i8").tobytes())
+    if not documents:
+        raise ValueError(f"{path} has no document with a token in it")
+    return Manifest(FORMAT, dtype.str, end, documents, nbytes, tokenizer.sha256, tuple(files), empty)
+
+
+def _documents_in(path: Path, files: list[SourceFile]) -> Iterator[tuple[str, bytes, bytes]]:
+    """Yields where a document is, its prompt, and what counts of it; appends each file to ``files`` when it is read."""
+    for file in _files(path):
+        name = str(file.relative_to(path)) if path.is_dir() else file.name
+        sha, nbytes = hashlib.sha256(), 0
+        try:
+            with file.open("rb") as opened:
+                parts = opened if file.suffix == JSON_LINES else [opened.read()]
+                for number, part in enumerate(parts, 1):
+                    sha.update(part)
+                    nbytes += len(part)
+                    if file.suffix != JSON_LINES:
+                        yield str(file), b"", part
+                    elif part.strip():
+                        where = f"{file}, line {number}"
+                        yield where, *_read_line(where, part)
+        except OSError as error:
+            raise ValueError(f"cannot read {file}: {error.strerror}") from None
+        files.append(SourceFile(name, nbytes, sha.hexdigest()))
+
+
+def _files(path: Path) -> list[Path]:
+    """The file, or the files of a folder and the folders in it, by name; hidden ones are left out."""
+    if not path.exists():
+        raise ValueError(f"cannot read the text {path}: there is no such file or folder")
+    if not path.is_dir():
+        if not path.is_file():
+            raise ValueError(f"the text {path} is not a file")  # a device that never ends
+        return [path]
+    hidden = lambda file: any(part.startswith(".") for part in file.relative_to(path).parts)  # noqa: E731
+    found = sorted((file for file in path.rglob("*") if file.is_file() and not hidden(file)), key=Path.as_posix)
+    if not found:
+        raise ValueError(f"the folder {path} has no files")
+    return found
+
+
+def _read_line(where: str, line: bytes) -> tuple[bytes, bytes]:
+    """The prompt and the rest of a document in a line of JSON."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ValueError(f"{where} is not JSON in UTF-8") from None
+    keys = found.keys() if isinstance(found, dict) else set()
+    if ("text" in keys) == ({"prompt", "answer"} <= keys):
+        raise ValueError(f'{where} must have a "text", or a "prompt" and an "answer"')
+    parts = ["", found["text"]] if "text" in keys else [found["prompt"], found["answer"]]
+    if not all(isinstance(part, str) for part in parts):
+        raise ValueError(f"{where} has something else than text in it")
+    try:
+        prompt, rest = (part.encode() for part in parts)
+    except UnicodeEncodeError:
+        raise ValueError(f"{where} has half a surrogate pair in it, which is no character") from None
+    return prompt, rest
+
+
+def _mapped(path: Path) -> Documents:
+    """A file that is one document, whose tokens are its bytes."""
+    try:
+        (path,), size = _files(path), path.stat().st_size
+        if not size:
+            raise ValueError(f"the text {path} is empty")
+        tokens = np.memmap(path, np.uint8, "r")
+    except OSError as error:
+        raise ValueError(f"cannot read the text {path}: {error.strerror}") from None
+    sha = hashlib.sha256(tokens).hexdigest()
+    file = SourceFile(path.name, size, sha)
+    manifest = Manifest(FORMAT, "|u1", size, 1, size, "", (file,), 0)
+    return Documents(tokens, np.array([[size, 0]]), manifest, _seen(path))
+
+
+def _seen(*paths: Path) -> tuple[tuple[Path, int, int], ...]:
+    stats = [(path, path.stat()) for path in paths]
+    return tuple((path, found.st_size, found.st_mtime_ns) for path, found in stats)
+
+
+def _open(folder: Path, tokenizer: ByteTokenizer) -> Documents:
+    """A prepared folder, of whose manifest nothing is believed that its files do not say."""
+    path = folder / MANIFEST
+    try:
+        manifest = convert(json.loads(path.read_bytes()), Manifest)
+        dtype = np.dtype(manifest.dtype)
+    except (OSError, ValueError, TypeError, RecursionError, ValidationError) as error:
+        raise ValueError(f"{path} is not what minidist data writes: {error}") from None
+    if manifest.format != FORMAT or dtype.kind != "u":
+        raise ValueError(f"{path} is of another version of minidist: prepare the text anew")
+    if manifest.tokenizer != tokenizer.sha256:
+        raise ValueError(f"{folder} has the tokens of another tokenizer than {tokenizer.name}: prepare the text anew")
+    sizes = {TOKENS: manifest.tokens * dtype.itemsize, BOUNDS: 16 * manifest.documents}
+    for name, size in sizes.items():
+        found = (folder / name).stat().st_size if (folder / name).is_file() else -1
+        if found != size or not size:
+            raise ValueError(f"{folder / name} has {max(0, found):,} bytes, and by {MANIFEST} {size:,}: prepare anew")
+    tokens = np.memmap(folder / TOKENS, dtype, "r")
+    bounds = np.memmap(folder / BOUNDS, "<i8", "r").reshape(-1, 2)
+    if bounds[-1, 0] != manifest.tokens:
+        raise ValueError(f"{folder / BOUNDS} ends at token {bounds[-1, 0]:,} of {manifest.tokens:,}: prepare anew")
+    return Documents(tokens, bounds, manifest, _seen(folder / TOKENS, folder / BOUNDS))

@@ -1,0 +1,44 @@
+"""Who sees what: the order of samples, as a pure function of (seed, epoch, step, sample).
+
+An epoch has every sample once, in an order of its own. The n-th sample of a run, counted from its first step, is the
+(n mod size)-th of epoch n div size. Nothing of it depends on ranks, and nothing has to be saved: a run that goes on,
+anywhere, knows which sample is next from the number of its step.
+
+A shuffled list of all numbers would be as long as the data. A *permutation* can be computed place by place instead: a
+Feistel network (Luby & Rackoff, 1988) mixes the bits of a number so that no two numbers get the same, whatever its
+round function is, because each round can be undone. It permutes 4^b numbers; where the result is beyond the samples, it
+is permuted again until it is not ("cycle walking", Black & Rogaway, 2002).
+"""
+
+from minidist.nn.random import generator
+
+ROUNDS = 6
+MIX = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, odd
+WORD = (1 << 64) - 1
+
+
+def permuted(place: int, count: int, keys: tuple[int, ...]) -> int:
+    """Which of ``count`` samples stands at a place of an epoch: no two places have the same one.
+
+    Args:
+        place: from 0 to count - 1.
+        keys: a number of 64 bits for each round; others are another order.
+    """
+    half = max(1, (count - 1).bit_length() + 1 >> 1)  # bits of each half
+    mask = (1 << half) - 1
+    while True:
+        left, right = place >> half, place & mask
+        for key in keys:
+            mixed = (right ^ key) * MIX & WORD
+            mixed = (mixed ^ mixed >> 29) * MIX & WORD
+            left, right = right, left ^ (mixed >> 32 & mask)
+        place = left << half | right
+        if place < count:
+            return place
+
+
+def sample_at(number: int, count: int, seed: int) -> tuple[int, int]:
+    """The epoch of the ``number``-th sample of a run, counted from 0, and which of the ``count`` samples it is."""
+    epoch, place = divmod(number, count)
+    keys = generator("order", seed, epoch).integers(1 << 63, size=ROUNDS).tolist()
+    return epoch, permuted(place, count, tuple(keys))

@@ -1,0 +1,44 @@
+"""Several documents in one sample, none of which sees another.
+
+Under a causal mask a token sees the tokens before it, and itself. Of a pack of documents it sees those from the first
+token of its own document on. That is an interval still, so one number per token is the whole mask, block-diagonal and
+causal; and a tile of scores in which no query sees a key need not be computed (FlashAttention's ``cu_seqlens``,
+FlexAttention's document mask).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Where the documents of a micro-batch are: B samples of T tokens.
+
+    Attributes:
+        first: integers (B, T) in host memory: the place in the sample of the first token that each token sees.
+        positions: integers (B, T), each token's position in its document; None to count from the sample's begin.
+    """
+
+    first: np.ndarray
+    positions: np.ndarray | None = None
+
+    def at(self, place: slice) -> int | np.ndarray:
+        """The positions of consecutive tokens: the first one's, or where documents restart each one's, (B, t)."""
+        return place.start if self.positions is None else self.positions[:, place]
+
+
+def hidden_keys(first: np.ndarray, queries: slice, keys: slice) -> np.ndarray:
+    """Which keys some queries do not see: bool (B, keys, queries).
+
+    Args:
+        first: as of ``Documents``.
+        queries, keys: consecutive places in the sample.
+    """
+    query, key = np.arange(queries.start, queries.stop), np.arange(keys.start, keys.stop)[:, None]
+    return (key > query) | (key < first[:, None, queries])
+
+
+def any_key_seen(first: np.ndarray, queries: slice, keys: slice) -> bool:
+    """Whether a query sees a key, in any of the samples. Arguments as of ``hidden_keys``."""
+    return keys.start < queries.stop and keys.stop > first[:, queries].min(initial=queries.stop)
