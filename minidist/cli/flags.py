@@ -39,7 +39,7 @@ HELP = {
     "ep": "expert-parallel ranks, of the data-parallel ones, which share the --experts; must divide --dp",
     "cp": "context-parallel ranks, each with some of the --sequence-chunks",
     "cp_kind": "how the context-parallel ranks' queries meet all keys: these go round a ring (zigzag: with balanced "
-    "work), or are gathered, or heads are split instead of tokens (ulysses)",
+    "work; balanced: also where samples have documents), or are gathered, or heads are split instead of tokens (ulysses)",
     "pp": "pipeline-parallel ranks",
     "schedule": "pipeline schedule",
     "virtual": "pipeline stages per rank; more than 1 makes the schedule interleaved",

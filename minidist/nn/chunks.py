@@ -5,7 +5,10 @@ A BLAS changes the bits of a product with its shape. So where the tokens of a sa
 head. By default a sequence is one chunk.
 """
 
+from collections.abc import Callable
+
 from minidist.backend import xp
+from minidist.nn.documents import Documents
 from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Context, Function, Tensor
 
@@ -20,19 +23,26 @@ class Chunks:
     Attributes:
         count: N, the number of all chunks.
         here: the numbers of those computed in this process, ascending: all N, or with context parallelism some.
+        deal: function from a micro-batch's documents to those computed here, where they are not always the same ones.
     """
+
+    deal: Callable[[Documents | None], list[int]] | None = None
 
     def __init__(self, count: int) -> None:
         self.count, self.here = count, list(range(count))
+
+    def numbers(self, documents: Documents | None) -> list[int]:
+        """The numbers of those computed in this process, of one micro-batch."""
+        return self.here if self.deal is None else self.deal(documents)
 
     def of(self, length: int) -> int:
         """How many parts a sequence of ``length`` tokens has: N, or 1 where they do not divide it, as in sampling."""
         return self.count if length % self.count == 0 else 1
 
-    def places(self, length: int) -> list[slice]:
+    def places(self, length: int, documents: Documents | None = None) -> list[slice]:
         """The tokens of each chunk that is here, among a full sequence of ``length`` tokens."""
         each = length // self.of(length)
-        return [slice(c * each, (c + 1) * each) for c in (self.here if each < length else [0])]
+        return [slice(c * each, (c + 1) * each) for c in (self.numbers(documents) if each < length else [0])]
 
     def split(self, x: Tensor) -> list[Tensor]:
         """The activations of each chunk that is here: (..., n t, C) to n times (..., t, C)."""
@@ -42,11 +52,11 @@ class Chunks:
         each = x.shape[TOKENS] // count
         return [TakeTokens.apply(x, slice(c * each, (c + 1) * each)) for c in range(count)]
 
-    def rngs(self, dropout_rng: DropoutRNG | None) -> list[DropoutRNG | None]:
+    def rngs(self, dropout_rng: DropoutRNG | None, documents: Documents | None = None) -> list[DropoutRNG | None]:
         """The name of each chunk's dropout."""
         if dropout_rng is None or self.count == 1:
             return [dropout_rng] * len(self.here)
-        return [dropout_rng.of_chunk(c) for c in self.here]
+        return [dropout_rng.of_chunk(c) for c in self.numbers(documents)]
 
 
 def join(parts: list[Tensor]) -> Tensor:

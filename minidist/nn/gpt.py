@@ -16,7 +16,7 @@ from minidist.nn.chunks import Chunks, join
 from minidist.nn.config import GPTConfig
 from minidist.nn.documents import Documents
 from minidist.nn.layers import AttentionCore, ColumnLinear, Dropout, Embedding, LayerNorm, Module, Parameter, RowLinear
-from minidist.nn.loss import counted, cross_entropy, mean_over_places
+from minidist.nn.loss import cross_entropy, mean_over_places
 from minidist.nn.moe.balance import Balance
 from minidist.nn.moe.experts import mixture
 from minidist.nn.random import DropoutRNG
@@ -75,7 +75,7 @@ class Block(Module):
     def forward(self, x: Tensor, dropout_rng: DropoutRNG | None, documents: Documents = None) -> Tensor:
         parts = self.chunks.split(x)  # n chunks (B, t, C): by default one, of all tokens
         attended = self.attention(list(map(self.norm1, parts)), dropout_rng, documents)
-        return join(list(map(self.rest, parts, attended, self.chunks.rngs(dropout_rng))))
+        return join(list(map(self.rest, parts, attended, self.chunks.rngs(dropout_rng, documents))))
 
     def rest(self, x: Tensor, attended: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
         """What follows attention, in one chunk: (B, t, C) and (B, t, C) -> (B, t, C)."""
@@ -94,7 +94,8 @@ class Embeddings(Module):
 
     def forward(self, tokens, dropout_rng: DropoutRNG | None, documents: Documents = None) -> Tensor:
         parts = []
-        for place, rng in zip(self.chunks.places(tokens.shape[1]), self.chunks.rngs(dropout_rng), strict=False):
+        rngs = self.chunks.rngs(dropout_rng, documents)
+        for place, rng in zip(self.chunks.places(tokens.shape[1], documents), rngs, strict=False):
             x = self.token(tokens[:, place])  # (B, t, C)
             if self.position is not None:
                 x = functional.add_positions(x, self.position, documents.at(place) if documents else place.start)
@@ -120,14 +121,11 @@ class Head(Module):
         x = functional.copy_to_heads(x, self.token.weight.shape[0])  # (H, B, T, C)
         return functional.linear(x, self.token.weight, transposed=True)
 
-    def loss(self, x: Tensor, targets) -> Tensor:
+    def loss(self, x: Tensor, targets, documents: Documents = None) -> Tensor:
         """The sum over the targets (B, T) that count, over B T: (B, T, C) -> a scalar; of some chunks, their part."""
-        means, counts = [], []
-        for part, place in zip(self.chunks.split(x), self.chunks.places(targets.shape[1]), strict=True):
-            logits, here = counted(self(part), targets[:, place])
-            means.append(self.mean_loss(logits, here) if here.size else logits.sum())
-            counts.append(here.size)
-        return means[0] if counts == [targets.size] else mean_over_places(means, counts, targets.size)
+        places = self.chunks.places(targets.shape[1], documents)
+        parts = ((self(part), targets[:, place]) for part, place in zip(self.chunks.split(x), places, strict=True))
+        return mean_over_places(self.mean_loss, parts, targets.size)
 
     def mean_loss(self, logits: Tensor, targets) -> Tensor:
         """The mean cross-entropy: (H, ..., V/H) and targets (...) -> a scalar."""
@@ -187,7 +185,7 @@ class GPT(Module):
         x = self.embeddings(tokens, dropout_rng, documents)  # (B, T, C)
         for block in self.blocks:
             x = block(x, dropout_rng, documents)
-        return self.head(x) if targets is None else self.head.loss(x, targets)
+        return self.head(x) if targets is None else self.head.loss(x, targets, documents)
 
     def logits(self, tokens) -> Tensor:
         """The logits of the next token after each token: integers (B, T) -> (B, T, vocab).

@@ -72,7 +72,7 @@ class GroupedQueryAttention(AttentionCore):
 
     def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None, documents: Documents = None) -> list[Tensor]:
         queries, keys_values = [], []
-        for part, chunk in zip(parts, self.chunks.here, strict=False):
+        for part, chunk in zip(parts, self.chunks.numbers(documents), strict=False):
             q, kv = self.qkv(part)  # (H, B, t, D) and (G, B, t, 2 D)
             place = slice(chunk * q.shape[-2], (chunk + 1) * q.shape[-2])
             angles = turn(place, documents, self.head_width, self.base)

@@ -11,6 +11,8 @@ accumulation in transformers until October 2024). So a micro-batch divides its s
 alike, and the step by what is then missing, once (``ParallelModel.count_targets``).
 """
 
+from collections.abc import Callable, Iterable
+
 from minidist.backend import on_host, xp
 from minidist.nn.functional import sum_over_heads
 from minidist.nn.kernels import rounded
@@ -115,18 +117,6 @@ class TakeCounted(Function):
         return grad_logits, None
 
 
-def counted(logits: Tensor, targets) -> tuple[Tensor, object]:
-    """The logits and targets that count: all of them as they are, (H, B, T, V/H) and (B, T), or (H, 1, N, V/H), (1, N).
-
-    Raises:
-        ValueError: for a negative target that is not IGNORED.
-    """
-    if targets.dtype.kind == "u" or not (ignored := targets == IGNORED).any():
-        return logits, targets
-    places = xp.flatnonzero(~ignored)
-    return TakeCounted.apply(logits, places), targets.reshape(-1)[None, places]
-
-
 class WeightedSum(Function):
     """Scalars times their weights, added in float64."""
 
@@ -140,12 +130,21 @@ class WeightedSum(Function):
         return None, *[gradient * weight for weight in ctx.weights]
 
 
-def mean_over_places(means: list[Tensor], counts: list[int], places: int) -> Tensor:
-    """What the means over some targets add to the mean over all: a float64 scalar, unrounded, since others add theirs.
+def mean_over_places(mean_loss: Callable, parts: Iterable[tuple[Tensor, object]], places: int) -> Tensor:
+    """The sum of the losses of some targets that count, over a number of places: a scalar.
+
+    Unless the targets are all, and all count, it is float64 and not rounded, since others are added to it.
 
     Args:
-        means: scalars, of each sequence chunk here.
-        counts: how many targets each is the mean of.
+        mean_loss: as ``cross_entropy``, of logits and targets.
+        parts: logits (H, B, t, V/H) and targets (B, t) of each sequence chunk here.
         places: B T, of all chunks, whether or not they count.
     """
-    return WeightedSum.apply([count / max(1, places) for count in counts], *means)
+    means, weights = [], []
+    for logits, targets in parts:
+        if targets.dtype.kind == "i" and (ignored := targets == IGNORED).any():
+            count = xp.flatnonzero(~ignored)
+            logits, targets = TakeCounted.apply(logits, count), targets.reshape(-1)[None, count]
+        means.append(mean_loss(logits, targets) if targets.size else logits.sum())
+        weights.append(targets.size / max(1, places))
+    return means[0] if weights == [1.0] else WeightedSum.apply(weights, *means)

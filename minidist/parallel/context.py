@@ -1,12 +1,13 @@
 """Context parallelism: every rank has some chunks of each sequence, in every layer.
 
 All that a layer does to a token by itself needs no other rank. Attention does: a query needs the keys and values of all
-tokens before it. Four ways to bring them together:
+tokens before it. Five ways to bring them together:
 
     ring         keys and values travel round the ranks while each rank computes with those it has
     zigzag       the same; a rank has an early and a late chunk, so that causal attention gives each the same work
     all-gather   every rank gets all keys and values at once; the chunks are zigzag's (Llama 3)
     ulysses      an all-to-all turns chunks of all heads into all tokens of some heads, a second one turns them back
+    balanced     the ring; each micro-batch's chunks are dealt out by the work that its documents make of them
 
 Queries stay where they are; only with ulysses do they travel too. Liu et al., "Ring Attention with Blockwise
 Transformers" (2023); zigzag: Brandon et al., "Striped Attention" (2023), whose stripes are single tokens, in the form
@@ -30,6 +31,8 @@ order (nn/attention/online_softmax.py). So keys may arrive in any order.
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import ModuleType
+
+import numpy as np
 
 from minidist import trace
 from minidist.backend import xp
@@ -68,7 +71,7 @@ from minidist.overrides import overridable
 from minidist.parallel.axis import Axis, parallelize_module
 from minidist.parallel.tools.mappings import all_to_all_in_group
 
-KINDS = ("ring", "zigzag", "all-gather", "ulysses")
+KINDS = ("ring", "zigzag", "all-gather", "ulysses", "balanced")
 PAIRED = ("zigzag", "all-gather")  # those in which a rank has chunks from both ends
 HEADS = 0  # the axis of the heads in (H, B, T, D)
 Visit = Callable[[int, object], object]
@@ -176,14 +179,48 @@ def sequence_chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[in
     return [part * each + chunk for part in mine for chunk in range(each)]
 
 
-def tiles_of_ranks(length: int, tile: int, chunks: int, ranks: int, kind: str) -> list[list[tuple[int, slice]]]:
-    """Return each rank's tiles: their numbers in the sequence of ``length`` tokens, and the tokens on that rank."""
+def deal_chunks(work: Sequence[int], ranks: int) -> list[list[int]]:
+    """Which chunks each rank gets, ascending: as many each, and nearly the same sum of work.
+
+    The chunk with the most work comes first, of equal ones the first. It goes to the rank with the least work of those
+    that still lack chunks, of equal ones to the first (longest processing time first: Graham, 1969).
+
+    Args:
+        work: of each chunk; the ranks divide their number.
+    """
+    found: list[list[int]] = [[] for _ in range(ranks)]
+    for chunk in sorted(range(len(work)), key=lambda chunk: (-work[chunk], chunk)):
+        lacking = [mine for mine in found if len(mine) < len(work) // ranks]
+        min(lacking, key=lambda mine: sum(work[each] for each in mine)).append(chunk)
+    return [sorted(mine) for mine in found]
+
+
+def work_of_chunks(chunks: int, documents: Documents | None) -> list[int]:
+    """The pairs of a query and a key that it sees, in each chunk of a micro-batch; of one document, in multiples."""
+    if documents is None:
+        return list(range(1, chunks + 1))
+    keys = np.arange(1, documents.first.shape[1] + 1) - documents.first  # (B, T)
+    return keys.sum(0).reshape(chunks, -1).sum(1).tolist()
+
+
+def chunks_of_ranks(ranks: int, chunks: int, kind: str, documents: Documents | None = None) -> list[list[int]]:
+    """Which chunks each rank has of a micro-batch."""
+    if kind == "balanced":
+        return deal_chunks(work_of_chunks(chunks, documents), ranks)
+    return [sequence_chunks_of(rank, ranks, chunks, kind) for rank in range(ranks)]
+
+
+def tiles_of_ranks(length: int, tile: int, chunks: int, shares: list[list[int]]) -> list[list[tuple[int, slice]]]:
+    """Return each rank's tiles: their numbers in the sequence of ``length`` tokens, and the tokens on that rank.
+
+    Args:
+        shares: the chunks of each rank.
+    """
     per_chunk = len(tiles(length // chunks, tile))
     found = []
-    for rank in range(ranks):
-        here = sequence_chunks_of(rank, ranks, chunks, kind)
+    for here in shares:
         numbers = [chunk * per_chunk + part for chunk in here for part in range(per_chunk)]
-        found.append(list(zip(numbers, tiles(length // ranks, tile, len(here)), strict=True)))
+        found.append(list(zip(numbers, tiles(length // len(shares), tile, len(here)), strict=True)))
     return found
 
 
@@ -191,6 +228,7 @@ PASSES = {
     "ring": (ring_forward, ring_backward),
     "zigzag": (ring_forward, ring_backward),
     "all-gather": (all_gather_forward, all_gather_backward),
+    "balanced": (ring_forward, ring_backward),
 }
 
 
@@ -311,7 +349,8 @@ class ContextParallelAttention(AttentionCore):
         keep = self._keep_in_tiles(qkv.shape[1], mask.parts, dropout_rng)
         if self.kind == "ulysses":
             return self.all_tokens(qkv, kv, keep, tile, join, documents)
-        ranks_tiles = tiles_of_ranks(length, tile, self.chunks.count, self.group.size, self.kind)
+        shares = chunks_of_ranks(self.group.size, self.chunks.count, self.kind, documents)
+        ranks_tiles = tiles_of_ranks(length, tile, self.chunks.count, shares)
         softmax = SOFTMAXES[self.softmax]
         passes = PASSES[self.kind]
         return PassingAttention.apply(qkv, kv, keep, self.rate, ranks_tiles, mask, softmax, join, passes, self.group)
@@ -344,6 +383,9 @@ class ContextParallel(Axis):
 
     def apply(self, model: GPT) -> GPT:
         """Tell the model which chunks are here, and put context-parallel attention in its place."""
-        model.chunks.here = sequence_chunks_of(self.group.rank, self.group.size, model.chunks.count, self.kind)
+        ranks, chunks = self.group.size, model.chunks
+        chunks.here = chunks_of_ranks(ranks, chunks.count, self.kind)[self.group.rank]
+        if self.kind == "balanced":
+            chunks.deal = lambda documents: chunks_of_ranks(ranks, chunks.count, self.kind, documents)[self.group.rank]
         plan = {"blocks.*.attention": partial(ContextParallelAttention, kind=self.kind)}
         return parallelize_module(model, self.group, plan)

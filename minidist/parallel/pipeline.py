@@ -49,7 +49,7 @@ class Stage(Module):
             x = self.embeddings(x, dropout_rng, documents)
         for block in self.blocks:
             x = block(x, dropout_rng, documents)
-        return x if self.head is None else self.head.loss(x, targets)
+        return x if self.head is None else self.head.loss(x, targets, documents)
 
 
 class LocalStages(Module):

@@ -244,7 +244,7 @@ class ParallelModel:
 
     def places_here(self, micro_batch: MicroBatch) -> list[slice]:
         """The places of each sequence chunk that this rank computes."""
-        return self.model.chunks.places(micro_batch.targets.shape[1])
+        return self.model.chunks.places(micro_batch.targets.shape[1], micro_batch.documents)
 
     def forward_backward(self, batch: Sequence[MicroBatch], scale: float) -> float:
         """Add the gradients, times ``scale``, of this rank's micro-batches; return the sum of the losses known here.

@@ -45,7 +45,7 @@ MORE_LAYOUTS = _parsed("""
     dp=6,node_size=2  dp=4,node_size=2,zero=2,algorithm=hierarchical  dp=2,tp=2,node_size=2
     zero=3,dp=4  tp=4  tp=2,sp=1  dp=2,tp=2  zero=1,dp=2,tp=2,sp=1  zero=2,dp=2,tp=2,sp=1  zero=3,dp=2,tp=2
     pp=2,schedule=zb-h1  pp=2,dp=2,zero=1  pp=2,dp=2,zero=1,recompute=full  recompute=full  recompute=selective
-    cp=2  cp=4  cp=2,cp_kind=all-gather,pp=2  cp=2,cp_kind=ulysses,tp=2,sp=1
+    cp=2  cp=4  cp=2,cp_kind=all-gather,pp=2  cp=2,cp_kind=ulysses,tp=2,sp=1  cp=2,cp_kind=balanced
     dp=4,ep=4  dp=2,ep=2,tp=2,sp=1  dp=2,ep=2,pp=2,schedule=zb-h1  dp=5,ep=5  dp=2,ep=2,cp=2
     dp=2,compress=powersgd:64  dp=2,sync=server
 """)

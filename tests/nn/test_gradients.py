@@ -88,7 +88,7 @@ def operations():
         "tokens": lambda x: chunks.join([part * 2.0 for part in chunks.Chunks(2).split(x)][::-1]),
     }.items():  # fmt: skip
         yield name, function, draw(2, 4, 3)
-    yield "share of a mean", lambda x, y: loss.mean_over_places([x, y], [1, 2], 8), draw(), draw()
+    yield "share of a mean", lambda x, y: loss.WeightedSum.apply([0.125, 0.25], x, y), draw(), draw()
     for blocks in (1, 3):
         yield "copy_to_heads", partial(functional.copy_to_heads, heads=blocks), draw(2, 3)
         yield "reduce_from_heads", functional.reduce_from_heads, draw(blocks, 2, 3)

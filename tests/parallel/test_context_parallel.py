@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from minidist.nn.attention.tiled import tiles
-from minidist.parallel.context import KINDS, PAIRED, sequence_chunks_of, tiles_of_ranks
+from minidist.parallel.context import KINDS, PAIRED, chunks_of_ranks, sequence_chunks_of, tiles_of_ranks
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.trainer import run
@@ -13,7 +13,9 @@ from minidist.verify.comparison import agrees
 
 
 def test_every_chunk_is_on_one_rank():
-    for kind, (ranks, chunks) in itertools.product(KINDS, [(1, 2), (2, 4), (2, 12), (3, 6), (5, 10), (7, 14)]):
+    for kind, (ranks, chunks) in itertools.product(
+        (*PAIRED, "ring", "ulysses"), [(1, 2), (2, 4), (2, 12), (3, 6), (5, 10), (7, 14)]
+    ):
         found = [sequence_chunks_of(rank, ranks, chunks, kind) for rank in range(ranks)]
         assert sorted(itertools.chain(*found)) == list(range(chunks))
         assert all(mine == sorted(mine) and len(mine) == chunks // ranks for mine in found)
@@ -25,7 +27,7 @@ def test_every_chunk_is_on_one_rank():
 
 def test_tiles_never_cross_a_chunk():
     assert tiles(10, 3, 2) == [slice(0, 3), slice(3, 5), slice(5, 8), slice(8, 10)]
-    mine, theirs = tiles_of_ranks(20, 3, 4, 2, "zigzag")
+    mine, theirs = tiles_of_ranks(20, 3, 4, chunks_of_ranks(2, 4, "zigzag"))
     assert mine == list(zip([0, 1, 6, 7], tiles(10, 3, 2), strict=True))  # chunks 0 and 3, of two tiles each
     assert [number for number, _ in theirs] == [2, 3, 4, 5]
 
