@@ -38,8 +38,8 @@ HELP = {
     "sp": "1 adds sequence parallelism: the tensor-parallel ranks split what they would otherwise replicate",
     "ep": "expert-parallel ranks, of the data-parallel ones, which share the --experts; must divide --dp",
     "cp": "context-parallel ranks, each with some of the --sequence-chunks",
-    "cp_kind": "how the context-parallel ranks' queries meet all keys: these go round a ring (zigzag: with balanced "
-    "work; balanced: also where samples have documents), or are gathered, or heads are split instead of tokens (ulysses)",
+    "cp_kind": "how the context-parallel ranks' queries meet all keys: these go round a ring (zigzag: with the same "
+    "work; balanced: also for packed documents), or are gathered, or heads are split instead of tokens (ulysses)",
     "pp": "pipeline-parallel ranks",
     "schedule": "pipeline schedule",
     "virtual": "pipeline stages per rank; more than 1 makes the schedule interleaved",
