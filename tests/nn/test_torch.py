@@ -9,12 +9,14 @@ import random
 from dataclasses import replace
 from functools import cache, partial
 from math import inf
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import pytest
 
-from minidist.nn.data import load_corpus, validation_batches
+from minidist.data.packing import PACKINGS, RANDOM
+from minidist.nn.data import validation_batches
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.optim.optimizers import SGD
 from minidist.nn.precision import policy
@@ -22,17 +24,18 @@ from minidist.train import share
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
-from minidist.train.share import batch_of
+from minidist.train.share import batch_of, corpus_of
 from minidist.train.trainer import run, train_rank
 from minidist.verify.matrix import covering
 
+DOCUMENTS = str(Path(__file__).parents[1] / "verify" / "documents.jsonl")
 SHORT = 4  # runs; the first of a covering set have the most pairs
 SETTINGS = {
     "layers": (1, 2, 3), "heads": (1, 2, 3), "width": (6, 12), "context": (4, 8), "sequence_chunks": (1, 2, 4),
     "attention": ("plain", "tiled"), "attention_tile": (3, 128), "global_batch": (4, 6), "micro_batch": (1, 2),
     "rampup_batch_size": ("", "2,2,8"), "optimizer": ("adamw", "lamb", "sgd"), "weight_decay": (0.0, 0.1),
     "clip": (inf, 0.3), "warmup": (0, 2), "loss_scale": (0.0, 1024.0), "recompute": ("none", "selective", "full"),
-    "experts": (0, 4, 6),
+    "experts": (0, 4, 6), "packing": (RANDOM, *PACKINGS), "document_mask": (0, 1), "restart_positions": (0, 1),
 }  # fmt: skip
 MIXTURES = {
     "top_k": (1, 2, 3), "gate": ("softmax", "sigmoid"), "capacity": (None, 1.0), "shared_expert": (0, 12),
@@ -57,7 +60,8 @@ def config_of(row: dict) -> tuple[TrainConfig, Layout]:
     layout = Layout(recompute=settings.pop("recompute"))
     if row["experts"]:
         settings |= {"expert_hidden": 12, "expert_nodes": nodes[0], "route_nodes": nodes[1]}
-    return TrainConfig(steps=5, lr=0.03, precision=precision, **settings), layout
+    text = None if settings["packing"] == RANDOM else DOCUMENTS
+    return TrainConfig(steps=5, lr=0.03, precision=precision, text=text, **settings), layout
 
 
 @cache
@@ -96,24 +100,32 @@ def train_shaken_in_float32(*arguments):
         return train_rank(*arguments)
 
 
+def without_rng(tokens, targets, rng, documents) -> tuple:
+    return tokens, targets, documents
+
+
 def compare(ranks, row: dict, text: str) -> None:
     config, layout = config_of(row)
-    config = replace(config, text=text)
+    config = replace(config, text=config.text or text)
     options = RunOptions(stop_after=config.steps - 1, validate=True)
     found = run(ranks(1), config, layout, options, rank_function=train_shaken).ranks[0]
-    corpus, start = load_corpus(text, config.context), shaken(config.model)
+    corpus, start = corpus_of(config), shaken(config.model)
     arrays = {name: parameter.data for name, parameter in start.named_parameters()}
-    losses, expected, model = torch_gpt.train(config, arrays, lambda *place: batch_of(corpus, config, *place)[:2])
+    losses, expected, model = torch_gpt.train(config, arrays, lambda *at: without_rng(*batch_of(corpus, config, *at)))
     # float64 has 53 bits. Norms, for clipping and for LAMB, are exact to about 2^-40, and there are five steps.
     assert found.losses == pytest.approx(losses, rel=1e-9), row
     assert found.arrays.keys() == expected.keys(), row
     for name, array in expected.items():
         error, largest = np.abs(found.arrays[name] - array).max(), np.abs(array).max()
         assert error <= 1e-9 * max(largest, 1e-3), (name, row)
-    held_out = list(validation_batches(corpus, 8, config.context))  # eight samples share the experts' capacity
-    losses_of_samples = [model.loss(*batch)[0].item() for batch in held_out for _ in batch[0]]
-    assert len(losses_of_samples) > 9
-    assert found.validation_loss == pytest.approx(np.mean(losses_of_samples), rel=1e-8), row
+    if config.packing == RANDOM:
+        held_out = list(validation_batches(corpus, 8, config.context))  # eight samples share the experts' capacity
+    else:
+        held_out = list(corpus.validation_batches(8))
+    counts = [(batch[1] >= 0).sum() for batch in held_out]
+    losses_of_batches = [model.loss(*batch)[0].item() for batch in held_out]
+    assert sum(counts) > 9 * config.context
+    assert found.validation_loss == pytest.approx(np.average(losses_of_batches, weights=counts), rel=1e-8), row
     if not config.experts and config.precision == "fp32":  # a last bit sends no token to another expert
         single = run(ranks(1), config, layout, rank_function=train_shaken_in_float32).losses
         assert single == pytest.approx(losses, rel=1e-4), row  # of 24 bits, less what five steps make of the last

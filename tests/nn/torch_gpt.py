@@ -34,18 +34,22 @@ class Model:
         self.bias = torch.zeros(sizes).double()
         self.last, self.counts = (torch.zeros(sizes[0], sizes[1] + 2).double() for _ in range(2))
 
-    def loss(self, tokens, targets) -> tuple[Tensor, Tensor | float]:
-        """The mean cross-entropy of tokens (B, T), and what the mixtures add to it for backward."""
+    def loss(self, tokens, targets, documents=None) -> tuple[Tensor, Tensor | float]:
+        """The mean cross-entropy of the targets (B, T) that count, and what the mixtures add to it for backward."""
         config, tokens, targets = self.config, torch.tensor(tokens).long(), torch.tensor(targets).long()
         w, (batch, length) = self.weights, tokens.shape
         table = w["embeddings.token.weight"].flatten(0, 1)[: config.vocab]
-        x, extra = table[tokens] + w["embeddings.position"][:length], 0.0
+        positions, visible = torch.arange(length), torch.ones(length, length).tril().bool()  # (T, T) queries by keys
+        if documents is not None:
+            visible = visible & (torch.arange(length) >= torch.tensor(documents.first)[..., None])[:, None]
+            positions = positions if documents.positions is None else torch.tensor(documents.positions)
+        x, extra = table[tokens] + w["embeddings.position"][positions], 0.0
         for layer in range(config.layers):
             at = f"blocks.{layer}"
             y = self.norm(x, f"{at}.norm1") @ joined(w[f"{at}.attention.qkv.weight"])
             y = y + w[f"{at}.attention.qkv.bias"].flatten()
             q, k, v = y.view(batch, length, config.heads, 3, -1).permute(3, 0, 2, 1, 4)
-            y = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+            y = scaled_dot_product_attention(q, k, v, visible).transpose(1, 2).flatten(2)
             x = x + y @ w[f"{at}.attention.out.weight"].flatten(0, 1) + w[f"{at}.attention.out.bias"]
             y = self.norm(x, f"{at}.norm2")
             if layer in config.sparse_layers:
@@ -56,7 +60,8 @@ class Model:
                 y = self.mlp(f"{at}.mlp", y)
             x = x + y
         logits = self.norm(x, "head.norm") @ table.T
-        return cross_entropy(logits.flatten(0, 1), targets.flatten()), extra
+        total = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum")
+        return total / max(1, int((targets >= 0).sum())), extra
 
     def norm(self, x: Tensor, name: str) -> Tensor:
         return layer_norm(x, x.shape[-1:], self.weights[f"{name}.gain"], self.weights[f"{name}.bias"])
@@ -153,7 +158,7 @@ def train(config, arrays: dict, batch) -> tuple[list[float], dict, Model]:
 
     Args:
         config: TrainConfig.
-        batch: ``batch(step, index)`` is a micro-batch, its tokens and targets.
+        batch: ``batch(step, index)`` is a micro-batch, its tokens and targets, and where its documents are or None.
     """
     model = Model(config.model, arrays)
     optimizer, losses = optimizer_of(config, model.weights), []
@@ -164,10 +169,13 @@ def train(config, arrays: dict, batch) -> tuple[list[float], dict, Model]:
     for step in range(config.steps):
         optimizer.zero_grad()
         count = config.batch_at(step) // config.micro_batch
-        found = [model.loss(*batch(step, index)) for index in range(count)]
-        for loss, extra in found:
-            ((loss + extra) / count).backward()
-        losses.append(sum(loss.item() for loss, _ in found) / count)
+        batches = [batch(step, index) for index in range(count)]
+        targets = [int((one[1].astype(int) >= 0).sum()) for one in batches]  # that count
+        found = [model.loss(*one) for one in batches]
+        losses.append(0.0)
+        for (loss, extra), mine in zip(found, targets, strict=True):
+            (loss * mine / sum(targets) + extra / count).backward()
+            losses[-1] += loss.item() * mine / sum(targets)
         torch.nn.utils.clip_grad_norm_(model.weights.values(), config.clip)
         optimizer.step()
         schedule.step()
