@@ -14,7 +14,7 @@ from minidist.nn.precision.policy import POLICIES, PRODUCTS
 from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS
 from minidist.parallel.tools.schedules import SCHEDULES
-from minidist.train.config import OPTIMIZERS, TrainConfig
+from minidist.train.config import LR_SCHEDULES, OPTIMIZERS, TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.notation import number, whole_number
 from minidist.train.rules import GRAD_SYNCS, SYNCS
@@ -74,7 +74,10 @@ HELP = {
     "optimizer": "how to update: AdamW; LAMB, which scales the step on each matrix to the matrix (large batches); or "
     "SGD without momentum, which keeps no state",
     "lr": "peak learning rate",
-    "warmup": "steps of linear warm-up before the cosine decay",
+    "warmup": "steps of linear warm-up",
+    "lr_schedule": "how the learning rate goes on: half a cosine to a tenth; constant; or stable and, in the last "
+    "--lr-decay-steps, linear to a tenth (wsd)",
+    "lr_decay_steps": "steps of wsd's decay",
     "clip": "maximum global gradient norm",
     "weight_decay": "weight decay: decoupled in AdamW and SGD, part of the update in LAMB",
     "arch": "architecture: gpt2, or llama with RMSNorm, rotary positions, SwiGLU and no biases",
@@ -131,6 +134,7 @@ CHOICES = {
     "gate": GATES,
     "aux_scope": SCOPES,
     "optimizer": OPTIMIZERS,
+    "lr_schedule": LR_SCHEDULES,
     "packing": (RANDOM, *PACKINGS),
     "document_mask": (0, 1),
     "restart_positions": (0, 1),

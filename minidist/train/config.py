@@ -25,6 +25,7 @@ from minidist.nn.config import (
     check_real,
     check_whole,
 )
+from minidist.nn.optim.optimizers import warmup_cosine, warmup_stable_decay
 from minidist.nn.precision.policy import POLICIES, PRODUCTS
 from minidist.parallel.pipeline import spread
 from minidist.train.layout import Layout
@@ -32,6 +33,7 @@ from minidist.train.notation import whole_number
 from minidist.train.rules import check, of_loosened_run, of_run
 
 OPTIMIZERS = ("adamw", "lamb", "sgd")
+LR_SCHEDULES = ("cosine", "constant", "wsd")
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,8 @@ class Optimization:
     optimizer: str = "adamw"  # or lamb: see nn/optim/lamb.py; or sgd, without momentum
     lr: float = 3e-3
     warmup: int = 10  # steps
+    lr_schedule: str = "cosine"  # or constant; or wsd: warm-up, stable, decay
+    lr_decay_steps: int = 0  # of wsd, the last ones
     clip: float = 1.0  # greatest global gradient norm
     weight_decay: float = 0.1
 
@@ -156,12 +160,18 @@ class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, M
     def __post_init__(self) -> None:
         self.model  # noqa: B018  checks the sizes of the model
         check_whole(self, 1, "global_batch", "micro_batch", "steps")
-        check_whole(self, 0, "warmup", "seed")
+        check_whole(self, 0, "warmup", "lr_decay_steps", "seed")
         check_real(self, 0, "lr", "weight_decay")
         for name in ("lr", "clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be larger than 0, not {getattr(self, name)}")
         check_one_of(self, "optimizer", OPTIMIZERS)
+        check_one_of(self, "lr_schedule", LR_SCHEDULES)
+        if (self.lr_schedule == "wsd") != (self.lr_decay_steps > 0):
+            raise ValueError(
+                f"lr_schedule {self.lr_schedule} with lr_decay_steps {self.lr_decay_steps}: wsd decays in the last steps "
+                "and no other does, so choose both or neither"
+            )
         check_one_of(self, "packing", (RANDOM, *PACKINGS))
         for name in ("document_mask", "restart_positions"):
             check_one_of(self, name, (0, 1))
@@ -225,6 +235,12 @@ class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, M
         """
         text = self.rampup_batch_size
         return read_ramp(text, self.global_batch, self.micro_batch) if text else None
+
+    def lr_at(self, step: int) -> float:
+        """The learning rate of one step, counted from 0."""
+        if self.lr_schedule == "cosine":
+            return warmup_cosine(step, self.steps, self.lr, self.warmup, self.lr / 10)
+        return warmup_stable_decay(step, self.steps, self.lr, self.warmup, self.lr_decay_steps, self.lr / 10)
 
     def batch_at(self, step: int) -> int:
         """Samples in one step, counted from 0."""

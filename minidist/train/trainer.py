@@ -16,7 +16,6 @@ from minidist.comm.placement import place_on_nodes
 from minidist.comm.point_to_point import barrier
 from minidist.comm.runtime.launch import Cluster
 from minidist.nn.optim.clip import NotFinite
-from minidist.nn.optim.optimizers import warmup_cosine
 from minidist.nn.precision.policy import autocast, policy_of
 from minidist.nn.precision.underflow import GradScaler
 from minidist.nn.tokenizer import TOKENIZER
@@ -163,8 +162,7 @@ def take_step(share: Share, step: int, complete_gradients: Callable[[], None] = 
     model, config = share.model, share.config
     model.set_micro_batches(config.batch_at(step) // config.micro_batch)
     batch = share.batch(step, model.micro_batches)
-    lr = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
-    for rate in share.learning_rates(lr):
+    for rate in share.learning_rates(config.lr_at(step)):
         loss = train_step(model, share.optimizer, share.scaler, batch, rate, share.max_norm, complete_gradients)
     return loss
 

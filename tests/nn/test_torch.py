@@ -21,7 +21,7 @@ from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.optim.optimizers import SGD
 from minidist.nn.precision import policy
 from minidist.train import share
-from minidist.train.config import TrainConfig
+from minidist.train.config import LR_SCHEDULES, TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
 from minidist.train.share import batch_of, corpus_of
@@ -35,7 +35,8 @@ SETTINGS = {
     "attention": ("plain", "tiled"), "attention_tile": (3, 128), "global_batch": (4, 6), "micro_batch": (1, 2),
     "rampup_batch_size": ("", "2,2,8"), "optimizer": ("adamw", "lamb", "sgd"), "weight_decay": (0.0, 0.1),
     "clip": (inf, 0.3), "warmup": (0, 2), "loss_scale": (0.0, 1024.0), "recompute": ("none", "selective", "full"),
-    "experts": (0, 4, 6), "packing": (RANDOM, *PACKINGS), "document_mask": (0, 1), "restart_positions": (0, 1),
+    "experts": (0, 4, 6), "lr_schedule": LR_SCHEDULES,
+    "packing": (RANDOM, *PACKINGS), "document_mask": (0, 1), "restart_positions": (0, 1),
 }  # fmt: skip
 MIXTURES = {
     "top_k": (1, 2, 3), "gate": ("softmax", "sigmoid"), "capacity": (None, 1.0), "shared_expert": (0, 12),
@@ -61,6 +62,7 @@ def config_of(row: dict) -> tuple[TrainConfig, Layout]:
     if row["experts"]:
         settings |= {"expert_hidden": 12, "expert_nodes": nodes[0], "route_nodes": nodes[1]}
     text = None if settings["packing"] == RANDOM else DOCUMENTS
+    settings["lr_decay_steps"] = int(row["lr_schedule"] == "wsd")
     return TrainConfig(steps=5, lr=0.03, precision=precision, text=text, **settings), layout
 
 

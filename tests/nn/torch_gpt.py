@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, gelu, layer_norm, one_hot, scaled_dot_product_attention
-from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, SequentialLR
 
 BETAS, EPS = (0.9, 0.95), 1e-8
 
@@ -162,10 +162,14 @@ def train(config, arrays: dict, batch) -> tuple[list[float], dict, Model]:
     """
     model = Model(config.model, arrays)
     optimizer, losses = optimizer_of(config, model.weights), []
-    schedule = CosineAnnealingLR(optimizer, config.steps - config.warmup, config.lr / 10)
+    phases = {config.warmup: ConstantLR(optimizer, 1.0)}
+    if config.lr_schedule == "cosine":
+        phases = {config.warmup: CosineAnnealingLR(optimizer, config.steps - config.warmup, config.lr / 10)}
     if config.warmup:
-        rising = LinearLR(optimizer, 1 / (config.warmup + 1), total_iters=config.warmup)
-        schedule = SequentialLR(optimizer, [rising, schedule], [config.warmup])
+        phases = {0: LinearLR(optimizer, 1 / (config.warmup + 1), total_iters=config.warmup)} | phases
+    if decay := config.lr_decay_steps:
+        phases[config.steps - decay - 1] = LinearLR(optimizer, 1.0, 0.1, total_iters=decay)
+    schedule = SequentialLR(optimizer, list(phases.values()), list(phases)[1:])
     for step in range(config.steps):
         optimizer.zero_grad()
         count = config.batch_at(step) // config.micro_batch

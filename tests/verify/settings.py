@@ -22,7 +22,7 @@ from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS
 from minidist.parallel.data import SYNCS
 from minidist.parallel.tools.schedules import SCHEDULES
-from minidist.train.config import OPTIMIZERS, TrainConfig
+from minidist.train.config import LR_SCHEDULES, OPTIMIZERS, TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.rules import GRAD_SYNCS, ZERO_ALGORITHMS, full_rank, why_it_differs
 from minidist.verify.matrix import pairs_of
@@ -226,6 +226,8 @@ def draw_documents(s: Settings) -> None:
 def draw_steps(s: Settings, loose: str) -> None:
     s.all["steps"] = 2 if loose in ("", *COMPRESSED) else 3
     s.any("warmup", 0, 1, 2)
+    if s.pick("lr_schedule", *LR_SCHEDULES) == "wsd":
+        s.any("lr_decay_steps", 1, 2, 3)
     s.any("lr", 1e-3, 1e-2)
     if loose == "one local step":
         s.all |= ONE_STEP

@@ -208,3 +208,21 @@ def warmup_cosine(step: int, steps: int, peak: float, warmup: int = 0, final: fl
         return peak * (step + 1) / (warmup + 1)
     progress = min(1.0, (step - warmup) / max(1, steps - warmup))
     return final + (peak - final) * (1 + cos(pi * progress)) / 2
+
+
+def warmup_stable_decay(
+    step: int, steps: int, peak: float, warmup: int = 0, decay: int = 0, final: float = 0.0
+) -> float:
+    """The learning rate of one step: linear warm-up to ``peak``, which stays; in the last steps linear to ``final``.
+
+    Before the decay it does not depend on how long the run is, so a run can be prolonged from there. (Hu et al.,
+    "MiniCPM", 2024, section 4; Hägele et al., "Scaling Laws and Compute-Optimal Training Beyond Fixed Training
+    Durations", 2024.)
+
+    Args:
+        step, steps, peak, warmup, final: as of ``warmup_cosine``; ``final`` is reached in the last step.
+        decay: the number of the last steps that fall; 0 for a constant rate.
+    """
+    rising = min(1.0, (step + 1) / (warmup + 1))
+    falling = max(0, step + 1 - (steps - decay)) / max(1, decay)
+    return peak * rising + (final - peak) * min(1.0, falling)

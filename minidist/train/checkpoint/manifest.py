@@ -176,6 +176,7 @@ def _sha(content: str) -> str:
 
 # may differ: a text and a tokenizer are compared by their bytes, and a backend is where the run goes on
 FREE = ("text", "tokenizer", "backend")
+PROLONGED = ("steps", "lr_schedule", "lr_decay_steps")  # may differ where no step so far would have another rate
 
 
 def manifest_of(config: TrainConfig, layout: Layout, corpus: Corpus, progress: Progress) -> Manifest:
@@ -219,12 +220,21 @@ def check_same_run(manifest: Manifest, config: TrainConfig, corpus: Corpus) -> N
     """Raises BadCheckpoint where a run with these settings and this text is not the one that wrote the checkpoint."""
     check_tokenizer(manifest, corpus.tokenizer)
     there, here = asdict(config_in(manifest)), asdict(config)
-    other = [name for name in here if name not in FREE and there[name] != here[name]]
+    other = [name for name in here if name not in FREE + PROLONGED and there[name] != here[name]]
     if other:
         differences = ", ".join(f"{name} {there[name]} there and {here[name]} here" for name in other)
         raise BadCheckpoint(
             f"the checkpoint belongs to a run with other settings: {differences}. Leave these settings out to go on "
             "with those of the checkpoint"
+        )
+    before, taken = config_in(manifest), manifest.progress.step
+    if taken > config.steps:
+        raise BadCheckpoint(f"the checkpoint is of step {taken}, and this run has {config.steps}: set more steps")
+    if any(before.lr_at(step) != config.lr_at(step) for step in range(taken)):
+        raise BadCheckpoint(
+            f"with {', '.join(f'{name} {here[name]}' for name in PROLONGED)} the {taken} steps so far would have had "
+            f"other learning rates than with {', '.join(f'{name} {there[name]}' for name in PROLONGED)}. A run can be "
+            "prolonged under --lr-schedule constant, and under wsd from a checkpoint before the decay"
         )
     if corpus.sha256 != manifest.corpus:
         name = manifest.config["text"] or "the course text"

@@ -31,6 +31,7 @@ def config_of(workers: int, seed: int, steps: int) -> TrainConfig:
         steps=steps,
         lr=4.5e-3,
         warmup=4,
+        lr_schedule="constant",  # so that runs of different lengths compare
         seed=seed,
     )
 

@@ -22,9 +22,7 @@ SAMPLES = 128
 
 
 def train_watched(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
-    """``train_rank`` with a constant learning rate after the warm-up, so that runs of different lengths compare.
-
-    It brings back in ``arrays``:
+    """``train_rank`` that brings back in ``arrays``:
 
     - "weights": digests of the weights, uint64 (n,): of a server those of each version, of another rank those that
       each step begins with;
@@ -42,7 +40,7 @@ def train_watched(world: ProcessGroup, config: TrainConfig, layout: Layout, opti
         return loss
 
     serves = world.rank >= layout.dp
-    with patch.object(trainer, "train_step", watched_update), patch.object(trainer, "warmup_cosine", constant):
+    with patch.object(trainer, "train_step", watched_update):
         result = trainer.train_rank(world, config, layout, options, [losses] if serves else [])
     result.arrays |= {"weights": np.array(weights, np.uint64), "losses": np.array(losses.found)}
     return result
@@ -60,11 +58,6 @@ class Losses(StepHook):
 
     def end_step(self, step: int, loss: float, last: bool) -> None:
         self.found.append(loss_of(self.gpt, self.tokens, self.targets))
-
-
-def constant(step: int, steps: int, peak: float, warmup: int, final: float) -> float:
-    """The learning rate of a step: ``warmup_cosine`` without the cosine."""
-    return peak * min(1.0, (step + 1) / (warmup + 1))
 
 
 def probe(config: TrainConfig) -> tuple:
