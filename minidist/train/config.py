@@ -169,8 +169,8 @@ class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, M
         check_one_of(self, "lr_schedule", LR_SCHEDULES)
         if (self.lr_schedule == "wsd") != (self.lr_decay_steps > 0):
             raise ValueError(
-                f"lr_schedule {self.lr_schedule} with lr_decay_steps {self.lr_decay_steps}: wsd decays in the last steps "
-                "and no other does, so choose both or neither"
+                f"lr_schedule {self.lr_schedule} with lr_decay_steps {self.lr_decay_steps}: wsd decays in the last "
+                "steps and no other does, so choose both or neither"
             )
         check_one_of(self, "packing", (RANDOM, *PACKINGS))
         for name in ("document_mask", "restart_positions"):

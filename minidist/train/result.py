@@ -30,6 +30,7 @@ class Reporting:
     noise_scale: int = 0  # steps from one measurement to the next; 0 for none: see measuring/noise_scale.py
     measure_peak: bool = False  # in FLOP/s, after the last step: see measuring/evaluate.py
     stop_after: int | None = None  # the step after which to stop and bring the arrays back
+    stop_file: str | None = None  # a file: once it exists, the run ends after the next step, which it saves
 
 
 @dataclass(frozen=True)

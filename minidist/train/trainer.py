@@ -19,7 +19,7 @@ from minidist.nn.optim.clip import NotFinite
 from minidist.nn.precision.policy import autocast, policy_of
 from minidist.nn.precision.underflow import GradScaler
 from minidist.nn.tokenizer import TOKENIZER
-from minidist.parallel.tools.messages import first_text
+from minidist.parallel.tools.messages import first_text, global_max
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.folder import own_folder
 from minidist.train.checkpoint.hugging_face import begin_from
@@ -129,7 +129,7 @@ def _train_rank(
     for hook in hooks:
         hook.begin_run(share)
     for step in range(first, config.steps):
-        last = step in (config.steps - 1, options.stop_after)
+        last = step in (config.steps - 1, options.stop_after) or asked_to_stop(options.stop_file, world)
         for hook in hooks:
             hook.begin_step(step)
         with diverging(step, scaler, None if model.steps_apart else world):
@@ -155,6 +155,11 @@ def _train_rank(
         by_nccl=own_gpus(world),
         **measured,
     )
+
+
+def asked_to_stop(file: str | None, world: ProcessGroup) -> bool:
+    """Whether the file exists: all ranks agree, also if it comes while they look."""
+    return file is not None and bool(global_max(int(Path(file).exists()), world))
 
 
 def take_step(share: Share, step: int, complete_gradients: Callable[[], None] = lambda: None) -> float:

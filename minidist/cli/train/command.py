@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from minidist.cli import INTERRUPTED
 from minidist.cli.flags import HelpByGroup, add_config, add_layout, config_of, defaults, integer, layout_of
 from minidist.cli.output import Output, check_outputs, console_of, json_output, write_outputs
 from minidist.cli.train.as_if import Wanted, add_as_if, as_if_of, on_cluster, print_on_cluster
@@ -20,6 +21,7 @@ from minidist.cli.train.resilience import (
     peer_copies_of,
     resumed,
     saving_of,
+    stopping,
 )
 from minidist.cli.train.summary import print_summary
 from minidist.cli.train.tables import print_tables, utilization_of
@@ -177,11 +179,12 @@ def _train(options) -> int:
     first = checkpoint.manifest.progress.step if checkpoint else 0
     errors = Console(stderr=True)
     with (
+        stopping(run_options.saving) as stop_file,
         watching(options.watch, config, layout, errors) as (live, orders),
         narrating(errors, config, layout, first, live) as narrator,
         overriding(implementations),
     ):
-        run_options = replace(run_options, live=orders)
+        run_options = replace(run_options, live=orders, stop_file=stop_file)
         calls = narrator.on_step, rank_function, narrator.on_event
         if elasticity is None:
             with new_cluster(layout.world_size) as cluster:
@@ -245,6 +248,10 @@ def _train(options) -> int:
         write_outputs(console, *files)
     if result.ranks[0].save_errors or problem:
         return 2
+    taken = len(result.ranks[0].losses)
+    if taken < config.steps:
+        console.print(f"ended by SIGTERM after step {taken} of {config.steps}: --resume {options.save} goes on")
+        return INTERRUPTED
     return 1 if content.get("same_as_library") is False else 0
 
 

@@ -2,10 +2,15 @@
 
 import argparse
 import re
-from collections.abc import Sequence
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.table import Table
@@ -263,6 +268,31 @@ def add_elastic(command: argparse.ArgumentParser) -> None:
         help="time without a report from any rank after which those that wait for no other count as hanging "
         "(default: no limit, or 60 with --elastic)",
     )
+
+
+@contextmanager
+def stopping(saving: Saving | None) -> Iterator[str | None]:
+    """Context manager: SIGTERM ends a run that saves after its next step, and once more at once.
+
+    Yields ``RunOptions.stop_file``; None where nothing is saved, or a signal cannot be waited for.
+    """
+    if saving is None or not hasattr(signal, "SIGTERM") or threading.current_thread() is not threading.main_thread():
+        yield None
+        return
+    with TemporaryDirectory() as folder:
+        file = Path(folder, "stop")
+
+        def stop(*_) -> None:
+            if file.exists():
+                raise KeyboardInterrupt
+            file.touch()
+            print("minidist: SIGTERM: the run ends after this step, and saves it", file=sys.stderr, flush=True)
+
+        before = signal.signal(signal.SIGTERM, stop)
+        try:
+            yield str(file)
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 def elasticity_of(options: argparse.Namespace, run_options: RunOptions) -> Elasticity | None:

@@ -63,8 +63,8 @@ class RunUtilization:
 
 
 def utilization_of(result: Run) -> RunUtilization | None:
-    """Compute the utilization of a run from its counts, times and logs; None if it took no step."""
-    if not result.steps_here:
+    """Compute the utilization of a run from its counts, times and logs; None if it took no step, or ended before those of its trace."""
+    if not result.steps_here or not all(rank.log for rank in result.ranks):
         return None
     ranks = [Utilization.of_rank(rank.step_seconds, rank.step_flops, rank.peak_flops) for rank in result.ranks]
     time = shares_of_time([rank.log for rank in result.ranks], [rank.seconds_without_core for rank in result.ranks])
