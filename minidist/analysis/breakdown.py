@@ -7,7 +7,8 @@ Every moment of a rank's main thread has one kind, that of the innermost span it
     optimizer       scaling, clipping and updating
     communication   in a collective that all of its ranks have called, or while a message arrives
     waiting         in a collective that another rank has not called yet, or for a message that has not been sent yet
-    rest            Python, and what autograd does between operations, such as adding gradients; data; buckets
+    data            reading samples, or waiting for a loader that does
+    rest            Python, and what autograd does between operations, such as adding gradients; buckets
 
 What an asynchronous collective does while the rank computes takes none of its time here. Only the time in which the
 rank has to wait for one counts: its exposed communication.
@@ -20,9 +21,10 @@ from minidist.analysis.report import clipped, length
 from minidist.trace import Event, Kernel, Message
 
 COMPUTE = ("products", "elementwise", "optimizer", "rest")
-KINDS = (*COMPUTE, "communication", "waiting")
+KINDS = (*COMPUTE, "data", "communication", "waiting")
 # Spans that hold others, by their first word; any other span of the track "compute" is an operation.
 STRUCTURE = {"forward": "rest", "backward": "rest", "recompute": "rest", "optimizer": "optimizer", "attend": "products"}
+STRUCTURE["data"] = "data"
 BACKGROUND = "wait for the background"
 
 

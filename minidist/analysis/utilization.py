@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from minidist.analysis import breakdown
 
 NO_CORE = "waiting for a core"
-KINDS = ("products", "elementwise", "optimizer", "communication", "waiting", NO_CORE, "rest")
+KINDS = ("products", "elementwise", "optimizer", "data", "communication", "waiting", NO_CORE, "rest")
 
 
 @dataclass(frozen=True)

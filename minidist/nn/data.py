@@ -142,9 +142,9 @@ def validation_batches(corpus: Corpus, count: int, context: int) -> Iterator[tup
 
 
 def _samples(text: np.ndarray, starts: np.ndarray, context: int):
-    """Tokens and targets of the samples with these starts, on the device of ``xp``."""
+    """Tokens and targets of the samples with these starts."""
     windows = text[starts[:, None] + np.arange(context + 1)]  # (count, context + 1)
-    return from_host(windows[:, :-1]), from_host(windows[:, 1:])
+    return windows[:, :-1], windows[:, 1:]
 
 
 @no_grad()

@@ -52,6 +52,7 @@ class Surviving:
 class RunOptions(Surviving, Reporting):
     """What a run does, and brings back, beside its training, its losses and its fingerprint."""
 
+    loader: int = 0  # steps whose micro-batches a process beside each rank prepares ahead; 0 for none
     links: Links | None = None  # of the layout's nodes, for algorithm=auto; None for those of Links()
 
 

@@ -359,6 +359,8 @@ def of_options(config, layout, options) -> Iterator[str]:
         yield f"--check-by must be one of {', '.join(CHECKS)}, but is {options.check_by}"
     if options.check_by == "vote" and layout.world_size == 1:
         yield "--check-by vote compares ranks, and there is one: choose auto or replay"
+    if options.loader < 0:
+        yield f"--loader must be 0, for none, or more steps, but is {options.loader}"
     if options.noise_scale:
         yield from of_noise_scale(config, layout)
     if options.rebalance:

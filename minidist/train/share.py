@@ -3,14 +3,14 @@
 With parameter servers the first ranks are workers, and the last ones servers, which have no micro-batches.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf, prod
 
 import numpy as np
 
-from minidist import backend
+from minidist import backend, trace
 from minidist.comm.group import ProcessGroup
 from minidist.comm.mesh import init_device_mesh
 from minidist.data.packing import RANDOM
@@ -45,6 +45,7 @@ class Share:
         max_norm: the largest global gradient norm.
         losses: loss of each step so far, the mean over the global batch.
         pushes: of a parameter server those that it has taken, in order.
+        prepared: function from a step and numbers to micro-batches that a loader has prepared; None without one.
     """
 
     world: ProcessGroup
@@ -57,6 +58,7 @@ class Share:
     max_norm: float
     losses: list[float] = field(default_factory=list)
     pushes: Sequence[Push] = ()
+    prepared: Callable[[int, Sequence[int | None]], Sequence[MicroBatch]] | None = None
 
     @classmethod
     def of(cls, world: ProcessGroup, config: TrainConfig, layout: Layout) -> "Share":
@@ -83,9 +85,12 @@ class Share:
         """The model, of which this rank may hold a part only."""
         return self.model.model
 
-    def batch(self, step: int, numbers: Sequence[int | None]) -> "Batch":
+    def batch(self, step: int, numbers: Sequence[int | None]) -> Sequence[MicroBatch]:
         """Return micro-batches of a step, by their numbers within it."""
-        return Batch(self.corpus, self.config, step, numbers)
+        if self.prepared is None:
+            return Batch(self.corpus, self.config, step, numbers)
+        with trace.span("data"):
+            return self.prepared(step, numbers)
 
     def learning_rates(self, lr: float) -> Iterable[float]:
         """Learning rates of the updates in one step of the run: one, as a rule."""
@@ -161,21 +166,26 @@ def corpus_of(config: TrainConfig) -> Corpus | DocumentCorpus:
 
 
 def batch_of(corpus: Corpus | DocumentCorpus, config: TrainConfig, step: int, number: int | None) -> MicroBatch:
-    """One micro-batch of a step, by its number within the step.
+    """One micro-batch of a step, by its number within the step, in host memory.
 
     Without a number it has no samples, B = 0: a rank that has fewer than others takes part in what they do together.
     """
     if number is None:
         nothing = np.empty((0, config.context), np.uint8)
-        return MicroBatch(backend.from_host(nothing), backend.from_host(nothing), None)
+        return MicroBatch(nothing, nothing, None)
     first = number * config.micro_batch
     rng = DropoutRNG(config.seed, step, number)
     if isinstance(corpus, DocumentCorpus):
         first += config.samples_before(step)
         *batch, documents = corpus.micro_batch(config.seed, first, config.micro_batch)
-        return MicroBatch(*map(backend.from_host, batch), rng, documents)
-    batch = micro_batch(corpus, config.seed, step, first, config.micro_batch, config.context)
-    return MicroBatch(*map(backend.from_host, batch), rng)
+        return MicroBatch(*batch, rng, documents)
+    return MicroBatch(*micro_batch(corpus, config.seed, step, first, config.micro_batch, config.context), rng)
+
+
+def on_device(micro_batch: MicroBatch) -> MicroBatch:
+    """A micro-batch that was made in host memory, its tokens and targets on the device of ``xp``."""
+    tokens, targets = map(backend.from_host, micro_batch[:2])
+    return micro_batch._replace(tokens=tokens, targets=targets)
 
 
 @dataclass(frozen=True)
@@ -194,4 +204,5 @@ class Batch(Sequence):
         return len(self.numbers)
 
     def __getitem__(self, place: int) -> MicroBatch:
-        return batch_of(self.corpus, self.config, self.step, self.numbers[place])
+        with trace.span("data"):
+            return on_device(batch_of(self.corpus, self.config, self.step, self.numbers[place]))

@@ -31,6 +31,7 @@ from minidist.train.config import TrainConfig
 from minidist.train.fingerprint import fingerprint
 from minidist.train.hooks import Digests, StepHook
 from minidist.train.layout import Layout
+from minidist.train.loader import Loader
 from minidist.train.measuring.evaluate import Evaluation
 from minidist.train.measuring.instruments import Instruments, Live, Reports, traced_from
 from minidist.train.measuring.noise_scale import NoiseScales
@@ -206,6 +207,8 @@ def hooks_around(share: Share, options: RunOptions, instruments: Instruments) ->
     The share has the state that the run goes on from.
     """
     world, hooks = share.world, [Evaluation(options)]
+    if options.loader:
+        hooks.append(Loader(share.config, options.loader))
     if options.rebalance:
         hooks.append(Rebalance(share, instruments.micro_batch_seconds))
     keepers: list[Saver | Peers] = []

@@ -190,7 +190,7 @@ def test_what_crosses_in_a_step(device_ranks, rows):
     for text, changes, more, collectives in rows:
         layout, config = Layout.parse(text), replace(PLAIN, backend="cupy", **changes)
         loss = "parallel.pipeline.run" if layout.pp > 1 else "train.parallelize.forward_backward"
-        tokens_and_targets = {("to device", "nn.data._samples"): 2 * BATCHES // layout.dp}
+        tokens_and_targets = {("to device", "train.share.on_device"): 2 * BATCHES // layout.dp}
         expected = {("scalar", loss): 1} | OPTIMIZER | tokens_and_targets | more
         ways = ("to host", "comm.collectives.stage"), ("to device", "comm.collectives._finish")
         staged = dict.fromkeys(ways, collectives)

@@ -69,6 +69,13 @@ def add_commands(commands) -> None:
     _add_watches(command)
     add_as_if(command)
     add_live(command)
+    command.add_argument(
+        "--loader",
+        type=integer,
+        default=0,
+        metavar="N",
+        help="have a process beside each rank prepare the micro-batches of the next N steps (default: 0, none)",
+    )
     output = command.add_argument_group("output")
     output.add_argument(
         "--sample",
@@ -150,6 +157,7 @@ def _train(options) -> int:
     run_options = RunOptions(
         progress=True,
         saving=saving_of(options, checkpoint),
+        loader=options.loader,
         resume=checkpoint and str(checkpoint.folder),
         init_from=options.init_from,
         peer_copies=peer_copies_of(options, layout),

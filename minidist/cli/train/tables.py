@@ -63,7 +63,7 @@ class RunUtilization:
 
 
 def utilization_of(result: Run) -> RunUtilization | None:
-    """Compute the utilization of a run from its counts, times and logs; None if it took no step, or ended before those of its trace."""
+    """Compute the utilization of a run from its counts, times and logs; None if no step of it was traced."""
     if not result.steps_here or not all(rank.log for rank in result.ranks):
         return None
     ranks = [Utilization.of_rank(rank.step_seconds, rank.step_flops, rank.peak_flops) for rank in result.ranks]

@@ -1,0 +1,97 @@
+"""A process beside a rank that prepares the micro-batches of the next steps while the rank computes.
+
+It reads requests from its standard input and writes samples to its standard output, both as pickles, one after the
+other. So it ends by itself when the rank is gone, however that ended. What a batch holds is a function of the step
+(data/order.py): so it may be asked for before it is needed, and nothing of it has to be saved. Only who computes a
+micro-batch may change in between, where a batch grows or is dealt out anew; then what was prepared is thrown away.
+
+(In torch: a ``DataLoader`` with ``num_workers=1`` and this many batches to prefetch.)
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from minidist.nn.data import MicroBatch
+from minidist.train.config import TrainConfig
+from minidist.train.hooks import StepHook
+from minidist.train.share import Share, batch_of, corpus_of, on_device
+
+Numbers = tuple[int | None, ...]
+
+
+class Loader(StepHook):
+    """Gives a rank its micro-batches out of such a process.
+
+    Args:
+        config: the run's settings; ``config.steps`` is the last step that is asked for.
+        ahead: how many steps are prepared beyond the one that is taken.
+    """
+
+    def __init__(self, config: TrainConfig, ahead: int) -> None:
+        self.config, self.ahead = config, ahead
+        self.asked: deque[tuple[int, Numbers]] = deque()
+        command = [sys.executable, "-m", __name__]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ)
+        self._send(config)
+
+    def begin_run(self, share: Share) -> None:
+        share.prepared = self.batch
+
+    def batch(self, step: int, numbers: Sequence[int | None]) -> list[MicroBatch]:
+        """The micro-batches of a step, by their numbers, on this rank's device."""
+        wanted = step, tuple(numbers)
+        while self.asked and self.asked[0] != wanted:
+            self.asked.popleft()
+            self._receive()
+        for later in range(step + len(self.asked), min(step + self.ahead + 1, self.config.steps)):
+            self.asked.append((later, wanted[1]))
+            self._send(self.asked[-1])
+        self.asked.popleft()
+        return [on_device(one) for one in self._receive()]
+
+    def _send(self, what: object) -> None:
+        pickle.dump(what, self.process.stdin)
+        self.process.stdin.flush()
+
+    def _receive(self) -> list[MicroBatch]:
+        try:
+            found = pickle.load(self.process.stdout)
+        except EOFError:
+            raise RuntimeError(f"the loader has ended, with exit status {self.process.wait()}") from None
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def end_run(self) -> dict:
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
+        return {}
+
+
+def serve(read: Callable[[], object], write: Callable[[object], None]) -> None:
+    """Answer requests, (step, numbers) each, until there are no more; the first thing read is the run's config."""
+    try:
+        config = read()
+        corpus = corpus_of(config)
+        while True:
+            step, numbers = read()
+            write([batch_of(corpus, config, step, number) for number in numbers])
+    except EOFError:
+        return
+    except Exception as error:  # a text that has changed, say: it is the rank's to tell
+        write(error)
+
+
+if __name__ == "__main__":
+    output = sys.stdout.buffer
+
+    def answer(what: object) -> None:
+        pickle.dump(what, output)
+        output.flush()
+
+    serve(lambda: pickle.load(sys.stdin.buffer), answer)
