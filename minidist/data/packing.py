@@ -4,7 +4,8 @@ A *place* is a token and its target, the token after it. So a document of n toke
 has the last token as its target, and no place has a target in another document.
 
     cut          all places one after the other, cut every T: nothing is wasted, and many documents lose their begin
-    padding      a document in each sample, and nothing behind it
+    padding      a document in each sample, and nothing behind it; the samples of a micro-batch end with its longest
+    sorted       the same, but documents of like length make a micro-batch
     first-fit    each document into the first sample with room for it
     best-fit     the longest first, each into the sample with the least room that suffices
 
@@ -25,7 +26,8 @@ import numpy as np
 from minidist.data.documents import Documents
 
 RANDOM = "random"  # samples from anywhere in one text, in no packs
-PACKINGS = ("cut", "padding", "first-fit", "best-fit")
+PADDED = ("padding", "sorted")
+PACKINGS = ("cut", "padding", "sorted", "first-fit", "best-fit")
 
 
 def first_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
@@ -131,9 +133,9 @@ class Packing:
     @cached_property
     def table(self) -> tuple[np.ndarray, np.ndarray]:
         """The pieces' numbers, pack by pack, and where each pack ends among them."""
-        if self.kind == "padding":
-            packs = np.arange(len(self.pieces))
-            return packs, packs + 1
+        if self.kind in PADDED:
+            numbers = np.arange(len(self.pieces))
+            return np.argsort(self.pieces, stable=True) if self.kind == "sorted" else numbers, numbers + 1
         packs = {"first-fit": first_fit, "best-fit": best_fit}[self.kind](self.pieces.tolist(), self.context)
         return np.array([number for pack in packs for number in pack]), np.cumsum([len(pack) for pack in packs])
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from minidist.data.documents import Documents, read_documents
 from minidist.data.order import sample_at
-from minidist.data.packing import PACKINGS, Packing, Piece
+from minidist.data.packing import PACKINGS, PADDED, Packing, Piece
 from minidist.nn import documents as masks
 from minidist.nn.loss import IGNORED
 from minidist.nn.tokenizer import BYTES, ByteTokenizer, open_tokenizer
@@ -29,23 +29,30 @@ class Samples:
     """The samples of a packing.
 
     Attributes:
+        quantum: of which number of places a micro-batch has a multiple, where it ends with its longest sample.
         alone: whether a token sees its own document only; otherwise all that is before it in the sample.
         restart: whether positions count from the begin of each piece; otherwise from that of the sample.
     """
 
     packing: Packing
+    quantum: int = 1
     alone: bool = True
     restart: bool = True
 
     def __len__(self) -> int:
         return len(self.packing)
 
-    def batch(self, numbers: Sequence[int]) -> tuple[np.ndarray, np.ndarray, masks.Documents]:
-        """Tokens and targets, (B, T) integers, of these samples, and where their documents are."""
-        shape = len(numbers), self.packing.context
+    def batch(self, numbers: Sequence[int], rows: int = 0) -> tuple[np.ndarray, np.ndarray, masks.Documents]:
+        """Tokens and targets, (B, T) integers, of these samples, and where their documents are.
+
+        Args:
+            rows: B, of which the last ones may be padding alone; 0 for as many as there are numbers.
+        """
+        shape = rows or len(numbers), self.packing.context
         tokens, targets = np.zeros(shape, self.packing.documents.tokens.dtype), np.full(shape, IGNORED, np.int32)
         places = np.arange(shape[1])
         first, positions = np.tile(places, (shape[0], 1)), np.tile(places, (shape[0], 1))
+        longest = 1
         for row, number in enumerate(numbers):
             place = 0
             for piece in self.packing.sample(number):
@@ -53,9 +60,13 @@ class Samples:
                 tokens[row, here], targets[row, here] = self.places(piece)
                 first[row, here], positions[row, here] = place, places[: piece.places]
                 place = here.stop
+            longest = max(longest, place)
             if not self.alone:
                 first[row, :place] = 0
-        return tokens, targets, masks.Documents(first, positions if self.restart else None)
+        if self.packing.kind in PADDED:
+            end = min(-(-longest // self.quantum) * self.quantum, shape[1])
+            tokens, targets, first, positions = (array[:, :end] for array in (tokens, targets, first, positions))
+        return tokens, targets, masks.Documents(first, positions if self.restart else None, shape[0] * shape[1])
 
     def places(self, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
         """The tokens of a piece, and their targets."""
@@ -94,10 +105,15 @@ class DocumentCorpus:
         return hashlib.sha256(repr(self.documents.manifest.files).encode()).hexdigest()
 
     def micro_batch(self, seed: int, first: int, count: int) -> tuple[np.ndarray, np.ndarray, masks.Documents]:
-        """Samples of a run, from the ``first`` on, counted from its first step: as ``Samples.batch`` returns them."""
+        """Samples of a run, from the ``first`` on, counted from its first step: as ``Samples.batch`` returns them.
+
+        An epoch has each sample once, or each group of ``count`` that are sorted; ``first`` is a multiple of it then.
+        """
         self.documents.check_unchanged()
-        numbers = [sample_at(number, len(self.training), seed)[1] for number in range(first, first + count)]
-        return self.training.batch(numbers)
+        group, size = count if self.training.packing.kind == "sorted" else 1, len(self.training)
+        groups = [sample_at(one, -(-size // group), seed)[1] for one in range(first // group, (first + count) // group)]
+        numbers = [number for one in groups for number in range(one * group, min((one + 1) * group, size))]
+        return self.training.batch(numbers, count)
 
     def validation_batches(self, count: int) -> Iterator[tuple[np.ndarray, np.ndarray, masks.Documents]]:
         """The held-out samples, ``count`` at a time, fewer in the last batch."""
@@ -107,8 +123,9 @@ class DocumentCorpus:
 
 
 def open_corpus(
-    path: str, context: int, packing: str, tokenizer: str | None = None, alone: bool = True, restart: bool = True
-) -> DocumentCorpus:
+    path: str, context: int, packing: str, tokenizer: str | None = None, quantum: int = 1, alone: bool = True,
+    restart: bool = True,
+) -> DocumentCorpus:  # fmt: skip
     """The documents of a file or folder, packed into samples of ``context`` places.
 
     Raises:
@@ -122,7 +139,7 @@ def open_corpus(
     for part, what in ((training, "to train on"), (held_out, "held out for validation")):
         if not targets_in(part):
             raise ValueError(f"{path} has no target that counts among the documents {what}: add documents")
-    settings = bool(alone), bool(restart)
+    settings = quantum, alone, restart
     return DocumentCorpus(
         Samples(Packing(training, context, packing), *settings), Samples(Packing(held_out, context, "cut"), *settings),
         documents, by,

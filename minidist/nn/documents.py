@@ -18,10 +18,12 @@ class Documents:
     Attributes:
         first: integers (B, T) in host memory: the place in the sample of the first token that each token sees.
         positions: integers (B, T), each token's position in its document; None to count from the sample's begin.
+        places: of a micro-batch at its longest, by which all divide their losses; 0 for B T.
     """
 
     first: np.ndarray
     positions: np.ndarray | None = None
+    places: int = 0
 
     def at(self, place: slice) -> int | np.ndarray:
         """The positions of consecutive tokens: the first one's, or where documents restart each one's, (B, t)."""

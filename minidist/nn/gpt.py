@@ -125,7 +125,7 @@ class Head(Module):
         """The sum over the targets (B, T) that count, over B T: (B, T, C) -> a scalar; of some chunks, their part."""
         places = self.chunks.places(targets.shape[1], documents)
         parts = ((self(part), targets[:, place]) for part, place in zip(self.chunks.split(x), places, strict=True))
-        return mean_over_places(self.mean_loss, parts, targets.size)
+        return mean_over_places(self.mean_loss, parts, (documents and documents.places) or targets.size)
 
     def mean_loss(self, logits: Tensor, targets) -> Tensor:
         """The mean cross-entropy: (H, ..., V/H) and targets (...) -> a scalar."""

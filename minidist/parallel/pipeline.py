@@ -78,14 +78,15 @@ class Pipeline(Axis):
     Args:
         group: the ranks of the pipeline, N of them.
         layers: how many layers each stage has, from the first stage to the last; rank r has stages r, r + N, ...
-        activations: the shape of what goes from stage to stage, (B, T, C), or (B, T/tp, C) with sequence parallelism.
+        activations: from a micro-batch's T to the shape of what goes from stage to stage: (B, T, C), or (B, T/tp, C)
+            with sequence parallelism.
         schedule_of: function from a number of micro-batches to each rank's actions.
     """
 
     splits_loss = True  # it is known where the last stage is
 
     def __init__(
-        self, group: ProcessGroup, layers: Sequence[int], activations: tuple[int, ...],
+        self, group: ProcessGroup, layers: Sequence[int], activations: Callable[[int], tuple[int, ...]],
         schedule_of: Callable[[int], Sequence[Sequence[Action]]],
     ) -> None:  # fmt: skip
         super().__init__(group, group)
@@ -133,6 +134,7 @@ class Pipeline(Axis):
         self.inputs: dict[tuple[int, int], Tensor] = {}  # (stage, micro-batch) -> the stage's input
         self.outputs: dict[tuple[int, int], Tensor] = {}  # the stage's output
         self.rests: dict[tuple[int, int], Callable[[], None]] = {}  # the second half of a backward
+        self.lengths: dict[int, int] = {}  # T of each micro-batch
         self.sends: list = []
         self.total = xp.zeros(())
         run = {"F": self.forward, "B": self.backward, "I": self.backward_input, "W": self.backward_weight}
@@ -147,6 +149,7 @@ class Pipeline(Axis):
 
     def forward(self, stage: int, i: int) -> None:
         tokens, targets, dropout_rng, documents = self.batch[i]
+        self.lengths[i] = tokens.shape[1]
         x = tokens
         if stage > 0:
             x = self.inputs[stage, i] = Tensor(self.receive(stage - 1, i, "forward"), requires_grad=True)
@@ -193,7 +196,7 @@ class Pipeline(Axis):
 
     def receive(self, stage: int, i: int, way: str):
         sender = (stage + (way == "backward")) % self.group.size
-        array = xp.empty(self.activations, self.policy.wire_dtype(xp.float32))
+        array = xp.empty(self.activations(self.lengths[i]), self.policy.wire_dtype(xp.float32))
         with trace.span(f"receive {i}", "wait"):
             irecv(array, sender, self.group, self.tag(stage, i, way)).wait()
         return self.policy.incoming(array)

@@ -273,7 +273,10 @@ class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, M
         """How many layers each stage of the pipeline has."""
         return layout.layers_of_stages or spread(self.layers, layout.stage_count)
 
-    def activations(self, layout: Layout) -> tuple[int, int, int]:
-        """The shape of what one block hands to the next on a rank: (B, T/cp, C), or (B, T/cp/tp, C) with sp."""
-        tokens = self.context // layout.cp
+    def activations(self, layout: Layout, length: int) -> tuple[int, int, int]:
+        """The shape of what one block hands to the next on a rank, of T = ``length`` tokens: (B, T/cp, C).
+
+        With sp it is (B, T/cp/tp, C).
+        """
+        tokens = length // layout.cp
         return self.micro_batch, tokens // layout.tp if layout.sp else tokens, self.width

@@ -71,7 +71,9 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
     run = None
     if layout.pp > 1:
         schedule_of = lru_cache(partial(planned, layout))  # of this run: overrides may change
-        axes.append(Pipeline(mesh.get_group("pp"), config.stages(layout), config.activations(layout), schedule_of))
+        axes.append(
+            Pipeline(mesh.get_group("pp"), config.stages(layout), partial(config.activations, layout), schedule_of)
+        )
         run = axes[-1].run
     # Ranks with other samples and ranks with other tokens of the same samples alike know terms of a gradient.
     data_group = mesh.get_group("dp") if layout.cp == 1 else mesh.flatten(("dp", "cp"), "dp_cp").get_group("dp_cp")

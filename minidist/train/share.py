@@ -162,7 +162,8 @@ def corpus_of(config: TrainConfig) -> Corpus | DocumentCorpus:
     if config.packing == RANDOM:
         return load_corpus(config.text, config.context, config.tokenizer)
     alone, restart = bool(config.document_mask), bool(config.restart_positions)
-    return open_corpus(config.text, config.context, config.packing, config.tokenizer, alone, restart)
+    quantum = config.sequence_chunks * config.heads  # so that every layout can cut it: cp by chunks, sp by heads
+    return open_corpus(config.text, config.context, config.packing, config.tokenizer, quantum, alone, restart)
 
 
 def batch_of(corpus: Corpus | DocumentCorpus, config: TrainConfig, step: int, number: int | None) -> MicroBatch:
