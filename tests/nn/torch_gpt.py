@@ -175,11 +175,12 @@ def train(config, arrays: dict, batch) -> tuple[list[float], dict, Model]:
         count = config.batch_at(step) // config.micro_batch
         batches = [batch(step, index) for index in range(count)]
         targets = [int((one[1].astype(int) >= 0).sum()) for one in batches]  # that count
+        every = max(1, sum(targets))
         found = [model.loss(*one) for one in batches]
         losses.append(0.0)
         for (loss, extra), mine in zip(found, targets, strict=True):
-            (loss * mine / sum(targets) + extra / count).backward()
-            losses[-1] += loss.item() * mine / sum(targets)
+            (loss * mine / every + extra / count).backward()
+            losses[-1] += loss.item() * mine / every
         torch.nn.utils.clip_grad_norm_(model.weights.values(), config.clip)
         optimizer.step()
         schedule.step()
