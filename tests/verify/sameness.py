@@ -6,13 +6,16 @@ from pathlib import Path
 from verify.made_up import train_by_made_up_times
 from verify.settings import Case
 
+from minidist.data.packing import PADDED
 from minidist.train.checkpoint.commit import name_of
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.manifest import Manifest
 from minidist.train.checkpoint.restore import full_arrays
 from minidist.train.checkpoint.saver import Saving
+from minidist.train.config import TrainConfig
 from minidist.train.result import Run, RunOptions
 from minidist.train.rules import loosened_by
+from minidist.train.share import batch_of, corpus_of
 from minidist.train.trainer import run
 from minidist.verify.comparison import bits
 
@@ -60,11 +63,19 @@ def flops(result: Run, phase: str) -> int:
     Backward has two for each of forward; of ranks that share keys and values, only the first computes both.
     """
     config, tp, backward = result.config, result.layout.tp, phase == "backward"
-    model, tokens = config.model, config.tokens_of(range(config.steps))
+    model, tokens = config.model, sum(map(tokens_computed, [config] * config.steps, range(config.steps)))
     router = len(model.sparse_layers) * config.experts * (tp - 1) * (1 + backward)
     keys = config.layers * 2 * config.width // config.heads * max(0, tp - model.groups)
     again = 2 * tokens * config.width * (router + keys)
     return sum(rank.flops.get(phase, 0) for rank in result.ranks) - again
+
+
+def tokens_computed(config: TrainConfig, step: int) -> int:
+    """Tokens of all micro-batches of a step, which may end with the longest of their documents."""
+    if config.packing not in PADDED:
+        return config.tokens_of(range(step, step + 1))
+    numbers = range(config.batch_at(step) // config.micro_batch)
+    return sum(batch_of(corpus_of(config), config, step, number).tokens.size for number in numbers)
 
 
 def exported_difference(folder: Path, step: int) -> list[str]:
