@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from minidist.nn.data import MicroBatch
 from minidist.train.config import TrainConfig
@@ -74,17 +75,17 @@ class Loader(StepHook):
 
 
 def serve(read: Callable[[], object], write: Callable[[object], None]) -> None:
-    """Answer requests, (step, numbers) each, until there are no more; the first thing read is the run's config."""
-    try:
-        config = read()
-        corpus = corpus_of(config)
+    """Answer requests, (step, numbers) each, until the rank is gone; the first thing read is the run's config."""
+    with suppress(EOFError, BrokenPipeError):
+        config, corpus = read(), None
         while True:
             step, numbers = read()
-            write([batch_of(corpus, config, step, number) for number in numbers])
-    except EOFError:
-        return
-    except Exception as error:  # a text that has changed, say: it is the rank's to tell
-        write(error)
+            try:
+                corpus = corpus or corpus_of(config)
+                found = [batch_of(corpus, config, step, number) for number in numbers]
+            except Exception as error:  # a text that has changed, say: it is the rank's to tell
+                found = error
+            write(found)
 
 
 if __name__ == "__main__":
