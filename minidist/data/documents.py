@@ -57,6 +57,11 @@ class Manifest:
     files: tuple[SourceFile, ...]
     empty: int  # documents that were left out, because they have no tokens
 
+    @property
+    def bytes_per_token(self) -> float:
+        """Of all documents."""
+        return self.text_bytes / self.tokens
+
 
 @dataclass(frozen=True)
 class Documents:
@@ -76,6 +81,11 @@ class Documents:
 
     def __len__(self) -> int:
         return len(self.bounds)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The tokens of each document, int64."""
+        return np.diff(self.bounds[:, 0], prepend=0)
 
     def span(self, number: int) -> tuple[int, int]:
         """Where a document begins and ends in ``tokens``."""

@@ -86,7 +86,7 @@ class DocumentCorpus:
     @property
     def bytes_per_token(self) -> float:
         """Of all documents."""
-        return self.documents.manifest.text_bytes / self.documents.manifest.tokens
+        return self.documents.manifest.bytes_per_token
 
     @property
     def sha256(self) -> str:
@@ -144,5 +144,4 @@ def parted(documents: Documents) -> tuple[Documents, Documents]:
 
 def targets_in(documents: Documents) -> int:
     """How many targets count: of each document those behind its first token, and behind its prompt."""
-    tokens = np.diff(documents.bounds[:, 0], prepend=0)
-    return int(np.maximum(0, tokens - np.maximum(1, documents.bounds[:, 1])).sum())
+    return int(np.maximum(0, documents.lengths - np.maximum(1, documents.bounds[:, 1])).sum())
