@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from minidist.cli.flags import HELP, integer
-from minidist.cli.output import bar, check_outputs, console_of, json_output, titled, write_outputs
+from minidist.cli.output import bar, check_outputs, console_of, json_output, terminal_console, titled, write_outputs
 from minidist.data.documents import Documents, prepare
 from minidist.data.packing import PACKINGS, Packing
 from minidist.data.samples import DocumentCorpus, open_corpus, targets_in
@@ -64,9 +65,12 @@ def _data(options) -> int:
     check_outputs({"json": options.json}, options.text, options.tokenizer)
     console = console_of(options)
     if options.out is not None:
-        manifest = prepare(options.text, open_tokenizer(options.tokenizer), Path(options.out))
+        columns = TextColumn("{task.completed:,} documents"), BarColumn(), TimeElapsedColumn()
+        with Progress(*columns, console=terminal_console(stderr=True), transient=True) as progress:
+            manifest = prepare(options.text, open_tokenizer(options.tokenizer), Path(options.out), progress.track)
+        files = len(manifest.files)
         told = f"{options.out}: {manifest.tokens:,} tokens, {manifest.bytes_per_token:.2f} bytes each, of "
-        told += f"{manifest.documents:,} documents in {len(manifest.files):,} files; empty ones: {manifest.empty:,}"
+        told += f"{manifest.documents:,} documents in {files:,} file{'s' * (files > 1)}; left out as empty: {manifest.empty:,}"
         console.print(told, soft_wrap=True)
         content = asdict(manifest)
     else:
@@ -86,7 +90,10 @@ def _measured(options) -> dict:
         sequence_chunks=chunks, attention_tile=options.context // max(1, chunks) if tile is None else tile,
     )  # fmt: skip
     if chunks % layout.cp:
-        raise ValueError(f"--cp {layout.cp} does not divide the sequence chunks, {chunks}: set --sequence-chunks")
+        raise ValueError(
+            f"--cp {layout.cp} does not divide the {chunks} sequence chunks of a context of {config.context}: choose "
+            "--sequence-chunks, or another --context"
+        )
     corpus = open_corpus(options.text, config.context, PACKINGS[0], options.tokenizer)
     content = {"text": options.text, "context": config.context, "cp": layout.cp}
     content |= {"documents": _numbers(corpus, config.context), "histogram": _histogram(corpus.documents)}

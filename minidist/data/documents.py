@@ -20,7 +20,7 @@ size and SHA-256, in order. What is mapped must not change while it is in use: t
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -35,6 +35,7 @@ from minidist.nn.tokenizer import BYTES, ByteTokenizer
 MANIFEST, TOKENS, BOUNDS = "documents.json", "tokens.bin", "documents.bin"
 JSON_LINES = ".jsonl"
 FORMAT = 1
+Watch = Callable[[Iterator], Iterator]
 
 
 @dataclass(frozen=True)
@@ -140,8 +141,11 @@ def is_prepared(path: Path) -> bool:
     return any((path / name).is_file() for name in (MANIFEST, BOUNDS))
 
 
-def prepare(path: str | Path, tokenizer: ByteTokenizer, folder: Path) -> Manifest:
+def prepare(path: str | Path, tokenizer: ByteTokenizer, folder: Path, watch: Watch = iter) -> Manifest:
     """Write a prepared folder, the manifest last; a document at a time is in memory.
+
+    Args:
+        watch: called with an iterator over the documents, returns one, and so sees how far the work is.
 
     Raises:
         ValueError: as ``read_documents``; also if the folder is not empty, or is in the text's, or that is prepared.
@@ -149,28 +153,28 @@ def prepare(path: str | Path, tokenizer: ByteTokenizer, folder: Path) -> Manifes
     path = Path(path)
     if is_prepared(path):
         raise ValueError(f"{path} is prepared already: name the text that it was made of")
-    if folder.resolve().is_relative_to(path.resolve()):
-        raise ValueError(f"{folder} is in the text {path}, which would have it among its documents: choose another one")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is there already, and not an empty folder: choose another one")
+    if folder.resolve().is_relative_to(path.resolve()):
+        raise ValueError(f"{folder} is in the text {path}, which would have it among its documents: choose another one")
     folder.mkdir(parents=True, exist_ok=True)
     with (
         replacing(folder / TOKENS) as tokens, tokens.open("wb") as one,
         replacing(folder / BOUNDS) as bounds, bounds.open("wb") as other,
     ):  # fmt: skip
-        manifest = _write(path, tokenizer, one, other)
+        manifest = _write(path, tokenizer, one, other, watch)
     manifest = replace(manifest, sha256=_hashes(folder))
     with replacing(folder / MANIFEST) as written:
         written.write_text(json.dumps(asdict(manifest), indent=2) + "\n", encoding="utf-8")
     return manifest
 
 
-def _write(path: Path, tokenizer: ByteTokenizer, tokens: BinaryIO, bounds: BinaryIO) -> Manifest:
+def _write(path: Path, tokenizer: ByteTokenizer, tokens: BinaryIO, bounds: BinaryIO, watch: Watch = iter) -> Manifest:
     """Write the tokens of all documents, and their bounds."""
     dtype = tokenizer.encode(b"x").dtype.newbyteorder("<")
     files: list[SourceFile] = []
     end = documents = empty = nbytes = 0
-    for where, prompt, rest in _documents_in(path, files):
+    for where, prompt, rest in watch(_documents_in(path, files)):
         try:
             parts = [tokenizer.encode(part) for part in (prompt, rest) if part]
         except ValueError as error:
@@ -286,7 +290,9 @@ def _open(folder: Path, tokenizer: ByteTokenizer) -> Documents:
     try:
         manifest = convert(json.loads(path.read_bytes()), Manifest)
         dtype = np.dtype(manifest.dtype)
-    except (OSError, ValueError, TypeError, RecursionError, ValidationError) as error:
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}. Prepare the text anew") from None
+    except (ValueError, TypeError, RecursionError, ValidationError) as error:
         raise ValueError(f"{path} is not what minidist data writes: {error}") from None
     if manifest.format != FORMAT or dtype.kind != "u":
         raise ValueError(f"{path} is of another version of minidist: prepare the text anew")
@@ -296,9 +302,10 @@ def _open(folder: Path, tokenizer: ByteTokenizer) -> Documents:
     for name, size in sizes.items():
         found = (folder / name).stat().st_size if (folder / name).is_file() else -1
         if found != size or not size:
-            raise ValueError(f"{folder / name} has {max(0, found):,} bytes, and by {MANIFEST} {size:,}: prepare anew")
+            words = f"{folder / name} has {max(0, found):,} bytes, and by {MANIFEST} {size:,}"
+            raise ValueError(f"{words}: prepare the text anew")
     seen = _seen(folder / TOKENS, folder / BOUNDS)
     if _hashes(folder) != manifest.sha256:
-        raise ValueError(f"{TOKENS} or {BOUNDS} in {folder} has changed since it was written: prepare anew")
+        raise ValueError(f"{TOKENS} or {BOUNDS} in {folder} has changed since it was written: prepare the text anew")
     tokens, bounds = np.memmap(folder / TOKENS, dtype, "r"), np.memmap(folder / BOUNDS, "<i8", "r").reshape(-1, 2)
     return Documents(tokens, bounds, manifest, seen)

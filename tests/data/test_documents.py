@@ -115,6 +115,19 @@ def test_prompt_and_answer_are_made_tokens_apart(tmp_path):
     assert one.sha256 == other.sha256 and (one.micro_batch(0, 0, 9)[1] == other.micro_batch(0, 0, 9)[1]).all()
 
 
+def test_a_tokenizer_refuses_what_is_not_utf8_and_names_it(tmp_path):
+    pytest.importorskip("tokenizers", reason="needs tokenizers: pip install 'minidist[tokenizers]'")
+    by = open_tokenizer(FILE)
+    for name in ("a.txt", "folder/b.txt"):
+        text = written(tmp_path, {name: b"caf\xe9"}) / name
+        for path in {text, text.parent} - {tmp_path}:
+            with pytest.raises(ValueError, match=rf"{text.name}: the text is not UTF-8, .*: 0xe9 at byte 3"):
+                read_documents(path, by)
+    prepare(LINES, BYTES, tmp_path / "bytes")
+    with pytest.raises(ValueError, match=r"has the tokens of another tokenizer than .*tokenizer.json: prepare"):
+        open_corpus(str(tmp_path / "bytes"), 16, "cut", FILE)
+
+
 def test_a_folder_is_prepared_with_one_document_in_memory(tmp_path):
     row, count = lines({"text": "x" * 1000}), 5000
     with (tmp_path / "long.jsonl").open("wb") as file:
@@ -177,7 +190,7 @@ def test_a_prepared_folder_is_compared_with_its_manifest(tmp_path):
         other = manifest[key] + 1 if isinstance(manifest[key], int) else "" if key != "sha256" else manifest[key][:1]
         other = "1" * 64 if key == "tokenizer" else other
         (folder / MANIFEST).write_text(json.dumps(manifest | {key: other}))
-        with pytest.raises(ValueError, match=r"prepare anew|prepare the text anew|not what minidist data writes"):
+        with pytest.raises(ValueError, match=r"prepare the text anew|not what minidist data writes"):
             read_documents(folder)
 
 

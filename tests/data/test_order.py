@@ -36,8 +36,7 @@ def unpermuted(place: int, count: int, keys: tuple[int, ...]) -> int:
 
 def test_an_epoch_is_a_permutation():
     for count in range(1, 301):
-        for seed in range(3):
-            assert sorted(permuted(place, count, keys(seed)) for place in range(count)) == list(range(count))
+        assert sorted(permuted(place, count, keys(count)) for place in range(count)) == list(range(count))
 
 
 @pytest.mark.parametrize("count", LARGE)
