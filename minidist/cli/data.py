@@ -66,11 +66,13 @@ def _data(options) -> int:
     console = console_of(options)
     if options.out is not None:
         columns = TextColumn("{task.completed:,} documents"), BarColumn(), TimeElapsedColumn()
-        with Progress(*columns, console=terminal_console(stderr=True), transient=True) as progress:
+        errors = terminal_console(stderr=True)
+        with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
             manifest = prepare(options.text, open_tokenizer(options.tokenizer), Path(options.out), progress.track)
-        files = len(manifest.files)
-        told = f"{options.out}: {manifest.tokens:,} tokens, {manifest.bytes_per_token:.2f} bytes each, of "
-        told += f"{manifest.documents:,} documents in {files:,} file{'s' * (files > 1)}; left out as empty: {manifest.empty:,}"
+        told = f"{options.out}: files: {len(manifest.files):,}, documents: {manifest.documents:,} (empty ones left "
+        told += (
+            f"out: {manifest.empty:,}), tokens: {manifest.tokens:,}, bytes per token: {manifest.bytes_per_token:.2f}"
+        )
         console.print(told, soft_wrap=True)
         content = asdict(manifest)
     else:
