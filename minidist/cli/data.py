@@ -69,10 +69,8 @@ def _data(options) -> int:
         errors = terminal_console(stderr=True)
         with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as progress:
             manifest = prepare(options.text, open_tokenizer(options.tokenizer), Path(options.out), progress.track)
-        told = f"{options.out}: files: {len(manifest.files):,}, documents: {manifest.documents:,} (empty ones left "
-        told += (
-            f"out: {manifest.empty:,}), tokens: {manifest.tokens:,}, bytes per token: {manifest.bytes_per_token:.2f}"
-        )
+        told = f"{options.out}: files: {len(manifest.files):,}, documents: {manifest.documents:,} (left out as empty: "
+        told += f"{manifest.empty:,}), tokens: {manifest.tokens:,}, bytes per token: {manifest.bytes_per_token:.2f}"
         console.print(told, soft_wrap=True)
         content = asdict(manifest)
     else:
