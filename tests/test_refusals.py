@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +17,11 @@ from safetensors.numpy import load_file, save_file
 from minidist.course.answers import course_folder, read_answers
 from minidist.course.sandbox.values import numbers
 from minidist.course.stubs import plan_reset, stub_of
+from minidist.data.documents import MANIFEST, prepare, read_documents
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.models import MODELS
 from minidist.nn.tensor import Function, Tensor
+from minidist.nn.tokenizer import BYTES, ByteTokenizer
 from minidist.parallel.tools.schedule_check import check_schedule
 from minidist.parallel.tools.schedules import Action
 from minidist.plan.batches import BatchExperiment, Run
@@ -212,10 +215,40 @@ def reset(target: str, text: str = "") -> None:
     plan_reset(target, Path())
 
 
+def documents(content: bytes, name: str = "text.jsonl") -> None:
+    """Read the documents of a file with this content."""
+    Path(name).write_bytes(content)
+    try:
+        read_documents(name)
+    finally:
+        Path(name).unlink()
+
+
+def opened(change: Callable[[Path], object], by: ByteTokenizer = BYTES) -> None:
+    """Open a folder of ten tokens that was prepared, and then changed."""
+    Path("text").write_bytes(b"some words")
+    prepare("text", BYTES, Path("made"))
+    try:
+        change(Path("made"))
+        read_documents("made", by)
+    finally:
+        shutil.rmtree("made")
+
+
+def with_manifest(**changes) -> Callable[[Path], object]:
+    """A change of a prepared folder's manifest."""
+
+    def change(folder: Path) -> None:
+        path = folder / MANIFEST
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return change
+
+
 MODEL = gpt()
 
 
-@pytest.mark.parametrize("folder", ["course", "nn", "parallel", "plan", "train", "verify"])
+@pytest.mark.parametrize("folder", ["course", "data", "nn", "parallel", "plan", "train", "verify"])
 def test_what_cannot_be_is_named_with_what_can(folder, tmp_path, monkeypatch):
     start_no_ranks(monkeypatch)
     check_refusals(Path(__file__).parent / folder / "refusals.txt", dict(globals()), monkeypatch, tmp_path)

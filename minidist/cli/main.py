@@ -22,6 +22,7 @@ MODULES = {  # a module whose ``add_commands`` adds commands -> the names of the
     "minidist.cli.train.command": ("train",),
     "minidist.cli.verify": ("verify",),
     "minidist.cli.checkpoint": ("checkpoint",),
+    "minidist.cli.data": ("data",),
     "minidist.cli.demo": ("demo",),
     "minidist.cli.failures": ("failures",),
     "minidist.cli.hardware": ("hardware",),

@@ -15,6 +15,7 @@ from minidist.files import replacing, strict_json
 
 # what to print where two runs differ, and no longer do when they are run again
 NOT_REPRODUCED = "agrees when run again: this layout does not reproduce its own bits, as with a race between ranks"
+BAR = 24  # characters
 
 
 class _OurConsole(Console):
@@ -40,6 +41,11 @@ def titled(title: str, left: Iterable[str] = (), right: Iterable[str] = (), **op
     columns = [Column(heading, **options) for heading in left]
     columns += [Column(heading, justify="right", **options) for heading in right]
     return Table(*columns, title=title, title_justify="left")
+
+
+def bar(share: float) -> str:
+    """A bar of BAR characters for a share of 1, of twice as many at most."""
+    return "█" * max(1, round(min(share, 2) * BAR)) if share > 0 else ""
 
 
 def console_of(options) -> Console:

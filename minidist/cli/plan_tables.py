@@ -6,7 +6,7 @@ from math import isfinite
 from rich.console import Group
 from rich.table import Table
 
-from minidist.cli.output import titled
+from minidist.cli.output import bar, titled
 from minidist.plan.memory import Memory, Numerics, memory_of
 from minidist.plan.planned_run import Campaign, PlannedRun
 from minidist.plan.published_runs import FAMILIES, Comparison, Figure, family_of, figures_of, spread_of, summarize
@@ -39,7 +39,6 @@ KINDS = {  # of memory, in words
     "fragmentation": "fragmentation (assumed 5 %)",
     "reserved": "CUDA, NCCL (assumed)",
 }
-BAR = 24  # characters
 NAMES = {"step_seconds": "step, s", "mfu": "MFU, %", "memory_bytes": "memory, GB"}
 POWERS = {"K": 1, "M": 2, "B": 3, "G": 3, "T": 4}
 
@@ -120,7 +119,7 @@ def _memory(run: PlannedRun) -> Table:
     table.add_column(f"of {_gb(limit)} GB")
     for name, nbytes in asdict(run.memory).items():
         if nbytes:
-            table.add_row(KINDS[name], _gb(nbytes), _bar(nbytes / limit))
+            table.add_row(KINDS[name], _gb(nbytes), bar(nbytes / limit))
     table.add_section()
     table.add_row("total", _gb(run.memory.total), _percent(run.memory.total / limit))
     return table
@@ -134,7 +133,7 @@ def memory_of_others(run: PlannedRun, numerics: Numerics) -> Table:
 
     def add(name: str, memory: Memory) -> None:
         share = memory.total / limit
-        table.add_row(name, _gb(memory.total), f"{_bar(min(share, 1))} {share:.0%}", style="red" if share > 1 else None)
+        table.add_row(name, _gb(memory.total), f"{bar(min(share, 1))} {share:.0%}", style="red" if share > 1 else None)
 
     for rank in range(run.layout.pp):
         add(f"stage {rank}", memory_of(run.model, run.layout, batch, numerics, rank))
@@ -166,7 +165,7 @@ def _time(run: PlannedRun) -> Table:
     for name, seconds in asdict(run.time).items():
         if seconds:
             share = seconds / run.step_seconds
-            table.add_row(PARTS[name], f"{seconds:.3f}", f"{_bar(share)} {_percent(share)}")
+            table.add_row(PARTS[name], f"{seconds:.3f}", f"{bar(share)} {_percent(share)}")
     return table
 
 
@@ -252,10 +251,6 @@ def _short(run: PlannedRun) -> str:
     """The layout without what is the same for all."""
     hidden = {"schedule=interleaved", f"attention={run.layout.attention}"}
     return ",".join(part for part in str(run.layout).split(",") if part not in hidden)
-
-
-def _bar(share: float) -> str:
-    return "█" * max(1, round(min(share, 2) * BAR)) if share > 0 else ""
 
 
 def _percent(share: float) -> str:

@@ -7,19 +7,21 @@
 
 A prepared folder is mapped into memory, as is a file whose tokens are its bytes, so a text may be larger than the
 memory. All others are read once, and their tokens kept. Who has read what is compared when a run goes on: each file's
-size and SHA-256, in order. What is mapped must not change while it is in use: that is noticed before each step.
+size and SHA-256, in order. What is mapped must not change while it is in use: that is noticed before each micro-batch.
 
     tokens.bin       all tokens, little-endian, without gaps
     documents.bin    of each document two int64: where it ends, and how many of its tokens are its prompt
-    documents.json   the manifest: files with sizes and hashes, the tokenizer's hash, numbers of tokens and documents
+    documents.json   the manifest: files with sizes and hashes, the tokenizer's hash, numbers of tokens and documents,
+                     and the hashes of these two files, which are compared when they are opened
 
 (Megatron-LM's ``preprocess_data.py`` writes such a .bin and .idx.)
 """
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
@@ -33,6 +35,7 @@ from minidist.nn.tokenizer import BYTES, ByteTokenizer
 MANIFEST, TOKENS, BOUNDS = "documents.json", "tokens.bin", "documents.bin"
 JSON_LINES = ".jsonl"
 FORMAT = 1
+Watch = Callable[[Iterator], Iterator]
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,12 @@ class Manifest:
     tokenizer: str  # SHA-256 of its file; "" for bytes
     files: tuple[SourceFile, ...]
     empty: int  # documents that were left out, because they have no tokens
+    sha256: tuple[str, ...] = ()  # of tokens.bin and documents.bin; of what is not prepared, none
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Of all documents."""
+        return self.text_bytes / self.tokens
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,11 @@ class Documents:
 
     def __len__(self) -> int:
         return len(self.bounds)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The tokens of each document, int64."""
+        return np.diff(self.bounds[:, 0], prepend=0)
 
     def span(self, number: int) -> tuple[int, int]:
         """Where a document begins and ends in ``tokens``."""
@@ -107,7 +121,7 @@ def read_documents(path: str | Path, tokenizer: ByteTokenizer = BYTES) -> Docume
             and of JSON lines the line.
     """
     path = Path(path)
-    if (path / MANIFEST).is_file():
+    if is_prepared(path):
         return _open(path, tokenizer)
     if path.is_file() and path.suffix != JSON_LINES and tokenizer is BYTES:
         return _mapped(path)
@@ -122,31 +136,45 @@ def is_documents(path: str | None) -> bool:
     return path is not None and (Path(path).is_dir() or Path(path).suffix == JSON_LINES)
 
 
-def prepare(path: str | Path, tokenizer: ByteTokenizer, folder: Path) -> Manifest:
+def is_prepared(path: Path) -> bool:
+    """Whether a folder is a prepared one, even if its manifest is missing."""
+    return any((path / name).is_file() for name in (MANIFEST, BOUNDS))
+
+
+def prepare(path: str | Path, tokenizer: ByteTokenizer, folder: Path, watch: Watch = iter) -> Manifest:
     """Write a prepared folder, the manifest last; a document at a time is in memory.
 
+    Args:
+        watch: called with an iterator over the documents, returns one, and so sees how far the work is.
+
     Raises:
-        ValueError: as ``read_documents``; also if the folder is not empty.
+        ValueError: as ``read_documents``; also if the folder is not empty, or is in the text's, or that is prepared.
     """
+    path = Path(path)
+    if is_prepared(path):
+        raise ValueError(f"{path} is prepared already: name the text that it was made of")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is there already, and not an empty folder: choose another one")
+    if folder.resolve().is_relative_to(path.resolve()):
+        raise ValueError(f"{folder} is in the text {path}, which would have it among its documents: choose another one")
     folder.mkdir(parents=True, exist_ok=True)
     with (
         replacing(folder / TOKENS) as tokens, tokens.open("wb") as one,
         replacing(folder / BOUNDS) as bounds, bounds.open("wb") as other,
     ):  # fmt: skip
-        manifest = _write(Path(path), tokenizer, one, other)
+        manifest = _write(path, tokenizer, one, other, watch)
+    manifest = replace(manifest, sha256=_hashes(folder))
     with replacing(folder / MANIFEST) as written:
         written.write_text(json.dumps(asdict(manifest), indent=2) + "\n", encoding="utf-8")
     return manifest
 
 
-def _write(path: Path, tokenizer: ByteTokenizer, tokens: BinaryIO, bounds: BinaryIO) -> Manifest:
+def _write(path: Path, tokenizer: ByteTokenizer, tokens: BinaryIO, bounds: BinaryIO, watch: Watch = iter) -> Manifest:
     """Write the tokens of all documents, and their bounds."""
     dtype = tokenizer.encode(b"x").dtype.newbyteorder("<")
     files: list[SourceFile] = []
     end = documents = empty = nbytes = 0
-    for where, prompt, rest in _documents_in(path, files):
+    for where, prompt, rest in watch(_documents_in(path, files)):
         try:
             parts = [tokenizer.encode(part) for part in (prompt, rest) if part]
         except ValueError as error:
@@ -168,7 +196,7 @@ def _write(path: Path, tokenizer: ByteTokenizer, tokens: BinaryIO, bounds: Binar
 def _documents_in(path: Path, files: list[SourceFile]) -> Iterator[tuple[str, bytes, bytes]]:
     """Yields where a document is, its prompt, and what counts of it; appends each file to ``files`` when it is read."""
     for file in _files(path):
-        name = str(file.relative_to(path)) if path.is_dir() else file.name
+        name = file.relative_to(path).as_posix() if path.is_dir() else file.name
         sha, nbytes = hashlib.sha256(), 0
         try:
             with file.open("rb") as opened:
@@ -194,11 +222,18 @@ def _files(path: Path) -> list[Path]:
         if not path.is_file():
             raise ValueError(f"the text {path} is not a file")  # a device that never ends
         return [path]
-    hidden = lambda file: any(part.startswith(".") for part in file.relative_to(path).parts)  # noqa: E731
-    found = sorted((file for file in path.rglob("*") if file.is_file() and not hidden(file)), key=Path.as_posix)
+    found = []
+    for folder, folders, names in os.walk(path, onerror=_stop):
+        folders[:] = [name for name in folders if not name.startswith(".")]  # those to go on to
+        found += [Path(folder, name) for name in names if not name.startswith(".")]
+    found = sorted(filter(Path.is_file, found), key=Path.as_posix)
     if not found:
         raise ValueError(f"the folder {path} has no files")
     return found
+
+
+def _stop(error: OSError) -> None:
+    raise ValueError(f"cannot read {error.filename}: {error.strerror}")  # os.walk would leave the folder out
 
 
 def _read_line(where: str, line: bytes) -> tuple[bytes, bytes]:
@@ -223,8 +258,8 @@ def _read_line(where: str, line: bytes) -> tuple[bytes, bytes]:
 def _mapped(path: Path) -> Documents:
     """A file that is one document, whose tokens are its bytes."""
     try:
-        (path,), size = _files(path), path.stat().st_size
-        if not size:
+        seen = _seen(path)
+        if not (size := seen[0][1]):
             raise ValueError(f"the text {path} is empty")
         tokens = np.memmap(path, np.uint8, "r")
     except OSError as error:
@@ -232,7 +267,7 @@ def _mapped(path: Path) -> Documents:
     sha = hashlib.sha256(tokens).hexdigest()
     file = SourceFile(path.name, size, sha)
     manifest = Manifest(FORMAT, "|u1", size, 1, size, "", (file,), 0)
-    return Documents(tokens, np.array([[size, 0]]), manifest, _seen(path))
+    return Documents(tokens, np.array([[size, 0]]), manifest, seen)
 
 
 def _seen(*paths: Path) -> tuple[tuple[Path, int, int], ...]:
@@ -240,13 +275,24 @@ def _seen(*paths: Path) -> tuple[tuple[Path, int, int], ...]:
     return tuple((path, found.st_size, found.st_mtime_ns) for path, found in stats)
 
 
+def _hashes(folder: Path) -> tuple[str, ...]:
+    """The SHA-256 of a prepared folder's two binary files."""
+    found = []
+    for name in (TOKENS, BOUNDS):
+        with (folder / name).open("rb") as file:
+            found.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return tuple(found)
+
+
 def _open(folder: Path, tokenizer: ByteTokenizer) -> Documents:
-    """A prepared folder, of whose manifest nothing is believed that its files do not say."""
+    """A prepared folder, whose files are compared with its manifest."""
     path = folder / MANIFEST
     try:
         manifest = convert(json.loads(path.read_bytes()), Manifest)
         dtype = np.dtype(manifest.dtype)
-    except (OSError, ValueError, TypeError, RecursionError, ValidationError) as error:
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}. Prepare the text anew") from None
+    except (ValueError, TypeError, RecursionError, ValidationError) as error:
         raise ValueError(f"{path} is not what minidist data writes: {error}") from None
     if manifest.format != FORMAT or dtype.kind != "u":
         raise ValueError(f"{path} is of another version of minidist: prepare the text anew")
@@ -256,9 +302,10 @@ def _open(folder: Path, tokenizer: ByteTokenizer) -> Documents:
     for name, size in sizes.items():
         found = (folder / name).stat().st_size if (folder / name).is_file() else -1
         if found != size or not size:
-            raise ValueError(f"{folder / name} has {max(0, found):,} bytes, and by {MANIFEST} {size:,}: prepare anew")
-    tokens = np.memmap(folder / TOKENS, dtype, "r")
-    bounds = np.memmap(folder / BOUNDS, "<i8", "r").reshape(-1, 2)
-    if bounds[-1, 0] != manifest.tokens:
-        raise ValueError(f"{folder / BOUNDS} ends at token {bounds[-1, 0]:,} of {manifest.tokens:,}: prepare anew")
-    return Documents(tokens, bounds, manifest, _seen(folder / TOKENS, folder / BOUNDS))
+            words = f"{folder / name} has {max(0, found):,} bytes, and by {MANIFEST} {size:,}"
+            raise ValueError(f"{words}: prepare the text anew")
+    seen = _seen(folder / TOKENS, folder / BOUNDS)
+    if _hashes(folder) != manifest.sha256:
+        raise ValueError(f"{TOKENS} or {BOUNDS} in {folder} has changed since it was written: prepare the text anew")
+    tokens, bounds = np.memmap(folder / TOKENS, dtype, "r"), np.memmap(folder / BOUNDS, "<i8", "r").reshape(-1, 2)
+    return Documents(tokens, bounds, manifest, seen)

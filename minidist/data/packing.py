@@ -118,13 +118,12 @@ class Packing:
     @cached_property
     def ends(self) -> np.ndarray:
         """Where each document's pieces end, among the pieces of all: int64 (documents,)."""
-        tokens = np.diff(self.documents.bounds[:, 0], prepend=0)
-        return np.cumsum(-(-(tokens - 1) // self.context))
+        return np.cumsum(-(-(self.documents.lengths - 1) // self.context))
 
     @cached_property
     def pieces(self) -> np.ndarray:
         """The pieces that a table packs: int64, places of each."""
-        tokens = np.diff(self.documents.bounds[:, 0], prepend=0)
+        tokens = self.documents.lengths
         counts = np.diff(self.ends, prepend=0)
         lengths = np.full(int(self.ends[-1]), self.context)
         lengths[self.ends[counts > 0] - 1] = ((tokens - 2) % self.context + 1)[counts > 0]

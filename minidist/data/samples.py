@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minidist.data.documents import Documents, read_documents
+from minidist.data.documents import JSON_LINES, Documents, read_documents
 from minidist.data.order import sample_at
 from minidist.data.packing import PACKINGS, PADDED, Packing, Piece
 from minidist.nn import documents as masks
@@ -97,12 +97,13 @@ class DocumentCorpus:
     @property
     def bytes_per_token(self) -> float:
         """Of all documents."""
-        return self.documents.manifest.text_bytes / self.documents.manifest.tokens
+        return self.documents.manifest.bytes_per_token
 
     @property
     def sha256(self) -> str:
-        """What tells two corpora apart: of the files, in their order."""
-        return hashlib.sha256(repr(self.documents.manifest.files).encode()).hexdigest()
+        """What tells two corpora apart: of the files in their order, whatever they are called."""
+        files = [(file.nbytes, file.sha256, file.name.endswith(JSON_LINES)) for file in self.documents.manifest.files]
+        return hashlib.sha256(repr(files).encode()).hexdigest()
 
     def micro_batch(self, seed: int, first: int, count: int) -> tuple[np.ndarray, np.ndarray, masks.Documents]:
         """Samples of a run, from the ``first`` on, counted from its first step: as ``Samples.batch`` returns them.
@@ -119,6 +120,7 @@ class DocumentCorpus:
         """The held-out samples, ``count`` at a time, fewer in the last batch."""
         every = range(len(self.validation))
         for first in every[::count]:
+            self.documents.check_unchanged()
             yield self.validation.batch(every[first : first + count])
 
 
@@ -161,5 +163,4 @@ def parted(documents: Documents) -> tuple[Documents, Documents]:
 
 def targets_in(documents: Documents) -> int:
     """How many targets count: of each document those behind its first token, and behind its prompt."""
-    tokens = np.diff(documents.bounds[:, 0], prepend=0)
-    return int(np.maximum(0, tokens - np.maximum(1, documents.bounds[:, 1])).sum())
+    return int(np.maximum(0, documents.lengths - np.maximum(1, documents.bounds[:, 1])).sum())

@@ -1,0 +1,139 @@
+"""Samples beside brute force: tokens, targets, masks and positions of each place; what is held out."""
+
+import random
+
+import numpy as np
+import pytest
+
+from minidist.data.documents import Documents, Manifest
+from minidist.data.packing import PACKINGS, Packing
+from minidist.data.samples import HELD_OUT, Samples, open_corpus, parted, targets_in
+from minidist.nn.attention.tiled import TileMask, tiles
+from minidist.nn.documents import any_key_seen, hidden_keys
+from minidist.nn.loss import IGNORED
+
+T = 12
+
+
+def drawn(seed: int) -> Documents:
+    """Documents, some with prompts: no tokens of them, some, or all."""
+    rng = random.Random(seed)
+    lengths = [rng.choice((1, 2, rng.randint(1, 9), rng.randint(1, 40))) for _ in range(rng.randint(1, 30))] + [2]
+    prompts = [rng.choice((0, 0, rng.randint(0, length), length)) for length in lengths]
+    ends = np.cumsum(lengths)
+    manifest = Manifest(1, "|u1", int(ends[-1]), len(lengths), int(ends[-1]), "", (), 0)
+    tokens = np.array([rng.randrange(256) for _ in range(ends[-1])], np.uint8)
+    return Documents(tokens, np.stack([ends, prompts], 1), manifest)
+
+
+def expected_row(samples: Samples, number: int) -> tuple:
+    """Tokens, targets, positions and the (T, T) mask of one sample, place by place."""
+    documents, places = samples.packing.documents, []
+    for index, piece in enumerate(samples.packing.sample(number)):
+        begin, _ = documents.span(piece.document)
+        for position in range(piece.places):
+            here = piece.first + position  # in the document
+            counts = here + 1 >= documents.bounds[piece.document, 1]
+            target = int(documents.tokens[begin + here + 1]) if counts else IGNORED
+            places.append((index, int(documents.tokens[begin + here]), target, position))
+    used = len(places)
+    places += [(-1 - place, 0, IGNORED, place) for place in range(used, T)]  # padding: each sees itself alone
+    piece_of = [piece for piece, *_ in places]
+    sees = [
+        [
+            key <= query and (piece_of[key] == piece_of[query] or (not samples.alone and query < used))
+            for query in range(T)
+        ]
+        for key in range(T)
+    ]
+    positions = [position if samples.restart else place for place, (*_, position) in enumerate(places)]
+    return [token for _, token, *_ in places], [target for *_, target, _ in places], positions, sees
+
+
+@pytest.mark.parametrize("alone, restart", [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize("kind", PACKINGS)
+def test_every_place_has_its_token_target_position_and_mask(kind, alone, restart):
+    for seed in range(20):
+        samples = Samples(Packing(drawn(seed), T, kind), alone, restart)
+        numbers = [*range(len(samples)), 0]
+        tokens, targets, documents = samples.batch(numbers)
+        hidden = hidden_keys(documents.first, slice(0, T), slice(0, T))
+        positions = documents.positions if restart else np.tile(np.arange(T), (len(numbers), 1))
+        assert (documents.positions is None) == (not restart)
+        rows = [expected_row(samples, number) for number in numbers]
+        for found, expected in zip((tokens, targets, positions, ~hidden), zip(*rows, strict=True), strict=True):
+            assert (found == np.array(expected)).all()
+        assert tokens.dtype == np.uint8 and targets.dtype == np.int32
+
+
+def test_tiles_are_skipped_where_no_sample_of_the_micro_batch_has_a_pair():
+    skipped = 0
+    for seed in range(20):
+        samples = Samples(Packing(drawn(seed), T, "first-fit"))
+        for numbers in ([first, (first + 1) % len(samples)] for first in range(len(samples))):
+            *_, documents = samples.batch(numbers)
+            sees = np.array([expected_row(samples, number)[-1] for number in numbers])  # (B, keys, queries)
+            for size, chunks in ((3, 2), (4, 1), (5, 1)):
+                mask = TileMask(tiles(T, size, chunks), documents)
+                for i, queries in mask.numbered:
+                    for j, keys in mask.numbered:
+                        assert mask.seen(i, j) == any_key_seen(documents.first, queries, keys)
+                        assert mask.seen(i, j) == sees[:, keys, queries].any(), (seed, queries, keys)
+                        assert (hidden_keys(documents.first, queries, keys) == ~sees[:, keys, queries]).all()
+                        skipped += j <= i and not mask.seen(i, j)
+    assert skipped > 100
+
+
+@pytest.mark.parametrize("kind", PACKINGS)
+def test_an_epoch_counts_every_target_that_is_in_no_prompt(kind):
+    for seed in range(60):
+        documents = drawn(seed)
+        samples = Samples(Packing(documents, T, kind))
+        _, targets, _ = samples.batch(range(len(samples)))
+        expected = []
+        for number in range(len(documents)):
+            begin, end = documents.span(number)
+            expected += documents.tokens[begin + max(1, int(documents.bounds[number, 1])) : end].tolist()
+        assert sorted(targets[targets != IGNORED].tolist()) == sorted(expected)
+        assert targets_in(documents) == len(expected)
+
+
+def test_the_last_documents_are_held_out():
+    """As few of them as have a share of the tokens; all others are trained on."""
+    for seed in range(200):
+        documents = drawn(seed)
+        training, held_out = parted(documents)
+        count, total = len(training), len(documents.tokens)
+        assert count >= 1 and len(held_out) >= 1 and count + len(held_out) == len(documents)
+        assert (np.concatenate([training.tokens, held_out.tokens]) == documents.tokens).all()
+        assert (np.concatenate([training.lengths, held_out.lengths]) == documents.lengths).all()
+        assert (np.concatenate([training.bounds[:, 1], held_out.bounds[:, 1]]) == documents.bounds[:, 1]).all()
+        assert len(held_out.tokens) >= total * HELD_OUT * (1 - 1e-12)
+        if len(held_out) > 1 and count > 1:
+            assert len(held_out.tokens) - held_out.lengths[0] <= total * HELD_OUT
+
+
+@pytest.mark.parametrize("prompt", [0, 10, 97, 100])
+def test_of_one_document_its_end_is_held_out(prompt):
+    tokens = np.arange(100, dtype=np.uint8)
+    documents = Documents(tokens, np.array([[100, prompt]]), Manifest(1, "|u1", 100, 1, 100, "", (), 0))
+    training, held_out = parted(documents)
+    assert training.tokens.tolist() == list(range(95)) and held_out.tokens.tolist() == list(range(95, 100))
+    assert training.bounds.tolist() == [[95, min(prompt, 95)]] and held_out.bounds.tolist() == [
+        [5, max(0, prompt - 95)]
+    ]
+
+
+def test_validation_has_all_that_is_held_out_once_and_in_order(tmp_path):
+    path = tmp_path / "text.jsonl"
+    path.write_text("\n".join(f'{{"text": "document {n}, of some words"}}' for n in range(100)))
+    corpus = open_corpus(str(path), 16, "first-fit")
+    _, held_out = parted(corpus.documents)
+    expected = [held_out.tokens[slice(*held_out.span(number))].tolist() for number in range(len(held_out))]
+    for count in (1, 3, 100):
+        batches = list(corpus.validation_batches(count))
+        assert [len(tokens) for tokens, *_ in batches[:-1]] == [count] * (len(batches) - 1)
+        tokens, targets = (np.concatenate([batch[which] for batch in batches]) for which in (0, 1))
+        used = targets != IGNORED
+        assert tokens[used].tolist() == [token for document in expected for token in document[:-1]]
+        assert targets[used].tolist() == [token for document in expected for token in document[1:]]
