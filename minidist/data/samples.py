@@ -105,6 +105,18 @@ class DocumentCorpus:
         files = [(file.nbytes, file.sha256, file.name.endswith(JSON_LINES)) for file in self.documents.manifest.files]
         return hashlib.sha256(repr(files).encode()).hexdigest()
 
+    @property
+    def note(self) -> str:
+        """What is trained on, for people, and what of it is not as it came."""
+        documents, context = self.documents, self.training.packing.context
+        counts = {
+            f"{documents.manifest.empty:,} empty ones left out": documents.manifest.empty,
+            f"{(longer := int((documents.lengths - 1 > context).sum())):,} longer than the context cut": longer,
+        }
+        told = [words for words, count in counts.items() if count]
+        first = f"documents: {len(documents):,}, {len(self.validation.packing.documents):,} of them held out"
+        return ", ".join([first, *told]) + f"; samples in an epoch: {len(self.training):,}"
+
     def micro_batch(self, seed: int, first: int, count: int) -> tuple[np.ndarray, np.ndarray, masks.Documents]:
         """Samples of a run, from the ``first`` on, counted from its first step: as ``Samples.batch`` returns them.
 

@@ -35,6 +35,7 @@ class Corpus:
     validation: np.ndarray
     bytes_per_token: float = 1.0
     tokenizer: ByteTokenizer = BYTES
+    note = ""  # for people
 
     @property
     def sha256(self) -> str:

@@ -119,6 +119,8 @@ def _train_rank(
     first = manifest.progress.step if manifest else options.recover or 0
     instruments = Instruments(world, traced_from(first, config, layout) if options.trace else None)
     share = Share.of(world, config, layout)
+    if options.progress and world.rank == 0 and share.corpus.note:
+        world.report(("note", share.corpus.note))
     restored = restore_state(share, options, manifest)
     hooks = [*hooks, *hooks_around(share, options, instruments)]
     model, scaler, loss_sums = share.model, share.scaler, []
