@@ -176,8 +176,8 @@ def permuted(place: int, count: int, keys: Sequence[int]) -> int:
     Nothing is listed, so it costs as much for a thousand samples as for 10^15. Any such order passes, if every key
     changes it. The library's is a Feistel network, whose rounds can be undone, so no two places meet:
 
-        Each half of a place has b bits, b being half the bits of count - 1, rounded up, and at least 1.
-        Split the place into ``left``, the upper bits, and ``right``, the b lower ones.
+        A place has two halves of b bits; b is half the bits of count - 1, rounded up.
+        Split the place into ``left``, the b upper bits, and ``right``, the lower ones.
         For each key:    left, right = right, left XOR f(right), where f(x) is made in 64 bits (carries are dropped):
                              x = (x XOR key) MIX
                              x = (x XOR (x >> 29)) MIX

@@ -260,14 +260,15 @@ class TestMask:
 
 
 def micro_batches(counts: Sequence[int], rank: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Losses and targets of a rank's micro-batches, in which so many targets count. The other losses are NaN."""
+    """Losses and targets of a rank's micro-batches, in which so many targets count. Other losses are NaN, or large."""
     losses, targets = [], []
     for place, count in enumerate(counts):
         rng = generator(173, rank, place)
         shape = 1 + place % 2, count + place + 1
         target = np.full(shape, IGNORED, np.int32)
         target.flat[rng.permutation(target.size)[:count]] = rng.integers(0, 99, count)
-        losses.append(np.where(target == IGNORED, np.nan, 5 + 3 * rank + place + rng.standard_normal(shape)))
+        nothing = rng.choice([np.nan, 1e6], shape)
+        losses.append(np.where(target == IGNORED, nothing, 5 + 3 * rank + place + rng.standard_normal(shape)))
         targets.append(target)
     return losses, targets
 
@@ -423,22 +424,6 @@ class TestPermuted:
         for place, other in enumerate(others):
             assert other != order, f"key {place // 2} has another value: expected another order, got the same one"
 
-    def test_no_list(self, student):
-        peak = student.on_ranks(1, run_order_cost, 1 << 16)[0].value
-        assert peak < 20_000, f"one place of {1 << 16:,}: expected less than 20 kB of memory, got {peak:,} bytes"
-        for count in (1 << 32, 10**12 + 1, (1 << 50) + 7):
-            found = student.on_ranks(1, run_few_places, count)[0].value
-            assert all(sample in range(count) for sample in found), f"{count:,} samples: one beyond them came"
-            assert len(set(found)) == len(found), f"{count:,} samples: one came twice"
-
-    def test_no_pattern(self, student):
-        """In a random order of 1,000 the steps between neighbours have about 632 different lengths."""
-        for order in student.on_ranks(1, run_orders, 1000, 3)[0].value:
-            lengths = {(b - a) % len(order) for a, b in pairwise(order)}
-            assert len(lengths) > 400, (
-                f"1,000 samples: expected steps of about 632 different lengths between neighbours, got {len(lengths)}"
-            )
-
     @pytest.mark.parametrize("count", [2, 3, 5])
     def test_all_places_are_alike(self, student, count):
         orders = np.array(student.on_ranks(1, run_orders, count, DRAWS)[0].value)  # (draws, places)
@@ -456,6 +441,22 @@ class TestPermuted:
             f"{expected + spread:.0f} of them, got {times}"
         )
 
+    def test_no_list(self, student):
+        peak = student.on_ranks(1, run_order_cost, 1 << 16)[0].value
+        assert peak < 20_000, f"one place of {1 << 16:,}: expected less than 20 kB of memory, got {peak:,} bytes"
+        for count in (1 << 32, 10**12 + 1, (1 << 50) + 7):
+            found = student.on_ranks(1, run_few_places, count)[0].value
+            assert all(sample in range(count) for sample in found), f"{count:,} samples: one beyond them came"
+            assert len(set(found)) == len(found), f"{count:,} samples: one came twice"
+
+    def test_no_pattern(self, student):
+        """In a random order of 1,000 the steps between neighbours have about 632 different lengths."""
+        for order in student.on_ranks(1, run_orders, 1000, 3)[0].value:
+            lengths = {(b - a) % len(order) for a, b in pairwise(order)}
+            assert len(lengths) > 400, (
+                f"1,000 samples: expected steps of about 632 different lengths between neighbours, got {len(lengths)}"
+            )
+
     def test_trains_a_transformer(self, student, warm_ranks):
         check_training(student, warm_ranks, ["permuted"], "dp=2", own=True)
 
@@ -463,9 +464,14 @@ class TestPermuted:
 # 17.5
 
 
-def run_samples(world, module, cases: list[tuple]) -> list:
-    return [[module.samples_of(step, rank, ranks, list(batches), *more) for rank in range(ranks)]
-            for step, ranks, batches, *more in cases]  # fmt: skip
+def run_samples(world, module, cases: list[tuple]) -> list[tuple]:
+    """What each rank gets for each case, and whether the batches are as they were."""
+    found = []
+    for step, ranks, batches, *more in cases:
+        lent = list(batches)
+        shares = [module.samples_of(step, rank, ranks, lent, *more) for rank in range(ranks)]
+        found.append((shares, tuple(lent) == batches))
+    return found
 
 
 @answers("minidist.parallel.data:share_of", "minidist.train.config", "minidist.data")
@@ -490,8 +496,9 @@ class TestSamplesOf:
         """Assert, step by step, that the ranks take the micro-batches that come next, in order."""
         for batches, micro_batch, count in runs:
             cases = [(step, ranks_of(step), batches, micro_batch, count) for step in self.STEPS]
-            for case, found in zip(cases, student.on_ranks(1, run_samples, cases)[0].value, strict=True):
+            for case, (found, kept) in zip(cases, student.on_ranks(1, run_samples, cases)[0].value, strict=True):
                 step, ranks = case[:2]
+                assert kept, f"step {step}, batches of {batches}: expected the batches unmodified"
                 sizes = [batches[min(n, len(batches) - 1)] for n in range(step + 1)]
                 every = [(n // count, n % count) for n in range(sum(sizes[:-1]), sum(sizes))]
                 right = [every[n : n + micro_batch] for n in range(0, len(every), micro_batch)]
