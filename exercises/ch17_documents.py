@@ -145,7 +145,8 @@ def gradient_weight(targets: Sequence[np.ndarray], group: ProcessGroup) -> int:
 def local_mean_error(counts: Sequence[int], means: Sequence[float]) -> float:
     """17.3  Worksheet: by how much the mean of the ranks' own means is above the global mean; below it: negative.
 
-    This was the commonest bug of the field: each rank divides by its own count, and the results are averaged.
+    A bug that real systems had (torchtitan issue 2206): each rank divides by its own count, and the results are
+    averaged.
 
     Args:
         counts: how many targets count on each rank.
@@ -174,7 +175,8 @@ def permuted(place: int, count: int, keys: Sequence[int]) -> int:
     """17.4  Which of ``count`` samples stands at a place of an epoch: each at one place, in an order made by the keys.
 
     Nothing is listed, so it costs as much for a thousand samples as for 10^15. Any such order passes, if every key
-    changes it. The library's is a Feistel network, whose rounds can be undone, so no two places meet:
+    changes it, each sample is as likely at each place, and neighbours have no pattern. The library's is a Feistel
+    network, whose rounds can be undone, so no two places meet:
 
         A place has two halves of b bits; b is half the bits of count - 1, rounded up.
         Split the place into ``left``, the b upper bits, and ``right``, the lower ones.
@@ -263,9 +265,8 @@ def imbalance(work: Sequence[int], shares: Sequence[Sequence[int]]) -> float:
 def attend_packed(q: np.ndarray, k: np.ndarray, v: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
     """17.7  Debugging: one head's causal attention over documents that are packed one after the other.
 
-    No document sees another. The authors tested it with one document, and with more of them the loss falls as it
-    should, a little faster even. But a token of one document moves the output of the next one. Find out which, and fix
-    it.
+    No document sees another. The authors tested it with one document. With more of them a model trains with it, and the
+    loss falls. But tokens of one document move an output of the next one. Find out which, and fix it.
 
     Args:
         q, k, v: (T, D) float64; not modified.
