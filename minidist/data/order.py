@@ -11,12 +11,14 @@ is permuted again until it is not ("cycle walking", Black & Rogaway, 2002).
 """
 
 from minidist.nn.random import generator
+from minidist.overrides import overridable
 
 ROUNDS = 6
 MIX = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio, odd
 WORD = (1 << 64) - 1
 
 
+@overridable
 def permuted(place: int, count: int, keys: tuple[int, ...]) -> int:
     """Which of ``count`` samples stands at a place of an epoch: no two places have the same one.
 

@@ -24,12 +24,14 @@ from heapq import heappop, heappush
 import numpy as np
 
 from minidist.data.documents import Documents
+from minidist.overrides import overridable
 
 RANDOM = "random"  # samples from anywhere in one text, in no packs
 PADDED = ("padding", "sorted")
 PACKINGS = ("cut", "padding", "sorted", "first-fit", "best-fit")
 
 
+@overridable
 def first_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     """Packs: the numbers of the pieces in each, in the order in which they came.
 

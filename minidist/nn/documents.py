@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from minidist.overrides import overridable
+
 
 @dataclass(frozen=True, eq=False)
 class Documents:
@@ -30,6 +32,7 @@ class Documents:
         return place.start if self.positions is None else self.positions[:, place]
 
 
+@overridable
 def hidden_keys(first: np.ndarray, queries: slice, keys: slice) -> np.ndarray:
     """Which keys some queries do not see: bool (B, keys, queries).
 
@@ -41,6 +44,7 @@ def hidden_keys(first: np.ndarray, queries: slice, keys: slice) -> np.ndarray:
     return (key > query) | (key < first[:, None, queries])
 
 
+@overridable
 def any_key_seen(first: np.ndarray, queries: slice, keys: slice) -> bool:
     """Whether a query sees a key, in any of the samples. Arguments as of ``hidden_keys``."""
     return keys.start < queries.stop and keys.stop > first[:, queries].min(initial=queries.stop)

@@ -179,6 +179,7 @@ def sequence_chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[in
     return [part * each + chunk for part in mine for chunk in range(each)]
 
 
+@overridable
 def deal_chunks(work: Sequence[int], ranks: int) -> list[list[int]]:
     """Which chunks each rank gets, ascending: as many each, and nearly the same sum of work.
 

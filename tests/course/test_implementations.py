@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 from choosing import long
@@ -104,6 +106,8 @@ CALLED = {  # flags of a run -> functions of the solutions that it calls
     "--dp=4 --algorithm=double_tree": "double_tree",
     "--tp=2 --arch=llama --kv-heads=1": "groups_of rms_norm_forward rms_norm_backward rotary_table rotate_forward "
     "rotate_backward silu_gate_forward silu_gate_backward",
+    "--cp=2 --cp-kind=balanced --sequence-chunks=4 --text=documents.jsonl --packing=first-fit": "first_fit hidden_keys "
+    "any_key_seen permuted deal_chunks",
     "--dp=2 --rebalance --steps=6": "deal",
     "--dp=3 --check-replicas=1": "odd_ones_out",
     "--dp=3 --zero=2 --save=saved --save-every=1 --keep=1": "part_of_runs writers write_durably commit discard",
@@ -115,6 +119,7 @@ CALLED = {  # flags of a run -> functions of the solutions that it calls
 @pytest.mark.long
 def test_functions_are_called_by_the_runs_of_their_chapters(tmp_path, capsys, monkeypatch, folder):
     monkeypatch.chdir(tmp_path)
+    shutil.copy(Path(__file__).parents[1] / "verify" / "documents.jsonl", tmp_path)
     for flags, names in CALLED.items():
         if "init-from" in flags:
             assert main(["checkpoint", "saved", "--export", "hf", "hf", "--json=-"]) == 0 and capsys.readouterr()

@@ -17,7 +17,7 @@ from minidist.course.grading.submissions import take_answers
 from minidist.course.grading.workplace import Limits, Workplace
 from minidist.course.tasks import Task, TaskResult, Verdict, read_verdicts, readable_line, results_of
 
-REMARKS = 20  # of one submission: 144 tasks have one or none each
+REMARKS = 20  # of one submission: 151 tasks have one or none each
 
 
 @dataclass

@@ -1,0 +1,285 @@
+"""Chapter 17: documents: how they are packed into samples, kept apart, counted, ordered, and dealt to ranks.
+
+**Words.** A *place* of a sample has a token and its target, the token after it in its document. So a document of n
+tokens has n - 1 places. A sample, or *pack*, has T places, and what its documents leave is *padding*. B samples are a
+micro-batch.
+
+``first_fit``, ``hidden_keys``, ``any_key_seen``, ``permuted`` and ``deal_chunks`` have the names and arguments of
+minidist's own, so the library can train with them on a file of documents:
+
+    minidist verify --impl exercises --text FILE.jsonl --packing first-fit --sequence-chunks 4 cp=2,cp_kind=balanced
+
+You may use the imports below, NumPy, and what you write here. ``minidist check 17`` grades this file,
+``minidist check --hint 17.1`` gives a hint.
+"""
+
+from collections.abc import Sequence
+from math import sqrt
+
+import numpy as np
+
+from minidist import ProcessGroup, ReduceOp, all_reduce
+
+IGNORED = -100  # a target that does not count: a prompt's, or padding's
+
+# 17.1  Packing
+
+
+def pieces(places: int, capacity: int) -> list[int]:
+    """17.1  The places of each piece of one document: as many pieces of ``capacity`` as it fills, then the rest.
+
+    Args:
+        places: of the document; 0 for one of a single token, of which there is no piece.
+        capacity: the places of a sample, at least 1.
+    """
+    raise NotImplementedError("task 17.1")
+
+
+def first_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
+    """17.1  Packs, by first fit: each piece goes into the first pack that has room for it, or else into a new one.
+
+    The library finds that pack in log2(packs) steps. Here you may look at one pack after the other.
+
+    Args:
+        lengths: the places of each piece, from 1 to ``capacity``, in the order in which they come; not modified.
+        capacity: the places of a pack.
+
+    Returns:
+        The numbers of the pieces in each pack, both in the order in which they came.
+    """
+    raise NotImplementedError("task 17.1")
+
+
+def wasted(lengths: Sequence[int], capacity: int, packs: Sequence[Sequence[int]]) -> float:
+    """17.1  The share of all places of these packs that is padding, from 0 to 1; without any pack it is 0.
+
+    Args:
+        lengths, capacity: as for ``first_fit``. Some pieces may be in no pack.
+        packs: the numbers of the pieces in each, by whatever rule.
+    """
+    raise NotImplementedError("task 17.1")
+
+
+# 17.2  The mask: one number per token
+#
+# A token sees itself and what is before it in its own document. That is an interval, so its first place is the whole
+# mask. Tiled attention asks two questions about a tile, some queries by some keys: is there anything to compute, and
+# which scores are hidden?
+
+
+def first_seen(lengths: Sequence[int], places: int) -> np.ndarray:
+    """17.2  The first place that each token of a sample sees. Places behind the last document see themselves alone.
+
+    Args:
+        lengths: the places of each document in the sample, one after the other. One may be 0: nothing is left of it.
+        places: T, at least the sum of the lengths.
+
+    Returns:
+        (T,) int64.
+    """
+    raise NotImplementedError("task 17.2")
+
+
+def hidden_keys(first: np.ndarray, queries: slice, keys: slice) -> np.ndarray:
+    """17.2  Which keys some queries do not see.
+
+    Args:
+        first: (B, T) integers: ``first_seen`` of each sample; not modified.
+        queries, keys: consecutive places of the sample; they need not be as many, and may be anywhere.
+
+    Returns:
+        Bool (B, keys, queries).
+
+    Cost: memory for the tile, not for a mask of T by T.
+    """
+    raise NotImplementedError("task 17.2")
+
+
+def any_key_seen(first: np.ndarray, queries: slice, keys: slice) -> bool:
+    """17.2  Whether one of these queries sees one of these keys, in any of the samples. Else the tile is skipped.
+
+    Args:
+        first, queries, keys: as for ``hidden_keys``; there is a sample, a query and a key at least.
+
+    Cost: memory for a few numbers per query, not for the tile. The queries are consecutive, and each sees itself.
+    """
+    raise NotImplementedError("task 17.2")
+
+
+# 17.3  One mean over the global batch
+#
+# The loss of a step is the mean over all targets that count, wherever they are. Ranks and micro-batches have different
+# numbers of them.
+
+
+def global_mean(losses: Sequence[np.ndarray], targets: Sequence[np.ndarray], group: ProcessGroup) -> float:
+    """17.3  The mean of the losses at all targets of all ranks that count; 0 if none does.
+
+    Args:
+        losses: float64 (B, T) of each micro-batch of this rank; not modified. What is there for a target that is
+            ``IGNORED`` means nothing, and may be NaN.
+        targets: integers (B, T) of each micro-batch; not modified. A rank may have no micro-batch, and another one
+            several, of different shapes.
+        group: the ranks.
+
+    Returns:
+        The same number on every rank.
+
+    Cost: a few numbers per rank, not its losses. Counts are summed as integers.
+    """
+    raise NotImplementedError("task 17.3")
+
+
+def gradient_weight(targets: Sequence[np.ndarray], group: ProcessGroup) -> int:
+    """17.3  By what the gradient of each micro-batch's *sum* of losses is divided, before all of them are added.
+
+    They are added over micro-batches and ranks. What comes is the gradient of ``global_mean``. In a step without any
+    target that counts it is 0, so divide by 1.
+
+    Args:
+        targets, group: as for ``global_mean``.
+    """
+    raise NotImplementedError("task 17.3")
+
+
+def local_mean_error(counts: Sequence[int], means: Sequence[float]) -> float:
+    """17.3  Worksheet: by how much the mean of the ranks' own means is above the global mean; below it: negative.
+
+    A bug that real systems had (torchtitan issue 2206): each rank divides by its own count, and the results are
+    averaged.
+
+    Args:
+        counts: how many targets count on each rank.
+        means: of their losses on each rank; 0 where there is none, and such a rank is averaged too.
+    """
+    raise NotImplementedError("task 17.3")
+
+
+def token_weights(counts: Sequence[int]) -> list[float]:
+    """17.3  Worksheet: how many times the weight that it should have a target on each rank has in that wrong mean.
+
+    1 is right; 0 for a rank without targets that count.
+
+    Args:
+        counts: as for ``local_mean_error``.
+    """
+    raise NotImplementedError("task 17.3")
+
+
+# 17.4  An order that is not stored
+
+MIX = 0x9E3779B97F4A7C15  # an odd number of 64 bits, 2^64 over the golden ratio
+
+
+def permuted(place: int, count: int, keys: Sequence[int]) -> int:
+    """17.4  Which of ``count`` samples stands at a place of an epoch: each at one place, in an order made by the keys.
+
+    Nothing is listed, so it costs as much for a thousand samples as for 10^15. Any such order passes, if every key
+    changes it, each sample is as likely at each place, and neighbours have no pattern. The library's is a Feistel
+    network, whose rounds can be undone, so no two places meet:
+
+        A place has two halves of b bits; b is half the bits of count - 1, rounded up.
+        Split the place into ``left``, the b upper bits, and ``right``, the lower ones.
+        For each key:    left, right = right, left XOR f(right), where f(x) is made in 64 bits (carries are dropped):
+                             x = (x XOR key) MIX
+                             x = (x XOR (x >> 29)) MIX
+                             f(x) = bits 32 to 32 + b - 1 of x, bit 0 being the lowest
+        Join them again. A result from ``count`` on is no sample: permute it again, until it is one.
+
+    Args:
+        place: from 0 to count - 1.
+        count: at least 1.
+        keys: six or so integers from 0 to 2^63 - 1, drawn for each epoch.
+    """
+    raise NotImplementedError("task 17.4")
+
+
+# 17.5  A sampler that may go on anywhere
+
+
+def samples_of(
+    step: int, rank: int, ranks: int, batches: Sequence[int], micro_batch: int, count: int
+) -> list[list[tuple[int, int]]]:
+    """17.5  The samples of a rank in a step, as a function of nothing else: so nothing is saved but the step's number.
+
+    A run takes one sample after the other. Each epoch has all of them, at places 0 to ``count`` - 1, and a step may
+    begin in one epoch and end in a later one. Consecutive samples of a step make its micro-batches, whatever the number
+    of ranks. Each rank has consecutive micro-batches, rank 0 the first ones; where they cannot be divided evenly, the
+    first ranks have one more.
+
+    Args:
+        step: from 0 on.
+        rank, ranks: this data-parallel rank, and how many there are in this step. They may be others in the next one.
+        batches: samples of steps 0, 1, and so on, over all ranks: a ramp. The last number is that of all later steps
+            too. Each is a multiple of ``micro_batch``.
+        micro_batch: samples in a micro-batch.
+        count: samples in an epoch.
+
+    Returns:
+        This rank's micro-batches, in order: of each sample its epoch and its place in it.
+    """
+    raise NotImplementedError("task 17.5")
+
+
+# 17.6  Chunks dealt by their work
+
+
+def work_of_chunks(first: np.ndarray, chunks: int) -> list[int]:
+    """17.6  The work of attention in each sequence chunk: the pairs of a query in it and a key that it sees.
+
+    Args:
+        first: (B, T) integers, the first place that each token sees; not modified.
+        chunks: into how many the sequence is cut, which divides T.
+
+    Returns:
+        A number for each chunk, over all samples.
+    """
+    raise NotImplementedError("task 17.6")
+
+
+def deal_chunks(work: Sequence[int], ranks: int) -> list[list[int]]:
+    """17.6  Deal chunks to ranks, as many to each, and nearly the same work.
+
+    The chunk with the most work comes first, of equal ones the one with the lower number. It goes to the rank with the
+    least work of those that still lack chunks, of equal ones to the one with the lower number.
+
+    Args:
+        work: of each chunk; not modified. The ranks divide their number.
+
+    Returns:
+        The chunks of each rank, ascending.
+    """
+    raise NotImplementedError("task 17.6")
+
+
+def imbalance(work: Sequence[int], shares: Sequence[Sequence[int]]) -> float:
+    """17.6  The largest work of a rank over the mean of all ranks: 1 is perfect, and with 2 half the time is waiting.
+
+    Args:
+        work: of each chunk.
+        shares: the chunks of each rank.
+    """
+    raise NotImplementedError("task 17.6")
+
+
+def attend_packed(q: np.ndarray, k: np.ndarray, v: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
+    """17.7  Debugging: one head's causal attention over documents that are packed one after the other.
+
+    No document sees another. The authors tested it with one document. With more of them a model trains with it, and the
+    loss falls. But tokens of one document move an output of the next one. Find out which, and fix it.
+
+    Args:
+        q, k, v: (T, D) float64; not modified.
+        lengths: the tokens of each document, at least 1. They add up to T.
+
+    Returns:
+        (T, D)
+    """
+    places, ends = np.arange(len(q)), np.cumsum(lengths)
+    document = np.searchsorted(ends, places)  # the first one that ends behind a place
+    first = (ends - lengths)[document]  # of its document
+
+    scores = q @ k.T / sqrt(q.shape[1])
+    scores[(places > places[:, None]) | (places < first[:, None])] = -np.inf  # (queries, keys)
+    weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True) @ v
