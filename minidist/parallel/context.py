@@ -29,7 +29,7 @@ order (nn/attention/online_softmax.py). So keys may arrive in any order.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from types import ModuleType
 
 import numpy as np
@@ -332,11 +332,12 @@ class ContextParallelAttention(AttentionCore):
         attention: the attention of one process; its modules and settings are taken over.
         group: the context-parallel ranks, N of them.
         kind: one of KINDS.
+        shares: function from a micro-batch's documents to the chunks of each rank.
     """
 
-    def __init__(self, attention: AttentionCore, group: ProcessGroup, kind: str) -> None:
+    def __init__(self, attention: AttentionCore, group: ProcessGroup, kind: str, shares: Callable) -> None:
         vars(self).update(vars(attention))
-        self.group, self.kind, self.of_model = group, kind, type(attention)
+        self.group, self.kind, self.shares, self.of_model = group, kind, shares, type(attention)
 
     def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None, documents: Documents = None) -> list[Tensor]:
         return self.of_model.forward(self, parts, dropout_rng, documents)  # all but ``core``
@@ -350,7 +351,7 @@ class ContextParallelAttention(AttentionCore):
         keep = self._keep_in_tiles(qkv.shape[1], mask.parts, dropout_rng)
         if self.kind == "ulysses":
             return self.all_tokens(qkv, kv, keep, tile, join, documents)
-        shares = chunks_of_ranks(self.group.size, self.chunks.count, self.kind, documents)
+        shares = self.shares(documents if self.kind == "balanced" else None)
         ranks_tiles = tiles_of_ranks(length, tile, self.chunks.count, shares)
         softmax = SOFTMAXES[self.softmax]
         passes = PASSES[self.kind]
@@ -384,9 +385,9 @@ class ContextParallel(Axis):
 
     def apply(self, model: GPT) -> GPT:
         """Tell the model which chunks are here, and put context-parallel attention in its place."""
-        ranks, chunks = self.group.size, model.chunks
-        chunks.here = chunks_of_ranks(ranks, chunks.count, self.kind)[self.group.rank]
+        shares = lru_cache(partial(chunks_of_ranks, self.group.size, model.chunks.count, self.kind))
+        model.chunks.here = shares(None)[self.group.rank]
         if self.kind == "balanced":
-            chunks.deal = lambda documents: chunks_of_ranks(ranks, chunks.count, self.kind, documents)[self.group.rank]
-        plan = {"blocks.*.attention": partial(ContextParallelAttention, kind=self.kind)}
+            model.chunks.deal = lambda documents: shares(documents)[self.group.rank]
+        plan = {"blocks.*.attention": partial(ContextParallelAttention, kind=self.kind, shares=shares)}
         return parallelize_module(model, self.group, plan)
