@@ -258,7 +258,9 @@ def _train(options) -> int:
         return 2
     taken = len(result.ranks[0].losses)
     if taken < config.steps:
-        console.print(f"ended by SIGTERM after step {taken} of {config.steps}: --resume {options.save} goes on")
+        console.print(
+            f"ended by SIGTERM after step {taken} of {config.steps}: --resume {options.save} goes on", soft_wrap=True
+        )
         return INTERRUPTED
     return 1 if content.get("same_as_library") is False else 0
 
