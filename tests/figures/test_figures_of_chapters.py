@@ -12,6 +12,8 @@ import pytest
 from drawn import widths, words
 from samples import SP_MEETS_RECOMPUTE
 
+from minidist.data.documents import Documents
+from minidist.data.packing import Packing
 from minidist.nn.precision.formats import BFLOAT16, E4M3, E5M2, FLOAT16
 from minidist.nn.tensor import Tensor
 from minidist.parallel.zero import shard_slice
@@ -43,6 +45,7 @@ def test_a_figure_says_what_it_is_given():
         ("ch10.ring_steps", lambda f: f.draw(busy), ["contiguous: 62.5% busy"], None),  # (4 + 1) / (2 * 4)
         ("ch14.memory_beside_limit", lambda f: f.draw({"other": large}, 80e9), ["91: 11 too much"], None),
         ("ch16.parts", lambda f: f.draw({"Llama": {"queries": 4, "gate": 8}}, 4, "C²"), ["gate", "3 C²"], [1, 2]),
+        ("ch17.rank_work", lambda f: f.draw({"ring": [[0], [2, 1]]}, [2, 1, 3]), ["ring: 75% busy", "2"], [2, 3, 1]),
         ("ulp_histogram", lambda f: f.draw({"changed": np.array([0, 1])}),
          ["50 % of the sums\nhave different bits"], None),
     ]  # fmt: skip
@@ -58,6 +61,7 @@ def test_what_a_figure_computes_is_right():
     wrote, wants = [((0, 6),), ((6, 12),)], [((0, 5),), ((5, 8),), ((8, 12),)]
     waits, one = np.array([[1.0, 1.0, 1.0], [1.0, 3.0, 3.0], [0.5, 1.0, 1.0]]), np.float32(1 / 3)
     sent = np.array([[0, 100, 10, 0], [0] * 4, [0] * 4, [0.01, 0, 0, 0]])  # too little, or along two axes: white
+    documents = Documents(np.zeros(17, np.uint8), np.array([[3, 0], [8, 0], [17, 0]]), None)  # of 2, 4 and 8 places
     cases = [  # figure, what it computes, and what that is
         ("ch04.drift", lambda f: [f.share_different(signed[0], each) for each in signed], [0, 0.5]),  # bits, not values
         ("ch05.moments", lambda f: f.most_unsharded([("", [f.UnitState("unsharded", "sharded")] * 2)]), 2),
@@ -84,6 +88,11 @@ def test_what_a_figure_computes_is_right():
          [1, 0.6, 1]),  # of ten pairs four are between the chunks
         ("ch16.key_heads", lambda f: [[[*keys] for _, keys in f.holdings(4, groups, 4)] for groups in (4, 2)],
          [[[0], [1], [2], [3]], [[0], [0], [1], [1]]]),
+        ("ch17.packs", lambda f: [f.waste(Packing(documents, 5, kind)) for kind in ("cut", "padding", "first-fit")],
+         [(pytest.approx(1 / 15), 0.5), (pytest.approx(6 / 20), 0), (pytest.approx(1 / 15), 0)]),
+        ("ch17.seen_pairs", lambda f: [(f.states(np.array([[0, 1, 1, 1]]), 2) == kind).sum()
+                                       for kind in (f.SKIPPED, f.HIDDEN, f.SEEN)], [4, 5, 7]),
+        ("ch17.rank_work", lambda f: f.busy(np.array([[1, 3], [2, 1]])), 0.7),
         ("ulp_histogram", lambda f: f.shares(np.array([-9, -2, -1, 0, 0, 0, 1, 1, 3, 70]), 2).tolist(),
          [0.2, 0.1, 0.3, 0.2, 0.2]),
     ]  # fmt: skip

@@ -1,0 +1,1 @@
+"""Figures of chapter 17: documents."""

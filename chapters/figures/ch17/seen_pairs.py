@@ -1,0 +1,58 @@
+"""Which queries see which keys where a sample has several documents, and which tiles of scores are computed."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from minidist.nn.attention.tiled import TileMask, tiles
+from minidist.nn.documents import Documents, hidden_keys
+from minidist.show.palette import MEANINGS
+
+SKIPPED, HIDDEN, SEEN = 0, 1, 2  # of a score: not computed; computed, and hidden by the mask; computed and used
+COLOURS = ("#F0F0F0", "#DDBBCE", MEANINGS["attention"])
+
+
+def states(first: np.ndarray, tile: int) -> np.ndarray:
+    """What becomes of each score of the first sample: (queries, keys), SKIPPED, HIDDEN or SEEN.
+
+    Args:
+        first: integers (B, T), the place of the first token that each token sees.
+        tile: tokens in a tile.
+    """
+    length = first.shape[1]
+    mask = TileMask(tiles(length, tile), Documents(first))
+    found = np.full((length, length), SKIPPED)
+    for i, queries in mask.numbered:
+        for j, keys in mask.numbered:
+            if mask.seen(i, j):
+                found[queries, keys] = np.where(hidden_keys(first, queries, keys)[0].T, HIDDEN, SEEN)
+    return found
+
+
+def draw(panels: Mapping[str, np.ndarray], tile: int):
+    """Return a matplotlib Figure: queries down and keys across, in tiles.
+
+    Args:
+        panels: title -> ``first`` as of ``states``.
+        tile: tokens in a tile.
+    """
+    from matplotlib.colors import ListedColormap
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    figure = Figure(figsize=(8.4, 4.1), layout="constrained")
+    for axes, (title, first) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        what = states(first, tile)
+        length = len(what)
+        axes.imshow(what, cmap=ListedColormap(COLOURS), vmin=SKIPPED, vmax=SEEN, interpolation="nearest")
+        lines = np.arange(0, length + 1, tile) - 0.5
+        axes.hlines(lines, -0.5, length - 0.5, color="white", linewidth=1.2)
+        axes.vlines(lines, -0.5, length - 0.5, color="white", linewidth=1.2)
+        computed = (what[::tile, ::tile] != SKIPPED).sum()
+        axes.set_title(f"{title}: {computed} tiles", fontsize=10)
+        axes.set(xticks=[], yticks=[], xlabel="keys →", ylabel="← queries")
+        axes.spines[:].set_visible(False)
+    labels = zip(("skipped", "computed, then hidden", "computed and used"), COLOURS, strict=True)
+    handles = [Rectangle((0, 0), 1, 1, color=colour, label=label) for label, colour in labels]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)
+    return figure
