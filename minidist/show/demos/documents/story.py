@@ -1,0 +1,230 @@
+"""What documents look like: rows that fill with pieces, the tiles that a pack skips, and what one target weighs."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from minidist.show.demos.documents.run import DRAWN, Counted, Curves, Grid, Packed
+from minidist.show.palette import DOCUMENTS, MEANINGS, of_rank
+from minidist.show.stage.counter import counter
+from minidist.show.stage.curve import Chart
+from minidist.show.stage.marks import Mark, box, text
+from minidist.show.stage.story import Beat, Question, Story
+
+PACE = 0.3  # seconds of a document
+FILLS = 6.0  # seconds in which all tiles of a pack are computed
+WINDOW = 20  # steps of which a point of a curve is the mean
+LEARNED = MEANINGS["loss"]
+
+
+def of_document(number: int) -> str:
+    return DOCUMENTS[number % len(DOCUMENTS)]
+
+
+def packs(packed: Sequence[Packed]) -> Story:
+    """The same documents in samples, in four ways beside each other."""
+    most, wide, end = max(len(one.samples) for one in packed), 285, DRAWN * PACE
+    high, marks = min(370 / most, 36), []
+    for column, one in enumerate(packed):
+        left, scale = 20 + 318 * column, wide / one.context
+        middle = left + wide / 2
+        marks.append(text(middle, 28, one.kind, 36, weight=700))
+        for row, pieces in enumerate(one.pieces):
+            y, place = 56 + row * high, 0
+            rest = box(left, y, wide, high - 3, "faint", f"sample {row}", sign=".")
+            first = min(piece.document for piece in pieces)
+            marks.append(rest.enter(first * PACE, 0.1) if first else rest)
+            for piece in pieces:
+                what = box(
+                    left + place * scale, y, piece.places * scale - 1, high - 3, of_document(piece.document),
+                    f"document {piece.document}: {one.text(piece)}", sign=chr(97 + piece.document),
+                )  # fmt: skip
+                marks.append(what.enter(piece.document * PACE, 0.1) if piece.document else what)
+                place += piece.places
+        told = (f"{one.padding:.0%} padding", 34), (f"{one.cut} cut apart", 30), (f"{one.skipped:.0%} of tiles", 30)
+        for line, (words, size) in enumerate((*told, ("skipped", 30))):
+            marks.append(text(middle, 455 + 40 * line, words, size).enter(end + 1.5 * min(line, 2), 0.2))
+    share = packed[0].padding
+    asked = Question(
+        "A document in each sample, and nothing behind it. How much of all samples is padding?",
+        tuple(f"{part:.0%}" for part in (share / 4, share / 2, share)),
+        2,
+        "Every sample is as long as the longest document may be.",
+    )
+    best = packed[-1]
+    beats = [
+        Beat(0, f"{DRAWN} documents, and samples of {best.context} places. How do they fit?", asks=asked),
+        Beat(end + 0.5, f"A document each: {share:.0%} is padding. In packs: {best.padding:.0%}.", answers=asked),
+        Beat(
+            end + 2,
+            f"Cutting every {best.context} places wastes least, and cuts {packed[1].cut} documents apart.",
+            cue="A model learns a document that is cut from a place at which it lacks its beginning.",
+        ),
+        Beat(end + 3.5, "Documents do not see each other: most tiles of a pack's scores are never computed."),
+    ]
+    return Story("packs", "How full is a batch?", marks, beats, key={"padding": "faint"})
+
+
+def tiles(packed: Packed, number: int, grid: Grid, details: str) -> Story:
+    """One pack, and the tiles of its scores: those that are computed, in the colour of their document."""
+    cell, left, top = 1220 / packed.context, 90, 150
+    size, beat = 440 / len(grid.parts), FILLS / len(grid.computed)
+    marks, place, owner = [], 0, {}
+    for piece in packed.pieces[number]:
+        words, colour = packed.text(piece), of_document(piece.document)
+        marks.append(box(30 + place * cell, 20, piece.places * cell - 2, 50, colour, words, text=words))
+        for axis in (0, 1):
+            spot = left + place * 440 / packed.context, top + place * 440 / packed.context
+            side = piece.places * 440 / packed.context - 1
+            x, y, w, h = ((spot[0], top - 26, side, 18), (left - 26, spot[1], 18, side))[axis]
+            marks.append(box(x, y, w, h, colour, f"{('keys', 'queries')[axis]} of {words!r}"))
+        owner[place] = piece.document
+        place += piece.places
+    if place < packed.context:
+        marks.append(box(30 + place * cell, 20, 1220 - place * cell, 50, "faint", "padding", sign="."))
+    marks.append(text(left + 440, top - 52, "keys →", 30, anchor="end"))
+    for i in range(len(grid.parts)):
+        for j in range(i + 1):
+            spot = left + j * size + 1, top + i * size + 1, size - 2, size - 2
+            marks.append(box(*spot, "none", f"queries {i}, keys {j}: skipped", stroke="faint", width=2))
+    for order, (i, j) in enumerate(grid.computed):
+        places = grid.first[0, grid.seen(i, j)]
+        most = owner.get(int(np.bincount(places).argmax()))
+        fill = "faint" if most is None else of_document(most)
+        tile = box(left + j * size + 1, top + i * size + 1, size - 2, size - 2, fill, f"queries {i}, keys {j}")
+        marks.append(tile.enter(0.2 + order * beat, 0.1))
+    count, skipped = len(grid.computed), 1 - len(grid.computed) / grid.causal
+    steps = [(0.2 + order * beat, str(order + 1)) for order in range(0, count, max(1, count // 12))]
+    marks += counter(900, 250, f"of {grid.causal} tiles computed", [(0.0, "0"), *steps[1:], (FILLS + 0.2, str(count))])
+    marks.append(text(900, 440, f"{skipped:.0%} skipped", 60, "right", weight=700).enter(FILLS + 0.4, 0.2))
+    asked = Question(
+        f"{len(owner)} documents in a pack, and none sees another. How many of the {grid.causal} tiles are computed?",
+        tuple(map(str, sorted({max(1, count // 2), count, grid.causal}))),
+        1,
+        "A tile is computed if one of its queries sees one of its keys.",
+    )
+    side = packed.context // len(grid.parts)
+    seen = sum(len(grid.seen(i, j)) for i, j in grid.computed)
+    facts = {
+        "tiles computed": f"{count} of {grid.causal}, each {side} x {side}",
+        "pairs of tokens that see each other": f"{seen:,}",
+    }
+    beats = [
+        Beat(0, "A pack. A token sees the tokens before it in its own document.", facts, asks=asked),
+        Beat(0.2 + FILLS / 2, "Triangles of one document each: what lies between them is skipped.", facts),
+        Beat(
+            FILLS + 0.6,
+            f"{count} tiles in place of {grid.causal}. The whole mask: where each token's document begins.",
+            facts,
+            answers=asked,
+            cue="FlashAttention has cu_seqlens for it, FlexAttention a block mask.",
+        ),
+    ]
+    return Story("tiles", "Which scores are never computed?", marks, beats, details=details)
+
+
+def count(step: Counted, bug: str = "", details: str = "") -> Story:
+    """One step: the text that each rank has, and over each target what it weighs, with the bug or without."""
+    ranks, length = step.targets.shape
+    weights, cell, band = step.weights(bool(bug)), 1230 / (length + 1), 590 / ranks
+    most, counts = float(step.weights(True).max()), step.counts
+    poor, rich = int(counts.argmin()), int(counts.argmax())
+    marks: list[Mark] = []
+    for rank in range(ranks):
+        top, foot = rank * band, rank * band + band - 54
+        marks.append(text(25, top + 26, f"GPU {rank}: {counts[rank]} targets", 32, anchor="start", weight=700))
+        (places,) = np.nonzero(step.targets[rank] >= 0)
+        start, prompt = int(places[0]) + 1, bytes(step.tokens[rank, : places[0] + 1]).decode()
+        marks.append(box(25, foot, start * cell - 1, 42, "faint", "prompt: no target", text=prompt, sign="."))
+        answer = bytes(step.targets[rank, places].astype(np.uint8)).decode()
+        wide = len(answer) * cell - 1
+        marks.append(box(25 + start * cell, foot, wide, 42, of_rank(rank), answer, text=answer, sign=str(rank)))
+        end = start + len(answer)
+        if end <= length:
+            marks.append(box(25 + end * cell, foot, (length + 1 - end) * cell, 42, "none", "padding", stroke="faint"))
+        high = (band - 110) * weights[rank] / most
+        fill = "wrong" if bug and rank == poor else of_rank(rank)
+        for place in range(start, end):
+            bar = box(25 + place * cell, foot - 4, cell - 1, 0, fill, f"{weights[rank]:.4f} of the loss", sign="|")
+            marks.append(bar.to(1.0, 1.5, y=foot - 4 - high, h=high))
+    times, global_loss = float(counts[rich] / counts[poor]), step.loss(local=False)
+    shown = f"{weights[poor] / weights[rich]:.3g} ×"
+    y = poor * band + band / 2 - 30
+    marks += [
+        text(1040, y, shown, 70, "wrong" if bug else "right", weight=700).enter(2.6, 0.2),
+        text(1040, y + 56, f"a token of GPU {rich}").enter(2.6, 0.2),
+    ]
+    asked = Question(
+        f"GPU {rich} has {counts[rich]} targets, GPU {poor} {counts[poor]}. What should one on GPU {poor} weigh?",
+        (f"as much as one on GPU {rich}", f"{times:.3g} times as much", f"1/{times:.3g} of it"),
+        0,
+        "The loss is the mean over all targets of the batch: where one lies does not matter.",
+    )
+    facts = {
+        "targets": ", ".join(f"{count} on GPU {rank}" for rank, count in enumerate(counts)),
+        "sums of losses": ", ".join(f"{loss:.2f}" for loss in step.losses),
+        "mean over all targets": f"{global_loss:.3f}",
+        "mean of the GPUs' means": f"{step.loss(local=True):.3f}",
+    }
+    says = f"All divide by {counts.sum()}, the sum of their counts: every target weighs the same."
+    ends = f"The loss of this step is {global_loss:.2f}, wherever the documents are."
+    if bug:
+        says = f"Each GPU divides by its own count: a target of GPU {poor} weighs {times:.3g} times as much."
+        ends = f"With the same weights the loss is {step.loss(local=True):.2f}, not {global_loss:.2f}."
+    beats = [
+        Beat(0, "Prompts and padding have no targets. What does each of the others weigh?", asks=asked),
+        Beat(2.8, says, facts, answers=asked, cue="One all-reduce of a count, before the first backward."),
+        Beat(4.0, ends, facts),
+    ]
+    verdict = "It is another mean." if bug else "Every bit is that of one process."
+    return Story("count", "What does a target weigh?", marks, beats, verdict, bug, details, key={"prompt": "faint"})
+
+
+def losses(right: Curves, broken: Curves, bug: str = "", details: str = "") -> Story:
+    """The loss of longer runs, means over seeds, and on held-out text."""
+    means = [one.losses.reshape(len(one.losses), -1, WINDOW).mean((0, 2)) for one in (right, broken)]
+    last = len(means[0])
+    low, high = (float(extreme(means)) for extreme in (np.min, np.max))
+    chart = Chart((110, 50, 700, 440), (1, last), (low, high), (f"{WINDOW} steps each", "loss"), ((1, last), ()))
+    marks: list[Mark] = []
+    runs = [("right", right, means[0], "right", 130)]
+    if bug:
+        runs.append(("broken", broken, means[1], "wrong", 370))
+    for name, run, mean, colour, y in runs:
+        chart.curve(list(enumerate(mean, 1)), colour if bug else LEARNED, 0.2, 5)
+        marks.append(text(1050, y, f"{name}: ends at {mean[-1]:.2f}", 34, colour).enter(5.3, 0.2))
+        marks.append(text(1050, y + 70, f"{run.held_out.mean():.2f}", 80, colour, weight=700).enter(7, 0.2))
+        marks.append(text(1050, y + 130, "on held-out text").enter(7, 0.2))
+    lower = bool(means[1][-1] < means[0][-1])
+    asked = Question(
+        "The next run divides by local counts. How will its loss look?",
+        ("it diverges", "it falls, and ends higher", "it falls, and ends lower"),
+        1 + int(lower),
+        "Its loss is another mean, of which the short answers are a larger part.",
+    )
+    facts = {
+        f"held out, seed {number}": f"{a:.3f} right, {b:.3f} broken"
+        for number, (a, b) in enumerate(zip(right.held_out, broken.held_out, strict=True))
+    }
+    far = float((broken.held_out - right.held_out).mean())
+    if bug:
+        says = [
+            "The same runs, with local counts. Is anything wrong?",
+            f"The curve looks {'better' if lower else 'fine'}: {means[1][-1]:.2f}, against {means[0][-1]:.2f}.",
+            f"On held-out text: {far:+.2f}, the mean of {len(right.losses)} seeds.",
+        ]
+    else:
+        says = [
+            f"{len(right.losses)} seeds, each with one mean over all targets.",
+            f"It falls to {means[0][-1]:.2f}.",
+            f"On held-out text {right.held_out.mean():.2f}. Break it, and compare.",
+        ]
+    worse = (broken.held_out > right.held_out).all()
+    verdict = ("A better curve, and a worse model." if worse and lower else "No curve shows it.") if bug else ""
+    questions = [{"asks": asked}, {}, {"answers": asked}] if not bug else [{}] * 3
+    cue = "Plain SGD, short answers, few ranks. Where counts are alike, the harm is small; the bits differ at once."
+    beats = [
+        Beat(at, what, facts if at else None, cue=cue if at == 7.2 else "", **more)
+        for at, what, more in zip((0, 5.5, 7.2), says, questions, strict=True)
+    ]
+    return Story("loss", "Does the loss show it?", [*chart.marks(), *marks], beats, verdict, bug, details)
