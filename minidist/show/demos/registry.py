@@ -76,7 +76,7 @@ GROUPS = {
     "data": (
         Demonstration(
             "documents", "documents in packs: skipped tiles, and one mean over all",
-            ("packs", "tiles", "count", "loss"), documents.animation, 2, 64, "places in a sample",
+            ("packs", "tiles", "count", "loss"), documents.animation, 4, 64, "places in a sample",
             most_ranks=4, most=documents.MOST,
         ),
     ),

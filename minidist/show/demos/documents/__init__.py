@@ -38,7 +38,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         raise ValueError(f"size, the places, must be a multiple of {PER_SIDE} from {2 * PER_SIDE} on, got {size}")
     packed = [Packed(kind, size) for kind in KINDS]
     fullest = packed[KINDS.index("first-fit")]
-    number = max(range(len(fullest.samples)), key=lambda number: len(fullest.pieces[number]))
+    number = max(range(len(fullest.samples)), key=fullest.variety)
     layout, configs = Layout(dp=ranks), [config_of(ranks, size, seed + more) for more in range(SEEDS)]
     short = replace(configs[0], steps=PROVED)
     with warm_ranks() as warm:
