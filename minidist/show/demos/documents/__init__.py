@@ -53,8 +53,8 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     stories = (
         story.packs(packed),
         story.tiles(fullest, number, Grid.of(fullest.samples, number), check_alone(fullest.samples, number, seed)),
-        story.count(step, details=proof),
-        story.count(step, BUG, harm),
+        story.one_step(step, details=proof),
+        story.one_step(step, BUG, harm),
         story.losses(*curves, details=proof),
         story.losses(*curves, BUG, harm),
     )

@@ -8,7 +8,7 @@ from unittest.mock import patch
 from minidist.show.demos.documents.run import train_counting
 from minidist.train.parallelize import ParallelModel
 
-BUG = "each GPU divides its loss by its own number of targets, not by that of all"
+BUG = "each GPU divides by its own count of targets"
 
 
 def train_locally(world, config, layout, options):

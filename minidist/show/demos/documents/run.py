@@ -74,8 +74,9 @@ class Packed:
         return len({*(prompts > 0).tolist()}), len(pieces)
 
     def text(self, piece: Piece) -> str:
-        """The tokens of a piece; the last one is the last target."""
-        return bytes(self.samples.places(piece)[0]).decode()
+        """The tokens of a piece, and the last target behind them."""
+        tokens, targets = self.samples.places(piece)
+        return bytes([*tokens, targets[-1]]).decode()
 
     @property
     def skipped(self) -> float:

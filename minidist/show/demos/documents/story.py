@@ -129,7 +129,7 @@ def tiles(packed: Packed, number: int, grid: Grid, details: str) -> Story:
     return Story("tiles", "Which scores are never computed?", marks, beats, details=details)
 
 
-def count(step: Counted, bug: str = "", details: str = "") -> Story:
+def one_step(step: Counted, bug: str = "", details: str = "") -> Story:
     """One step: the text that each rank has, and over each target what it weighs, with the bug or without."""
     ranks, length = step.targets.shape
     weights, left, cell, band = step.weights(bool(bug)), 205, 1055 / (length + 1), 592 / ranks
