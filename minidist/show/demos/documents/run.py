@@ -74,9 +74,9 @@ class Packed:
         return len({*(prompts > 0).tolist()}), len(pieces)
 
     def text(self, piece: Piece) -> str:
-        """The tokens of a piece, and the last target behind them."""
-        tokens, targets = self.samples.places(piece)
-        return bytes([*tokens, targets[-1]]).decode()
+        """The text of a piece: its tokens, and the last target behind them."""
+        first = self.samples.packing.documents.span(piece.document)[0] + piece.first
+        return bytes(self.samples.packing.documents.tokens[first : first + piece.places + 1]).decode()
 
     @property
     def skipped(self) -> float:

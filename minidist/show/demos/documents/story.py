@@ -158,7 +158,7 @@ def one_step(step: Counted, bug: str = "", details: str = "") -> Story:
             marks.append(bar.to(1.0, 1.5, y=foot - 4 - high, h=high))
     times, global_loss = float(counts[rich] / counts[poor]), step.loss(local=False)
     y, shown = (poor + 1) * band - 105, f"{weights[poor] / weights[rich]:.3g} ×"
-    marks.append(text(830, y, shown, 70, "wrong" if bug else "right", weight=700).enter(2.6, 0.2))
+    marks.append(text(905, y, shown, 70, "wrong" if bug else "right", "end", weight=700).enter(2.6, 0.2))
     marks.append(text(930, y, f"a target of GPU {rich}", 30, anchor="start").enter(2.6, 0.2))
     asked = Question(
         f"GPU {rich} has {counts[rich]} targets, GPU {poor} {counts[poor]}. What should one on GPU {poor} weigh?",
