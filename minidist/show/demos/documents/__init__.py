@@ -58,6 +58,5 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         story.losses(*curves, details=proof),
         story.losses(*curves, BUG, harm),
     )
-    return Animation(
-        "documents", "Documents: packs, skipped tiles, and one mean", stories, [r.log for r in right[0].ranks]
-    )
+    logs = [rank.log for rank in proved.ranks]
+    return Animation("documents", "Documents: packs, skipped tiles, and one mean", stories, logs)
