@@ -161,25 +161,21 @@ class Counted:
     """One step: what each rank has.
 
     Attributes:
-        step: its number.
         tokens, targets: (ranks, T).
         losses: (ranks,), summed over the targets that count.
     """
 
-    step: int
     tokens: np.ndarray
     targets: np.ndarray
     losses: np.ndarray
 
     @classmethod
     def most_uneven(cls, run: Run) -> "Counted":
-        """The first of the steps in which the counts are furthest apart."""
-        tokens, targets, losses = (
-            np.stack([rank.arrays[name] for rank in run.ranks]) for name in ("tokens", "targets", "losses")
-        )
-        counts = (targets >= 0).sum(-1)  # (ranks, steps)
-        step = int(np.argmax(counts.max(0) / counts.min(0)))
-        return cls(step, tokens[:, step], targets[:, step], losses[:, step])
+        """The step whose counts are furthest apart; of several, the one whose two means are."""
+        names = ("tokens", "targets", "losses")
+        tokens, targets, losses = (np.stack([rank.arrays[name] for rank in run.ranks], 1) for name in names)
+        steps = [cls(*step) for step in zip(tokens, targets, losses, strict=True)]
+        return max(steps, key=lambda one: (one.counts.max() / one.counts.min(), abs(one.loss(True) - one.loss(False))))
 
     @property
     def counts(self) -> np.ndarray:

@@ -219,7 +219,9 @@ def losses(right: Curves, broken: Curves, bug: str = "", details: str = "") -> S
         says = [
             "The same runs, with local counts. Is anything wrong?",
             f"The curve looks {'better' if lower else 'fine'}: {means[1][-1]:.2f}, against {means[0][-1]:.2f}.",
-            f"On held-out text it is {far:+.2f}, with every seed." if worse else f"On held-out text it is {far:+.2f}.",
+            f"On held-out text it is worse with every seed: {far:+.2f} in the mean."
+            if worse
+            else f"On held-out text it is {far:+.2f}.",
         ]
     else:
         says = [
