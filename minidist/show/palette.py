@@ -2,8 +2,8 @@
 
 Whoever draws names a meaning; the colours are here alone. They come from the palettes of Okabe and Ito and of Paul Tol,
 which colour-blind readers can tell apart, and kin share a hue: communication is orange, memory that lasts is the colour
-of the phase that makes it. Families never stand for each other: meanings, ranks, axes and versions. A rank has a colour
-that is close to no meaning's.
+of the phase that makes it. Families never stand for each other: meanings, ranks, axes, versions and documents. A rank
+has a colour that is close to no meaning's.
 """
 
 IDLE = "faint"
@@ -63,6 +63,8 @@ RANKS = ("#3838DC", "#33CC33", "#931A7F", "#33CCCC", "#883A47", "#388ADC", "#716
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#BFA800", "#444444")
 SIGNED = ("#762A83", "#9970AB", "#C2A5CF", "#F7F7F7", "#ACD39E", "#5AAE61", "#1B7837")  # from negative to positive
 SHARES = ("#E6DBF5", "#B79BDD", "#5B00B5")  # of a load: from little to much
+# of the documents in a pack, again from the first on: light, for words on them; from Paul Tol's "light" palette
+DOCUMENTS = ("#77AADD", "#EEDD88", "#EE8866", "#BBCC33", "#FFAABB", "#44BB99")
 VERSIONS = ("#482878", "#31688E", "#1F9E89", "#6DCD59", "#FDE725")  # of weights, old to new: along viridis
 # of a mesh; from Paul Tol's "muted" palette, since ranks and meanings have taken Okabe and Ito's
 AXES = {"pp": "#332288", "dp": "#AA4499", "tp": "#999933", "cp": "#44AA99", "ep": "#661100"}

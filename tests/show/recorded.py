@@ -12,10 +12,11 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
-from minidist.show.demos import DEMONSTRATIONS, cluster, context_parallel, failure, parameter_server
+from minidist.show.demos import DEMONSTRATIONS, cluster, context_parallel, documents, failure, parameter_server
 from minidist.show.demos.collectives import training
 from minidist.show.demos.compress import curves, factors
 from minidist.show.demos.compress import run as compress_run
+from minidist.show.demos.documents import run as documents_run
 from minidist.show.demos.shared import runs
 from minidist.show.demos.shared.runs import WarmRanks
 from minidist.show.demos.tensor_parallel import attention
@@ -79,6 +80,8 @@ def short_runs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(training, "LONGER", 5)
     patch.setattr(curves, "curves_of", made_up_curves)
     patch.setattr(parameter_server, "SEEDS", 2)
+    patch.setattr(documents, "SEEDS", 1)
+    patch.setattr(documents_run, "STEPS", 40)
 
 
 @cache

@@ -2,9 +2,9 @@
 
 from itertools import combinations, product
 
-from minidist.show.palette import AXES, MEANINGS, RANKS, SHARES, SIGNED, VERSIONS, ink_on, on_paper
+from minidist.show.palette import AXES, DOCUMENTS, MEANINGS, RANKS, SHARES, SIGNED, VERSIONS, ink_on, on_paper
 
-OTHERS = [*AXES.values(), *SHARES, *SIGNED, *VERSIONS]
+OTHERS = [*AXES.values(), *DOCUMENTS, *SHARES, *SIGNED, *VERSIONS]
 LIGHT = (0.2126, 0.7152, 0.0722)  # of red, green and blue
 TOGETHER = (  # what is next to each other in a picture
     ("forward", "backward", "optimizer", "idle", "communication", "hidden communication"),
@@ -55,6 +55,8 @@ def test_colours_in_one_picture_differ_for_colour_blind_readers():
     for eye in EYES:
         for one, other in (pair for meanings in TOGETHER for pair in combinations(meanings, 2)):
             assert apart(on_paper(one), on_paper(other), eye) >= 10, (eye, one, other)  # just noticeable is 2.3
+        for one, other in zip(DOCUMENTS, (*DOCUMENTS[1:], DOCUMENTS[0]), strict=True):  # neighbours in a pack
+            assert apart(one, other, eye) >= 10, (eye, one, other)
 
 
 def test_ranks_look_like_no_meaning_and_differ_for_colour_blind_readers():

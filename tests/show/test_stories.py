@@ -14,6 +14,7 @@ from minidist.show.demos.bf16.run import train_recording
 from minidist.show.demos.collectives import kinds
 from minidist.show.demos.compress.run import train_recording as train_compressing
 from minidist.show.demos.context_parallel.run import train_watched
+from minidist.show.demos.documents.run import train_counting
 from minidist.show.demos.expert_parallel.run import train_watched as train_routed
 from minidist.show.demos.parameter_server.watched import train_watched as train_served
 from minidist.show.demos.shared.memory_log import train_logging_memory
@@ -28,6 +29,7 @@ TOLD = [name if name in QUICK else long(name) for name in DEMONSTRATIONS]
 UNBREAKABLE = {  # no run that a bug could spoil, or none that it does
     "zero": {"16 bytes"}, "sp": {"MLP"}, "pp": {"race", "measured"}, "flash": {"standard"}, "cluster": {"one node"},
     "async": {"synchronous", "evidence"}, "deadlock": {"odd recv first", "posted together"},
+    "documents": {"packs", "tiles"},
     "exact": {"product"},  # a BLAS may add a row alone in its batch's order
 }  # fmt: skip
 SIZES = [  # name, ranks, size, seed: the least and the most, odd ones, and others' random numbers
@@ -37,7 +39,8 @@ SIZES = [  # name, ranks, size, seed: the least and the most, odd ones, and othe
     long("dp", 3, 13, 1), long("dp", 8, 8, 0), long("zero", 2, 9, 1), long("zero", 8, 12, 0), long("tp", 3, 9, 5),
     long("tp", 8, 8, 0), long("sp", 3, 9, 5), long("sp", 8, 16, 1), long("cp", 2, 1, 1), long("cp", 8, 64, 0),
     long("ep", 2, 1, 0), long("ep", 8, 4, 1), long("ep", 5, 3, 2), long("pp", 2, 1, 0), long("pp", 3, 9, 1),
-    long("pp", 8, 32, 0), long("recompute", 3, 13, 1), long("recompute", 8, 12, 0),
+    long("pp", 8, 32, 0), long("documents", 2, 32, 1), long("documents", 3, 128, 0),
+    long("recompute", 3, 13, 1), long("recompute", 8, 12, 0),
     long("bf16", 3, 16, 1), long("bf16", 8, 16, 2), ("exact", 1, 4, 1), ("exact", 1, 8, 2),
     long("flash", 1, 12, 1), long("flash", 1, 512, 0),
     long("async", 3, 2, 0), long("async", 6, 6, 1), long("compress", 2, 8, 1), long("compress", 8, 24, 0),
@@ -138,7 +141,7 @@ def test_other_sizes_can_be_read(name, ranks, size, seed):
 # ── a right run that is not right, or a bug that does nothing, is no demonstration ───────────────────────────────────
 
 PROVED = dict.fromkeys(
-    ("dp", "zero", "tp", "sp", "cp", "ep", "pp", "recompute", "bf16", "cluster", "failure"), "shared.runs"
+    ("dp", "zero", "tp", "sp", "cp", "ep", "pp", "documents", "recompute", "bf16", "cluster", "failure"), "shared.runs"
 ) | {"async": "parameter_server.run"}  # the module that compares its runs with one process
 HARMLESS = {  # what puts the bug in, and what leaves it out
     "dp": ("data_parallel.drops_a_bucket", train_rank), "tp": ("tensor_parallel.bug.drops_g", train_rank),
@@ -146,6 +149,7 @@ HARMLESS = {  # what puts the bug in, and what leaves it out
     "sp": ("tensor_parallel.bug.drops_gains", train_rank),
     "cp": ("context_parallel.train_stale", train_watched), "ep": ("expert_parallel.train_too_large", train_routed),
     "pp": ("pipeline.activations_swapped", train_rank), "recompute": ("recompute.train_redrawn", train_logging_memory),
+    "documents": ("documents.train_locally", train_counting),
     "bf16": ("bf16.train_without_masters", train_recording), "flash": ("flash.train_without_rescaling", train_rank),
     "exact": ("exact.bits_without_room", bits_of),
     "async": ("parameter_server.train_with_copies", train_served),

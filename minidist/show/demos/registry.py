@@ -11,6 +11,7 @@ from minidist.show.demos import (
     context_parallel,
     data_parallel,
     deadlock,
+    documents,
     exact,
     expert_parallel,
     failure,
@@ -70,6 +71,13 @@ GROUPS = {
             "pp", "pipelines: five schedules and their bubbles",
             ("race", "naive", "GPipe", "1F1B", "interleaved", "ZB-H1", "measured"),
             pipeline.animation, pipeline.RANKS, 8, "micro-batches",
+        ),
+    ),
+    "data": (
+        Demonstration(
+            "documents", "documents in packs: skipped tiles, and one mean over all",
+            ("packs", "tiles", "count", "loss"), documents.animation, 4, 64, "places in a sample",
+            most_ranks=4, most=documents.MOST,
         ),
     ),
     "memory and precision": (
