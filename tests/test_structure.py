@@ -20,7 +20,7 @@ MAY_IMPORT = {  # a package or file -> the others that it may import
     "plan": "comm nn parallel train",
     "verify": "comm nn parallel train",
     "analysis": "overrides trace comm parallel plan verify",
-    "show": "backend files trace overrides ledger comm nn parallel train plan verify analysis",
+    "show": "backend files trace overrides ledger comm nn data parallel train plan verify analysis",
     "course": "files comm overrides trace parallel train analysis",
     "pytorch": "overrides comm course",
     "cli": "backend files ledger flops launched __version__ comm nn data parallel train plan verify analysis show "

@@ -29,15 +29,15 @@ class Samples:
     """The samples of a packing.
 
     Attributes:
-        quantum: of which number of places a micro-batch has a multiple, where it ends with its longest sample.
         alone: whether a token sees its own document only; otherwise all that is before it in the sample.
         restart: whether positions count from the begin of each piece; otherwise from that of the sample.
+        quantum: of which number of places a micro-batch has a multiple, where it ends with its longest sample.
     """
 
     packing: Packing
-    quantum: int = 1
     alone: bool = True
     restart: bool = True
+    quantum: int = 1
 
     def __len__(self) -> int:
         return len(self.packing)
@@ -137,8 +137,8 @@ class DocumentCorpus:
 
 
 def open_corpus(
-    path: str, context: int, packing: str, tokenizer: str | None = None, quantum: int = 1, alone: bool = True,
-    restart: bool = True,
+    path: str, context: int, packing: str, tokenizer: str | None = None, alone: bool = True, restart: bool = True,
+    quantum: int = 1,
 ) -> DocumentCorpus:  # fmt: skip
     """The documents of a file or folder, packed into samples of ``context`` places.
 
@@ -153,7 +153,7 @@ def open_corpus(
     for part, what in ((training, "to train on"), (held_out, "held out for validation")):
         if not targets_in(part):
             raise ValueError(f"{path} has no target that counts among the documents {what}: add documents")
-    settings = quantum, alone, restart
+    settings = alone, restart, quantum
     return DocumentCorpus(
         Samples(Packing(training, context, packing), *settings), Samples(Packing(held_out, context, "cut"), *settings),
         documents, by,

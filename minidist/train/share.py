@@ -163,7 +163,7 @@ def corpus_of(config: TrainConfig) -> Corpus | DocumentCorpus:
         return load_corpus(config.text, config.context, config.tokenizer)
     alone, restart = bool(config.document_mask), bool(config.restart_positions)
     quantum = config.sequence_chunks * config.heads  # so that every layout can cut it: cp by chunks, sp by heads
-    return open_corpus(config.text, config.context, config.packing, config.tokenizer, quantum, alone, restart)
+    return open_corpus(config.text, config.context, config.packing, config.tokenizer, alone, restart, quantum)
 
 
 def batch_of(corpus: Corpus | DocumentCorpus, config: TrainConfig, step: int, number: int | None) -> MicroBatch:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minidist.data.documents import Documents, Manifest
-from minidist.data.packing import PACKINGS, Packing, best_fit, first_fit
+from minidist.data.packing import PACKINGS, PADDED, Packing, best_fit, first_fit
 
 CONTEXTS = (1, 2, 3, 8, 31)
 
@@ -86,7 +86,7 @@ def test_an_epoch_has_every_place_once(kind):
             assert all(0 < count <= context for count in used)
             if kind == "cut":
                 assert set(used[:-1]) <= {context}
-            if kind == "padding":
+            if kind in PADDED:
                 assert {len(sample) for sample in samples} == {1}
 
 
@@ -105,7 +105,9 @@ def test_a_document_is_cut_only_if_no_sample_can_hold_it(kind):
             ]
             found = [(piece.document, piece.first, piece.places) for piece in pieces]
             assert sorted(found) == expected
-            if kind != "padding":
+            if kind == "sorted":
+                assert [places for *_, places in found] == sorted(places for *_, places in expected)
+            elif kind != "padding":
                 packed = {"first-fit": first_fit_by_the_book, "best-fit": best_fit_by_the_book}[kind]
                 packs = packed([places for *_, places in expected], context)
                 assert found == [expected[number] for pack in packs for number in pack]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from minidist.data.documents import Documents, Manifest
-from minidist.data.packing import PACKINGS, Packing
+from minidist.data.packing import PACKINGS, PADDED, Packing
 from minidist.data.samples import HELD_OUT, Samples, open_corpus, parted, targets_in
 from minidist.nn.attention.tiled import TileMask, tiles
 from minidist.nn.documents import any_key_seen, hidden_keys
@@ -53,16 +53,20 @@ def expected_row(samples: Samples, number: int) -> tuple:
 @pytest.mark.parametrize("alone, restart", [(True, True), (True, False), (False, True), (False, False)])
 @pytest.mark.parametrize("kind", PACKINGS)
 def test_every_place_has_its_token_target_position_and_mask(kind, alone, restart):
+    """Up to the longest sample where others are padded to it, rounded up."""
     for seed in range(20):
-        samples = Samples(Packing(drawn(seed), T, kind), alone, restart)
-        numbers = [*range(len(samples)), 0]
-        tokens, targets, documents = samples.batch(numbers)
-        hidden = hidden_keys(documents.first, slice(0, T), slice(0, T))
-        positions = documents.positions if restart else np.tile(np.arange(T), (len(numbers), 1))
-        assert (documents.positions is None) == (not restart)
-        rows = [expected_row(samples, number) for number in numbers]
-        for found, expected in zip((tokens, targets, positions, ~hidden), zip(*rows, strict=True), strict=True):
-            assert (found == np.array(expected)).all()
+        samples = Samples(Packing(drawn(seed), T, kind), alone, restart, 1 + seed % 3)
+        for numbers in ([*range(len(samples)), 0], [0]):
+            tokens, targets, documents = samples.batch(numbers)
+            longest = max(sum(piece.places for piece in samples.packing.sample(number)) for number in numbers)
+            end = min(T, -(-longest // (1 + seed % 3)) * (1 + seed % 3)) if kind in PADDED else T
+            assert tokens.shape == targets.shape == documents.first.shape == (len(numbers), end)
+            assert documents.places == T * len(numbers) and (documents.positions is None) == (not restart)
+            hidden = hidden_keys(documents.first, slice(0, end), slice(0, end))
+            positions = documents.positions if restart else np.tile(np.arange(end), (len(numbers), 1))
+            rows = [expected_row(samples, number) for number in numbers]
+            for found, expected in zip((tokens, targets, positions, ~hidden), zip(*rows, strict=True), strict=True):
+                assert (found == np.array(expected)[(slice(None), *[slice(end)] * (found.ndim - 1))]).all()
         assert tokens.dtype == np.uint8 and targets.dtype == np.int32
 
 
