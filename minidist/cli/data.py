@@ -1,9 +1,10 @@
 """``minidist data``: what a text's documents are like, and what each packing makes of them; prepares them for training.
 
-Skipped tiles and the work of ranks depend on which documents meet in a micro-batch. So they are measured over the first
-micro-batches of a run, in its order.
+Skipped tiles and the work of ranks depend on which documents meet in a micro-batch, and so does padding that ends with
+its longest one. So they are measured over the first micro-batches of a run, in its order.
 """
 
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from math import gcd
 from pathlib import Path
@@ -15,15 +16,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from minidist.cli.flags import HELP, integer
 from minidist.cli.output import bar, check_outputs, console_of, json_output, terminal_console, titled, write_outputs
 from minidist.data.documents import Documents, prepare
-from minidist.data.packing import PACKINGS, Packing
-from minidist.data.samples import DocumentCorpus, open_corpus, targets_in
+from minidist.data.packing import PACKINGS, PADDED, Packing
+from minidist.data.samples import DocumentCorpus, targets_in
 from minidist.nn.attention.tiled import TileMask, pairs, tiles, visited
 from minidist.nn.tokenizer import open_tokenizer
 from minidist.parallel.context import KINDS, chunks_of_ranks, parts_of, work_of_chunks
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.share import corpus_of
 
-MICRO_BATCHES = 32  # the first ones of a run, over which tiles and work are measured
+MICRO_BATCHES = 32  # the first ones of a run, over which these are measured
 CHUNKS = 4  # sequence chunks for each context-parallel rank, by default: enough for every cp_kind
 BIN = 4  # a row of the histogram ends at this many times where it begins
 WORDS = {  # of the numbers of all documents
@@ -94,7 +96,8 @@ def _measured(options) -> dict:
             f"--cp {layout.cp} does not divide the {chunks} sequence chunks of a context of {config.context}: choose "
             "--sequence-chunks, or another --context"
         )
-    corpus = open_corpus(options.text, config.context, PACKINGS[0], options.tokenizer)
+    settings = replace(config, text=options.text, tokenizer=options.tokenizer, packing=PACKINGS[0])
+    corpus = corpus_of(settings)
     content = {"text": options.text, "context": config.context, "cp": layout.cp}
     content |= {"documents": _numbers(corpus, config.context), "histogram": _histogram(corpus.documents)}
     content["packings"] = {}
@@ -143,29 +146,40 @@ def _waste(packing: Packing) -> dict[str, float]:
 
 
 def _attention(corpus: DocumentCorpus, config: TrainConfig, cp: int) -> dict:
-    """Of a run's first micro-batches the share of tiles that documents save, beside those that are in the future.
+    """Of a run's first micro-batches the share of scores in tiles that documents save, beside those in the future.
+
+    Those of a micro-batch that ends early count as saved, and its padding is measured here.
 
     With several context-parallel ranks also, for each cp_kind that the chunks allow, the work of the busiest rank in
     each micro-batch, on which the others wait: over that of the mean.
     """
-    parts = tiles(config.context, config.attention_tile, config.sequence_chunks)
+    packing, cut = corpus.training.packing, (config.attention_tile, config.sequence_chunks)
     kinds = [kind for kind in KINDS if cp > 1 and config.sequence_chunks % parts_of(cp, kind) == 0]
-    busiest, total, computed = dict.fromkeys(kinds, 0), 0, 0
+    busiest, total, computed, places, used = dict.fromkeys(kinds, 0), 0, 0, 0, 0
     for number in range(MICRO_BATCHES):
-        *_, documents = corpus.micro_batch(config.seed, number * config.micro_batch, config.micro_batch)
-        mask = TileMask(parts, documents)
-        computed += sum(1 for _ in pairs(mask.numbered, mask.numbered, mask.seen))
+        which = config.seed, number * config.micro_batch, config.micro_batch
+        tokens, _, documents = corpus.micro_batch(*which)
+        places += tokens.size
+        used += sum(piece.places for sample in corpus.numbers(*which) for piece in packing.sample(sample))
+        mask = TileMask(tiles(tokens.shape[1], *cut), documents)
+        computed += scores_in(pairs(mask.numbered, mask.numbered, mask.seen))
         work = work_of_chunks(config.sequence_chunks, documents)
         total += sum(work)
         for kind in kinds:
             shares = chunks_of_ranks(cp, len(work), kind, documents)
             most = max(sum(work[chunk] for chunk in share) for share in shares)
             busiest[kind] += sum(work) / cp if kind == "ulysses" else most  # its ranks have heads, all as much work
-    of_one_document = MICRO_BATCHES * sum(1 for _ in visited(parts))
+    of_one_document = MICRO_BATCHES * scores_in(visited(tiles(config.context, *cut)))
     return {
+        **({"padding": 1 - used / places} if packing.kind in PADDED else {}),
         "skipped_tiles": 1 - computed / of_one_document,
         "busiest_over_mean": {kind: cp * work / total for kind, work in busiest.items()},
     }
+
+
+def scores_in(computed: Iterator[tuple[int, slice, int, slice]]) -> int:
+    """How many scores these pairs of tiles have."""
+    return sum((queries.stop - queries.start) * (keys.stop - keys.start) for _, queries, _, keys in computed)
 
 
 def _print(console: Console, content: dict, options) -> None:

@@ -123,10 +123,13 @@ class DocumentCorpus:
         An epoch has each sample once, or each group of ``count`` that are sorted; ``first`` is a multiple of it then.
         """
         self.documents.check_unchanged()
+        return self.training.batch(self.numbers(seed, first, count), count)
+
+    def numbers(self, seed: int, first: int, count: int) -> list[int]:
+        """Which samples these are: of a last group that is not full, fewer."""
         group, size = count if self.training.packing.kind == "sorted" else 1, len(self.training)
         groups = [sample_at(one, -(-size // group), seed)[1] for one in range(first // group, (first + count) // group)]
-        numbers = [number for one in groups for number in range(one * group, min((one + 1) * group, size))]
-        return self.training.batch(numbers, count)
+        return [number for one in groups for number in range(one * group, min((one + 1) * group, size))]
 
     def validation_batches(self, count: int) -> Iterator[tuple[np.ndarray, np.ndarray, masks.Documents]]:
         """The held-out samples, ``count`` at a time, fewer in the last batch."""
