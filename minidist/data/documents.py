@@ -264,8 +264,7 @@ def _mapped(path: Path) -> Documents:
         tokens = np.memmap(path, np.uint8, "r")
     except OSError as error:
         raise ValueError(f"cannot read the text {path}: {error.strerror}") from None
-    sha = hashlib.sha256(tokens).hexdigest()
-    file = SourceFile(path.name, size, sha)
+    file = SourceFile(path.name, size, _hash(path))
     manifest = Manifest(FORMAT, "|u1", size, 1, size, "", (file,), 0)
     return Documents(tokens, np.array([[size, 0]]), manifest, seen)
 
@@ -277,11 +276,13 @@ def _seen(*paths: Path) -> tuple[tuple[Path, int, int], ...]:
 
 def _hashes(folder: Path) -> tuple[str, ...]:
     """The SHA-256 of a prepared folder's two binary files."""
-    found = []
-    for name in (TOKENS, BOUNDS):
-        with (folder / name).open("rb") as file:
-            found.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return tuple(found)
+    return _hash(folder / TOKENS), _hash(folder / BOUNDS)
+
+
+def _hash(path: Path) -> str:
+    """The SHA-256 of a file, read a part at a time: what is mapped would count as held."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _open(folder: Path, tokenizer: ByteTokenizer) -> Documents:

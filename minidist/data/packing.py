@@ -137,8 +137,16 @@ class Packing:
         if self.kind in PADDED:
             numbers = np.arange(len(self.pieces))
             return np.argsort(self.pieces, stable=True) if self.kind == "sorted" else numbers, numbers + 1
-        packs = {"first-fit": first_fit, "best-fit": best_fit}[self.kind](self.pieces.tolist(), self.context)
-        return np.array([number for pack in packs for number in pack]), np.cumsum([len(pack) for pack in packs])
+        # a full piece has a pack to itself, and there may be very many of them: only the others are packed one by one
+        full, others = np.flatnonzero(self.pieces == self.context), np.flatnonzero(self.pieces < self.context)
+        packs = {"first-fit": first_fit, "best-fit": best_fit}[self.kind](self.pieces[others].tolist(), self.context)
+        order = np.concatenate([full, others[np.array([number for pack in packs for number in pack], int)]])
+        sizes = np.array([1] * len(full) + [len(pack) for pack in packs])
+        if self.kind == "first-fit":  # a pack comes when its first piece does; with the longest first, full ones do
+            firsts = order[np.cumsum(sizes) - sizes]
+            order = order[np.argsort(np.repeat(firsts, sizes), stable=True)]
+            sizes = sizes[np.argsort(firsts)]
+        return order, np.cumsum(sizes)
 
     def __len__(self) -> int:
         """The number of samples."""
