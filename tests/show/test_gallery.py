@@ -55,7 +55,7 @@ def test_cards_say_what_they_show_and_the_bug_or_that_it_failed(folder):
 
 def test_every_chapter_has_a_picture():
     pictures = key_pictures(ROOT / "chapters")
-    assert [int(picture.chapter.split(".")[0]) for picture in pictures] == list(range(17))
+    assert [int(picture.chapter.split(".")[0]) for picture in pictures] == list(range(18))
     assert all(picture.question.endswith("?") and picture.content.startswith(b"\x89PNG") for picture in pictures)
 
 
