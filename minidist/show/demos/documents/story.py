@@ -27,6 +27,11 @@ def _arrives(mark: Mark, document: int) -> Mark:
     return mark.enter((document - BEGUN) * PACE, 0.1) if document >= BEGUN else mark
 
 
+def sign_of(number: int) -> str:
+    """A letter, for a terminal without colours."""
+    return chr(ord("a") + number)
+
+
 def packs(packed: Sequence[Packed]) -> Story:
     """The same documents in samples, in four ways beside each other."""
     most, wide, end = max(len(one.samples) for one in packed), 285, (DRAWN - BEGUN) * PACE
@@ -43,7 +48,7 @@ def packs(packed: Sequence[Packed]) -> Story:
             for piece in pieces:
                 what = box(
                     left + place * scale, y, piece.places * scale - 1, high - 3, of_document(piece.document),
-                    f"document {piece.document}: {one.text(piece)}", sign=chr(97 + piece.document),
+                    f"document {piece.document}: {one.text(piece)}", sign=sign_of(piece.document),
                 )  # fmt: skip
                 marks.append(_arrives(what, piece.document))
                 place += piece.places
@@ -77,13 +82,13 @@ def tiles(packed: Packed, number: int, grid: Grid, details: str) -> Story:
     size, beat = 440 / len(grid.parts), FILLS / len(grid.computed)
     marks, place, owner = [], 0, {}
     for piece in packed.pieces[number]:
-        words, colour = packed.text(piece), of_document(piece.document)
-        marks.append(box(30 + place * cell, 20, piece.places * cell - 2, 50, colour, words, text=words))
+        words, colour, sign = packed.text(piece), of_document(piece.document), sign_of(piece.document)
+        marks.append(box(30 + place * cell, 20, piece.places * cell - 2, 50, colour, words, text=words, sign=sign))
         for axis in (0, 1):
             spot = left + place * 440 / packed.context, top + place * 440 / packed.context
             side = piece.places * 440 / packed.context - 1
             x, y, w, h = ((spot[0], top - 26, side, 18), (left - 26, spot[1], 18, side))[axis]
-            marks.append(box(x, y, w, h, colour, f"{('keys', 'queries')[axis]} of {words!r}"))
+            marks.append(box(x, y, w, h, colour, f"{('keys', 'queries')[axis]} of {words!r}", sign=sign))
         owner[place] = piece.document
         place += piece.places
     if place < packed.context:
@@ -91,13 +96,14 @@ def tiles(packed: Packed, number: int, grid: Grid, details: str) -> Story:
     marks.append(text(left + 440, top - 52, "keys →", 30, anchor="end"))
     for i in range(len(grid.parts)):
         for j in range(i + 1):
-            spot = left + j * size + 1, top + i * size + 1, size - 2, size - 2
-            marks.append(box(*spot, "none", f"queries {i}, keys {j}: skipped", stroke="faint", width=2))
+            spot = left + (j + 0.5) * size - 5, top + (i + 0.5) * size - 5
+            marks.append(box(*spot, 10, 10, "faint", f"queries {i}, keys {j}: skipped", sign="."))
     for order, (i, j) in enumerate(grid.computed):
         places = grid.first[0, grid.seen(i, j)]
         most = owner.get(int(np.bincount(places).argmax()))
         fill = "faint" if most is None else of_document(most)
-        tile = box(left + j * size + 1, top + i * size + 1, size - 2, size - 2, fill, f"queries {i}, keys {j}")
+        spot = left + j * size + 1, top + i * size + 1, size - 2, size - 2
+        tile = box(*spot, fill, f"queries {i}, keys {j}", sign="." if most is None else sign_of(most))
         marks.append(tile.enter(0.2 + order * beat, 0.1))
     count, skipped = len(grid.computed), 1 - len(grid.computed) / grid.causal
     steps = [(0.2 + order * beat, str(order + 1)) for order in range(0, count, max(1, count // 12))]
@@ -150,7 +156,12 @@ def one_step(step: Counted, bug: str = "", details: str = "") -> Story:
         for first, last, fill, what, words in parts:
             spot = left + first * cell, foot, (last - first) * cell - 1, 42
             if last > first:
-                marks.append(box(*spot, fill, what, text=words, sign=".", stroke="faint"))
+                edge = (
+                    {"stroke": "faint"}
+                    if fill == "none"
+                    else {"text": words, "sign": str(rank) if what == "targets" else "."}
+                )
+                marks.append(box(*spot, fill, what, **edge))
         high = (band - 56) * weights[rank] / most
         fill = "wrong" if bug and rank == poor else of_rank(rank)
         for place in range(start, end):
@@ -173,7 +184,7 @@ def one_step(step: Counted, bug: str = "", details: str = "") -> Story:
         "mean of the GPUs' means": f"{step.loss(local=True):.3f}",
     }
     says = f"All divide by {counts.sum()}, the sum of their counts: every target weighs the same."
-    ends = f"The loss of this step is {global_loss:.2f}, wherever the documents are."
+    ends = f"The loss of this step is {global_loss:.2f}."
     if bug:
         says = f"Each GPU divides by its own count: a target of GPU {poor} weighs {times:.3g} times as much."
         ends = f"With the same weights the loss is {step.loss(local=True):.2f}, not {global_loss:.2f}."
@@ -219,7 +230,7 @@ def losses(right: Curves, broken: Curves, bug: str = "", details: str = "") -> S
         says = [
             "The same runs, with local counts. Is anything wrong?",
             f"The curve looks {'better' if lower else 'fine'}: {means[1][-1]:.2f}, against {means[0][-1]:.2f}.",
-            f"On held-out text it is worse with every seed: {far:+.2f} in the mean."
+            f"On held-out text it is {far:+.2f}, worse with every seed."
             if worse
             else f"On held-out text it is {far:+.2f}.",
         ]
