@@ -1,6 +1,7 @@
 """What ``minidist train`` asks and says about checkpoints, faults, and going on after failures."""
 
 import argparse
+import os
 import re
 import signal
 import sys
@@ -10,13 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.table import Table
 
 from minidist.cli.flags import integer, real
 from minidist.cli.output import titled
+from minidist.comm.runtime.clusters import job_size
 from minidist.nn.tokenizer import TOKENIZER, open_tokenizer
 from minidist.parallel.compression.hook import sends_bytes
 from minidist.train.checkpoint.disk import Disk
@@ -274,25 +275,27 @@ def add_elastic(command: argparse.ArgumentParser) -> None:
 def stopping(saving: Saving | None) -> Iterator[str | None]:
     """Context manager: SIGTERM ends a run that saves after its next step, and once more at once.
 
-    Yields ``RunOptions.stop_file``; None where nothing is saved, or a signal cannot be waited for.
+    Yields ``RunOptions.stop_file``, in the folder of checkpoints; None where nothing is saved, or a signal cannot be
+    waited for: in a thread, or in an MPI job, whose launcher sends SIGTERM when it ends all processes at once.
     """
-    if saving is None or not hasattr(signal, "SIGTERM") or threading.current_thread() is not threading.main_thread():
+    waits = hasattr(signal, "SIGTERM") and threading.current_thread() is threading.main_thread() and job_size() is None
+    if saving is None or not waits:
         yield None
         return
-    with TemporaryDirectory() as folder:
-        file = Path(folder, "stop")
+    file = Path(saving.folder, f".stop-{os.getpid()}")
 
-        def stop(*_) -> None:
-            if file.exists():
-                raise KeyboardInterrupt
-            file.touch()
-            print("minidist: SIGTERM: the run ends after this step, and saves it", file=sys.stderr, flush=True)
+    def stop(*_) -> None:
+        if file.exists() or not file.parent.exists():  # asked before, or no step has been taken
+            raise KeyboardInterrupt
+        file.touch()
+        print("minidist: SIGTERM: the run ends after this step, and saves it", file=sys.stderr, flush=True)
 
-        before = signal.signal(signal.SIGTERM, stop)
-        try:
-            yield str(file)
-        finally:
-            signal.signal(signal.SIGTERM, before)
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield str(file)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        file.unlink(missing_ok=True)
 
 
 def elasticity_of(options: argparse.Namespace, run_options: RunOptions) -> Elasticity | None:

@@ -17,6 +17,7 @@ from minidist.data.packing import Packing, Piece
 from minidist.data.samples import Samples
 from minidist.nn.attention.tiled import TileMask, pairs, tiled_attention, tiles
 from minidist.nn.documents import hidden_keys
+from minidist.nn.loss import IGNORED
 from minidist.nn.tensor import Tensor
 from minidist.train import parallelize
 from minidist.train.config import TrainConfig
@@ -147,7 +148,10 @@ def train_counting(world: ProcessGroup, config: TrainConfig, layout: Layout, opt
 
     def record(model, micro_batch, scale):
         loss = forward_backward(model, micro_batch, scale)
-        seen.append((micro_batch.tokens[0], micro_batch.targets[0], float(loss) * micro_batch.targets.size))
+        total = float(loss) * micro_batch.documents.places
+        more = 0, config.context - micro_batch.tokens.shape[1]  # a micro-batch ends with its document
+        tokens, targets = micro_batch.tokens[0], micro_batch.targets[0]
+        seen.append((np.pad(tokens, more), np.pad(targets, more, constant_values=IGNORED), total))
         return loss
 
     with patch.object(parallelize, "forward_backward", record):
