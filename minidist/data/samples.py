@@ -22,6 +22,7 @@ from minidist.nn.loss import IGNORED
 from minidist.nn.tokenizer import BYTES, ByteTokenizer, open_tokenizer
 
 HELD_OUT = 0.05  # share of the tokens for validation, in whole documents
+MOST_HELD_OUT = 1_000_000  # tokens: enough for a loss, and soon computed
 
 
 @dataclass(frozen=True)
@@ -164,14 +165,18 @@ def open_corpus(
 
 
 def parted(documents: Documents) -> tuple[Documents, Documents]:
-    """The documents to train on, and the last ones: as few as have HELD_OUT of the tokens. One alone is cut in two."""
+    """The documents to train on, and the last ones: as few as have HELD_OUT of the tokens, or MOST_HELD_OUT.
+
+    One alone is cut in two.
+    """
     count, tokens = len(documents), len(documents.tokens)
+    held_out = min(tokens * HELD_OUT, MOST_HELD_OUT)
     if count == 1:
-        place = tokens - max(2, int(tokens * HELD_OUT))
+        place = tokens - max(2, int(held_out))
         prompt = int(documents.bounds[0, 1])
         bounds = np.array([[place, min(prompt, place)], [tokens, max(0, prompt - place)]])
         documents, count = Documents(documents.tokens, bounds, documents.manifest, documents.mapped), 2
-    first = int(np.searchsorted(documents.bounds[:, 0], tokens * (1 - HELD_OUT)))
+    first = int(np.searchsorted(documents.bounds[:, 0], max(tokens * (1 - HELD_OUT), tokens - MOST_HELD_OUT)))
     first = min(max(1, first), count - 1)
     return documents.part(0, first), documents.part(first, count)
 

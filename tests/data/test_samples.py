@@ -7,7 +7,7 @@ import pytest
 
 from minidist.data.documents import Documents, Manifest
 from minidist.data.packing import PACKINGS, PADDED, Packing
-from minidist.data.samples import HELD_OUT, Samples, open_corpus, parted, targets_in
+from minidist.data.samples import HELD_OUT, MOST_HELD_OUT, Samples, open_corpus, parted, targets_in
 from minidist.nn.attention.tiled import TileMask, tiles
 from minidist.nn.documents import any_key_seen, hidden_keys
 from minidist.nn.loss import IGNORED
@@ -115,6 +115,16 @@ def test_the_last_documents_are_held_out():
         assert len(held_out.tokens) >= total * HELD_OUT * (1 - 1e-12)
         if len(held_out) > 1 and count > 1:
             assert len(held_out.tokens) - held_out.lengths[0] <= total * HELD_OUT
+
+
+def test_of_many_tokens_a_million_is_held_out():
+    """Whose loss takes seconds to compute; 5 % of a large text would take longer than the training."""
+    ends = np.arange(1, 41) * 1_000_000 + np.arange(40) % 3
+    for bounds in (np.stack([ends, 0 * ends], 1), np.array([[ends[-1], 0]])):
+        documents = Documents(np.zeros(ends[-1], np.uint8), bounds, Manifest(1, "|u1", 1, 1, 1, "", (), 0))
+        training, held_out = parted(documents)
+        assert MOST_HELD_OUT <= len(held_out.tokens) < 2 * MOST_HELD_OUT + 3
+        assert len(training.tokens) + len(held_out.tokens) == ends[-1]
 
 
 @pytest.mark.parametrize("prompt", [0, 10, 97, 100])
