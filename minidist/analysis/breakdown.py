@@ -23,8 +23,10 @@ from minidist.trace import Event, Kernel, Message
 COMPUTE = ("products", "elementwise", "optimizer", "rest")
 KINDS = (*COMPUTE, "data", "communication", "waiting")
 # Spans that hold others, by their first word; any other span of the track "compute" is an operation.
-STRUCTURE = {"forward": "rest", "backward": "rest", "recompute": "rest", "optimizer": "optimizer", "attend": "products"}
-STRUCTURE["data"] = "data"
+STRUCTURE = {
+    "forward": "rest", "backward": "rest", "recompute": "rest", "optimizer": "optimizer", "attend": "products",
+    "data": "data",
+}  # fmt: skip
 BACKGROUND = "wait for the background"
 
 

@@ -18,7 +18,7 @@ from minidist.cli.output import bar, check_outputs, console_of, json_output, ter
 from minidist.data.documents import Documents, prepare
 from minidist.data.packing import PACKINGS, PADDED, Packing
 from minidist.data.samples import DocumentCorpus, targets_in
-from minidist.nn.attention.tiled import TileMask, pairs, tiles, visited
+from minidist.nn.attention.tiled import TileMask, tiles, visited
 from minidist.nn.tokenizer import open_tokenizer
 from minidist.parallel.context import KINDS, chunks_of_ranks, parts_of, work_of_chunks
 from minidist.train.config import TrainConfig
@@ -162,7 +162,7 @@ def _attention(corpus: DocumentCorpus, config: TrainConfig, cp: int) -> dict:
         places += tokens.size
         used += sum(piece.places for sample in corpus.numbers(*which) for piece in packing.sample(sample))
         mask = TileMask(tiles(tokens.shape[1], *cut), documents)
-        computed += scores_in(pairs(mask.numbered, mask.numbered, mask.seen))
+        computed += scores_in(mask.pairs())
         work = work_of_chunks(config.sequence_chunks, documents)
         total += sum(work)
         for kind in kinds:

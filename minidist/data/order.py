@@ -10,6 +10,8 @@ round function is, because each round can be undone. It permutes 4^b numbers; wh
 is permuted again until it is not ("cycle walking", Black & Rogaway, 2002).
 """
 
+from functools import lru_cache
+
 from minidist.nn.random import generator
 from minidist.overrides import overridable
 
@@ -42,5 +44,9 @@ def permuted(place: int, count: int, keys: tuple[int, ...]) -> int:
 def sample_at(number: int, count: int, seed: int) -> tuple[int, int]:
     """The epoch of the ``number``-th sample of a run, counted from 0, and which of the ``count`` samples it is."""
     epoch, place = divmod(number, count)
-    keys = generator("order", seed, epoch).integers(1 << 63, size=ROUNDS).tolist()
-    return epoch, permuted(place, count, tuple(keys))
+    return epoch, permuted(place, count, _keys_of(seed, epoch))
+
+
+@lru_cache(maxsize=2)  # a batch may have samples of two epochs
+def _keys_of(seed: int, epoch: int) -> tuple[int, ...]:
+    return tuple(generator("order", seed, epoch).integers(1 << 63, size=ROUNDS).tolist())

@@ -170,9 +170,8 @@ def parted(documents: Documents) -> tuple[Documents, Documents]:
     One alone is cut in two.
     """
     count, tokens = len(documents), len(documents.tokens)
-    held_out = min(tokens * HELD_OUT, MOST_HELD_OUT)
     if count == 1:
-        place = tokens - max(2, int(held_out))
+        place = tokens - max(2, int(min(tokens * HELD_OUT, MOST_HELD_OUT)))
         prompt = int(documents.bounds[0, 1])
         bounds = np.array([[place, min(prompt, place)], [tokens, max(0, prompt - place)]])
         documents, count = Documents(documents.tokens, bounds, documents.manifest, documents.mapped), 2

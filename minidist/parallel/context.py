@@ -311,8 +311,7 @@ class PassingAttention(Function):
                 for h in ctx.blocks:
                     into = grad_q.at(h), gradients.at((0, h)), gradients.at((1, h))
                     for pair in pairs(mine, ctx.ranks_tiles[rank], mask.seen):
-                        hidden = mask.hidden(pair[0], pair[2], q.dtype)
-                        math.add_gradients(into, ctx.keep, h, pair, hidden, q, k, v, exponents, gradient, shift)
+                        math.add_gradients(into, ctx.keep, h, pair, mask, q, k, v, exponents, gradient, shift)
                 record(q, mine, ctx.ranks_tiles[rank], mask, PassingAttention.gradient_flops[0], ctx.policy)
             if not ctx.shared:
                 return gradients

@@ -8,7 +8,6 @@ micro-batch may change in between, where a batch grows or is dealt out anew; the
 (In torch: a ``DataLoader`` with ``num_workers=1`` and this many batches to prefetch.)
 """
 
-import os
 import pickle
 import subprocess
 import sys
@@ -36,7 +35,7 @@ class Loader(StepHook):
         self.config, self.ahead = config, ahead
         self.asked: deque[tuple[int, Numbers]] = deque()
         command = [sys.executable, "-m", __name__]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=os.environ)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._send(config)
 
     def begin_run(self, share: Share) -> None:

@@ -41,8 +41,7 @@ def tiles(length: int, tile: int, chunks: int = 1) -> list[slice]:
 
 def visited(parts: list[slice]) -> Iterator[tuple[int, slice, int, slice]]:
     """The pairs of tiles of one sequence that are computed, as ``pairs`` has them."""
-    numbered = list(enumerate(parts))
-    return pairs(numbered, numbered)
+    return TileMask(parts).pairs()
 
 
 def not_later(i: int, j: int) -> bool:
@@ -75,6 +74,10 @@ class TileMask:
     @property
     def numbered(self) -> list[tuple[int, slice]]:
         return list(enumerate(self.parts))
+
+    def pairs(self) -> Iterator[tuple[int, slice, int, slice]]:
+        """The pairs of tiles of the sequence that are computed, as ``pairs`` has them."""
+        return pairs(self.numbered, self.numbered, self.seen)
 
     def seen(self, i: int, j: int) -> bool:
         """Whether tile i of queries sees something of tile j of keys."""
@@ -161,20 +164,21 @@ class TileMath:
             scores += hidden
         return scores
 
-    def add_gradients(self, into, keep, heads: slice, pair, hidden, q, k, v, exponents, gradient, shift) -> None:
+    def add_gradients(self, into, keep, heads: slice, pair, mask, q, k, v, exponents, gradient, shift) -> None:
         """Add what one pair of tiles contributes, in some heads, to the gradients of q, k and v.
 
         Args:
             into: the three ``Total``s of those heads, (h, B, T, D) each.
             pair: an element of ``pairs``.
-            hidden: what is added to its scores.
+            mask: a ``TileMask``.
             q, k, v, exponents, gradient, shift: arguments of ``differentiate``, here for all heads and tokens.
         """
         i, queries, j, keys = pair
         groups = groups_of(heads, q, k)
         terms = self.differentiate(
             q[heads, :, queries], k[groups, :, keys], v[groups, :, keys], exponents[heads, :, queries],
-            gradient[heads, :, queries], shift[heads, :, :, queries], hidden, masks(keep, heads, i, j),
+            gradient[heads, :, queries], shift[heads, :, :, queries], mask.hidden(i, j, q.dtype),
+            masks(keep, heads, i, j),
         )  # fmt: skip
         for total, term, rows in zip(into, terms, (queries, keys, keys), strict=True):
             total.add(term, rows)
@@ -241,7 +245,7 @@ class TiledAttention(Function):
 
     @staticmethod
     def flops(output, qkv, kv, keep, rate, mask, softmax, join) -> int:
-        return flops_of_pairs(output, pairs(mask.numbered, mask.numbered, mask.seen))
+        return flops_of_pairs(output, mask.pairs())
 
     @staticmethod
     def forward(ctx: Context, qkv, kv, keep: Keep | None, rate: float, mask: TileMask, softmax: ModuleType, join):
@@ -276,9 +280,8 @@ class TiledAttention(Function):
         gradient, shift = incoming(output, gradient, totals, ctx.policy)
         for h in head_blocks(*q.shape[:2], mask.parts):
             grads = [math.softmax.Total(q[h].shape) for _ in "qkv"]
-            for pair in pairs(mask.numbered, mask.numbered, mask.seen):
-                hidden = mask.hidden(pair[0], pair[2], q.dtype)
-                math.add_gradients(grads, ctx.keep, h, pair, hidden, q, k, v, exponents, gradient, shift)
+            for pair in mask.pairs():
+                math.add_gradients(grads, ctx.keep, h, pair, mask, q, k, v, exponents, gradient, shift)
             for number in range(2 * ctx.shared):
                 grad_kv.at(number).add_heads(grads.pop(1), h, share)
             for part, total in zip(xp.split(grad_q[h], len(grads), axis=-1), grads, strict=True):

@@ -219,7 +219,8 @@ def layout_in(manifest: Manifest) -> Layout:
 def check_same_run(manifest: Manifest, config: TrainConfig, corpus: Corpus) -> None:
     """Raises BadCheckpoint where a run with these settings and this text is not the one that wrote the checkpoint."""
     check_tokenizer(manifest, corpus.tokenizer)
-    there, here = asdict(config_in(manifest)), asdict(config)
+    before, taken = config_in(manifest), manifest.progress.step
+    there, here = asdict(before), asdict(config)
     other = [name for name in here if name not in FREE + PROLONGED and there[name] != here[name]]
     if other:
         differences = ", ".join(f"{name} {there[name]} there and {here[name]} here" for name in other)
@@ -227,7 +228,6 @@ def check_same_run(manifest: Manifest, config: TrainConfig, corpus: Corpus) -> N
             f"the checkpoint belongs to a run with other settings: {differences}. Leave these settings out to go on "
             "with those of the checkpoint"
         )
-    before, taken = config_in(manifest), manifest.progress.step
     if taken > config.steps:
         raise BadCheckpoint(f"the checkpoint is of step {taken}, and this run has {config.steps}: set more steps")
     if any(before.lr_at(step) != config.lr_at(step) for step in range(taken)):
