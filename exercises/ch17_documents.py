@@ -225,14 +225,18 @@ def samples_of(
 
 
 def work_of_chunks(first: np.ndarray, chunks: int) -> list[int]:
-    """17.6  The work of attention in each sequence chunk: the pairs of a query in it and a key that it sees.
+    """17.6  The work of attention in each sequence chunk: how many tiles it computes for the queries of that chunk.
+
+    A tile is a chunk of queries by a chunk of keys. It is computed, for all samples at once, if a query of any sample
+    sees a key in it.
 
     Args:
-        first: (B, T) integers, the first place that each token sees; not modified.
+        first: (B, T) integers, the first place that each token sees, which never decreases along a sample; not
+            modified.
         chunks: into how many the sequence is cut, which divides T.
 
     Returns:
-        A number for each chunk, over all samples.
+        A number for each chunk.
     """
     raise NotImplementedError("task 17.6")
 

@@ -287,18 +287,23 @@ def samples_of(
 
 
 def work_of_chunks(first: np.ndarray, chunks: int) -> list[int]:
-    """17.6  The work of attention in each sequence chunk: the pairs of a query in it and a key that it sees.
+    """17.6  The work of attention in each sequence chunk: how many tiles it computes for the queries of that chunk.
+
+    A tile is a chunk of queries by a chunk of keys. It is computed, for all samples at once, if a query of any sample
+    sees a key in it.
 
     Args:
-        first: (B, T) integers, the first place that each token sees; not modified.
+        first: (B, T) integers, the first place that each token sees, which never decreases along a sample; not
+            modified.
         chunks: into how many the sequence is cut, which divides T.
 
     Returns:
-        A number for each chunk, over all samples.
+        A number for each chunk.
     """
     # >>> 17.6
-    keys = np.arange(1, first.shape[1] + 1) - first  # (B, T)
-    return keys.reshape(len(first), chunks, -1).sum(axis=(0, 2)).tolist()
+    each = first.shape[1] // chunks
+    begins = first[:, ::each].min(axis=0)  # (chunks,): a chunk's first token sees the earliest keys
+    return (np.arange(1, chunks + 1) - begins // each).tolist()
     # <<<
 
 

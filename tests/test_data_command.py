@@ -76,7 +76,7 @@ def test_a_packing_wastes_what_is_counted(kind, measured):
         tiles = pairs.reshape(B, CHUNKS, tile, CHUNKS, tile).any((0, 2, 4))  # of (B, keys, queries)
         computed += tiles.sum() * tile**2
         future += CHUNKS * (CHUNKS + 1) // 2 * (T // CHUNKS) ** 2
-        work = pairs.reshape(B, length, CHUNKS, tile).sum((0, 1, 3)).tolist()
+        work = tiles.sum(axis=0).tolist()
         total += sum(work)
         for kind_of_ranks in KINDS:
             if kind_of_ranks == "ulysses":

@@ -32,6 +32,7 @@ class Attention(AttentionCore):
         head_width = config.width // config.heads
         super().__init__(config, layer, chunks)
         self.qkv = ColumnLinear(config.heads, config.width, 3 * head_width, STD)
+        self.qkv.bias.zero_gradient = ..., slice(head_width, 2 * head_width)  # a key's bias moves all scores of a row
         self.out = RowLinear(config.heads, head_width, config.width, STD / sqrt(2 * config.layers))
 
     def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None, documents: Documents = None) -> list[Tensor]:

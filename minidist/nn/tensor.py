@@ -38,6 +38,7 @@ class Tensor:
 
     __array_ufunc__ = None  # so that `array + tensor` asks the tensor, instead of looping over the array's elements
     made_under, unrounded, packed = None, False, None  # what a precision notes (precision/policy.py)
+    zero_gradient = None  # where a leaf's gradient is 0 in exact arithmetic: an index
 
     def __init__(self, data, requires_grad: bool = False, grad_fn: "Context | None" = None) -> None:
         self.data = data = xp.asarray(data)
@@ -66,7 +67,12 @@ class Tensor:
     def accumulate(self, gradient, complete: bool) -> None:
         """Add one contribution to this leaf's gradient, in the leaf's dtype; run the hooks after the last one.
 
-        A sum of float32 terms that do not differ wildly in size is exact in float64, in any order.
+        **Order.** n float32 terms whose sizes differ by less than 2^29 / n have an exact sum in float64, in any order.
+        Of others, float64 loses 2^-53 of the largest, and the result, 24 bits, shows that where the sum happens to lie
+        so close to the place where its rounding changes: a chance of 2^-29, times the share of such sums. A sum that
+        cancels to 2^-k of its terms shows it 2^k times as often, but is as rare; unless it has to cancel. One has to: a
+        key's bias, which adds the same to all scores of a row, has the gradient 0 (``zero_gradient``). It is set to 0,
+        because what float32 leaves of it is the rounding of terms that cancel.
         """
         if gradient.dtype != self.dtype:
             gradient = rounded(gradient, self.dtype)
@@ -80,6 +86,8 @@ class Tensor:
             )
         else:
             xp.add(self.grad, gradient, out=self.grad)
+        if self.zero_gradient is not None:
+            self.grad[self.zero_gradient] = 0
         if complete:
             for hook in tuple(self.hooks):  # one of them may remove itself
                 hook(self)

@@ -197,11 +197,16 @@ def deal_chunks(work: Sequence[int], ranks: int) -> list[list[int]]:
 
 
 def work_of_chunks(chunks: int, documents: Documents | None) -> list[int]:
-    """The pairs of a query and a key that it sees, in each chunk of a micro-batch; of one document, in multiples."""
+    """The tiles that attention computes for the queries of each chunk, if a tile is a chunk of them by one of keys.
+
+    They are those from the first chunk that a query of any sample sees, to the chunk itself.
+    """
     if documents is None:
         return list(range(1, chunks + 1))
-    keys = np.arange(1, documents.first.shape[1] + 1) - documents.first  # (B, T)
-    return keys.sum(0).reshape(chunks, -1).sum(1).tolist()
+    length = documents.first.shape[1]
+    each = length // chunks
+    begins = documents.first[:, ::each].min(axis=0, initial=length)  # (chunks,): its first token sees the earliest keys
+    return (np.arange(1, chunks + 1) - begins // each).tolist()
 
 
 def chunks_of_ranks(ranks: int, chunks: int, kind: str, documents: Documents | None = None) -> list[list[int]]:

@@ -20,8 +20,8 @@ a unit's messages are not split into buckets.
 With hybrid sharding, stages 2 and 3 reduce-scatter over the shards in every micro-batch, since a rank keeps no more
 than its shard. Over the replicas one all-reduce of that shard per step is enough, when the step's micro-batches have
 been added (in FSDP2: ``set_requires_all_reduce(False)`` until the last one). The stages of chapter 5's exercises
-all-reduce in every micro-batch, and end on the same bits: float32 numbers are added in float64, whose rounding does not
-reach the 43 bits from which the sum is rounded, once (nn/kernels.py).
+all-reduce in every micro-batch, and end on the same bits: float32 numbers are added in float64 and rounded once, so the
+order does not show (``Tensor.accumulate`` says why).
 
 Gradients are only summed here. They are averaged elsewhere, once (``average_gradients``).
 """

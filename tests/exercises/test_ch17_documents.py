@@ -553,7 +553,7 @@ class TestDealChunks:
     """work_of_chunks, deal_chunks and imbalance: chunks dealt by the work that documents make"""
 
     def test_work(self, student):
-        """Pairs are counted one by one."""
+        """Each tile is looked at, pair by pair."""
         cases = [
             (samples(12, *packs), chunks)
             for packs in (((12,),), ((1, 2, 9),), ((4, 8), (8, 4)), ((),), ((3, 3), (12,), (5,)))
@@ -561,10 +561,9 @@ class TestDealChunks:
         ]
         seen = student.on_ranks(1, run_work, cases)[0].value
         for (first, chunks), (found, kept) in zip(cases, seen, strict=True):
-            right = [0] * chunks
-            for row in first.tolist():
-                for query, begin in enumerate(row):
-                    right[query * chunks // 12] += sum(begin <= key <= query for key in range(12))
+            pairs = ((query, key) for row in first for query in range(12) for key in range(row[query], query + 1))
+            tiles = {(query * chunks // 12, key * chunks // 12) for query, key in pairs}
+            right = [sum(tile[0] == chunk for tile in tiles) for chunk in range(chunks)]
             what = f"work_of_chunks, first {first.tolist()}, {chunks} chunks"
             assert kept, f"{what}: expected first unmodified"
             assert found == right, f"{what}: expected {right}, got {found}"

@@ -4,10 +4,12 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+import pytest
 
 from minidist.nn import chunks, functional, loss
 from minidist.nn.attention.plain import causal_attention
 from minidist.nn.attention.tiled import tiled_attention
+from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.llama_operations import fork, rms_norm, rotary_table, rotate, silu_gate
 from minidist.nn.loss import cross_entropy
 from minidist.nn.moe.experts import GroupedLinear, JoinRows
@@ -156,3 +158,23 @@ def test_a_rotated_query_times_a_rotated_key_depends_on_their_distance_alone():
             assert abs(product(place + distance, place) - product(distance, 0)) < 2e-6
             assert abs(product(place, place + distance) - product(0, distance)) < 2e-6
     assert abs(product(0, 0) - product(5, 0)) > 0.1 < abs(product(0, 5) - product(5, 0))
+
+
+@pytest.mark.parametrize("attention", ["plain", "tiled"])
+@pytest.mark.parametrize("chunks", [1, 4])
+def test_the_gradient_of_a_keys_bias_is_0(attention, chunks):
+    """Known, not computed: without that knowledge float64 finds its rounding, and the others stay as they are."""
+    config = GPTConfig(layers=2, heads=2, width=8, context=8, attention=attention, sequence_chunks=chunks)
+    found = []
+    for known in (True, False):
+        model = GPT(config, seed=1, dtype=np.float64)
+        tokens = np.random.default_rng(0).integers(256, size=(3, 9))
+        biases = [block.attention.qkv.bias for block in model.blocks]
+        for bias in biases:
+            bias.zero_gradient = bias.zero_gradient if known else None
+        model(tokens[:, :-1], tokens[:, 1:]).backward()
+        found.append(np.stack([bias.grad for bias in biases]).reshape(2, 2, 3, 4))  # layers, heads, (q, k, v), D
+    known, computed = found
+    assert (known[:, :, 1] == 0).all() and (known[:, :, [0, 2]] != 0).all()
+    assert np.array_equal(known[:, :, [0, 2]], computed[:, :, [0, 2]])
+    assert 0 < np.abs(computed[:, :, 1]).max() < 1e-13 * np.abs(known[:, :, 0]).min()
