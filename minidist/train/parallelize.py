@@ -24,6 +24,7 @@ from minidist.data.packing import RANDOM
 from minidist.nn.data import MicroBatch
 from minidist.nn.gpt import GPT
 from minidist.nn.layers import Module, Parameter
+from minidist.nn.loss import IGNORED
 from minidist.nn.recompute import recompute_blocks
 from minidist.parallel.axis import Axis, Holds, Plan, everything
 from minidist.parallel.compression.hook import Compressor
@@ -237,7 +238,7 @@ class ParallelModel:
         are integers, so every layout has the same N. (Without any, the loss and its gradients are 0.)
         """
         if self.places:
-            count = sum(int((one.targets[:, place] >= 0).sum()) for one in batch for place in self.places_here(one))
+            count = sum(int((one.targets[:, place] != IGNORED).sum()) for one in batch for place in self.places_here(one))
             counts = np.array([count])
             for axis in reversed(self.axes):
                 if axis.splits_batch:

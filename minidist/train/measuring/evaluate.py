@@ -17,6 +17,7 @@ from minidist.comm.point_to_point import barrier
 from minidist.comm.transports.cores import cores
 from minidist.nn.data import Corpus, generate, validation_batches
 from minidist.nn.gpt import GPT
+from minidist.nn.loss import IGNORED
 from minidist.nn.models import model_of
 from minidist.nn.moe.balance import Balance
 from minidist.nn.precision.policy import current
@@ -89,7 +90,7 @@ def validation_loss(model: GPT, corpus: Corpus, config: TrainConfig) -> float:
     for tokens, targets, *documents in batches:
         loss = model(backend.from_host(tokens), backend.from_host(targets), None, *documents)
         total += float(loss.item()) * targets.size
-        count += int((targets >= 0).sum())
+        count += int((targets != IGNORED).sum())
     return total / count
 
 
