@@ -29,7 +29,17 @@ autodoc_member_order, autodoc_typehints = "bysource", "signature"
 suppress_warnings = ["myst.header", "autodoc.import_object", "docutils", "ref.python"]
 
 DEMO = re.compile(r"minidist demo ([a-z][\w-]*)")
-EXPLAINED = ("layout", "fingerprint", "grain", "sequence chunk", "override", "ledger", "replay", "cluster's clock", "mutant")
+EXPLAINED = (
+    "layout",
+    "fingerprint",
+    "grain",
+    "sequence chunk",
+    "override",
+    "ledger",
+    "replay",
+    "cluster's clock",
+    "mutant",
+)
 PAGE = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 GLOSSARY = {word: re.search(rf"^\| {word} \| (.+?) \|$", PAGE, re.MULTILINE)[1].replace("`", "") for word in EXPLAINED}
 WORDS = re.compile(rf"\b({'|'.join(EXPLAINED)})\b")
@@ -44,7 +54,9 @@ def prepare(app, name: str, source: list[str]) -> None:
                 cell["metadata"]["tags"] = [*cell["metadata"].get("tags", ()), "hide-output"]
         source[0] = json.dumps(notebook)
     if name == "docs/reference":
-        source[0] += "".join(f"\n```{{eval-rst}}\n.. auto{kind_of(one)}:: minidist.{one}\n```\n" for one in sorted(__all__))
+        source[0] += "".join(
+            f"\n```{{eval-rst}}\n.. auto{kind_of(one)}:: minidist.{one}\n```\n" for one in sorted(__all__)
+        )
 
 
 def kind_of(name: str) -> str:
@@ -75,7 +87,9 @@ def to_files(app, tree) -> None:
 
 
 def is_elsewhere(target: str) -> bool:
-    return target.strip("/") == "README" or (target.startswith("../") and not target.endswith((".md", ".ipynb")) and "#" not in target)
+    return target.strip("/") == "README" or (
+        target.startswith("../") and not target.endswith((".md", ".ipynb")) and "#" not in target
+    )
 
 
 def finish(app, tree, name: str) -> None:
