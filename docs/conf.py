@@ -21,6 +21,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxarg
 root_doc = "docs/index"
 include_patterns = ["docs/*.md", "chapters/*.ipynb"]
 nb_execution_mode = "off"  # the outputs are those that are stored
+myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 myst_links_external_new_tab = True
 html_theme, html_title, html_show_sourcelink = "furo", "minidist", False
@@ -95,8 +96,11 @@ def is_elsewhere(target: str) -> bool:
 def finish(app, tree, name: str) -> None:
     """Put a player below each demonstration's command, and what a word of the glossary means behind its first use."""
     seen = set()
-    for block in list(tree.findall(nodes.literal_block)):
-        for demo in DEMO.findall(block.astext()):
+    for literal in [one for kind in (nodes.literal_block, nodes.literal) for one in tree.findall(kind)]:
+        block = literal
+        while isinstance(block.parent, nodes.TextElement):
+            block = block.parent
+        for demo in DEMO.findall(literal.astext()):
             if demo not in seen and (Path(app.outdir) / "gallery" / f"{demo}.html").exists():
                 seen.add(demo)
                 address = relative_uri(app.builder.get_target_uri(name), f"gallery/{demo}.html")

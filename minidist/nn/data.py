@@ -98,7 +98,8 @@ class MicroBatch(NamedTuple):
     """What a model takes at once.
 
     Attributes:
-        tokens, targets: integers (B, T); B = 0 for one without samples. A target that does not count is ``IGNORED`` (nn/loss.py).
+        tokens, targets: integers (B, T); B = 0 for one without samples. A target that does not count is ``IGNORED``
+            (nn/loss.py).
         dropout_rng: the name of its dropout; None where there is nothing to drop.
         documents: where the samples' documents are; None if each sample is one.
     """

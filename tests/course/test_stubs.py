@@ -101,7 +101,8 @@ def test_a_release_has_no_answers_and_is_a_course(tmp_path):
         for ours, theirs in zip(ANSWER.finditer(source.text), ANSWER.finditer(hidden), strict=True):
             between = theirs[0].partition("\n")[2].partition("# ===")[0].partition("# <<<")[0]
             assert between.rstrip() == stub_of(ours[0]).rstrip()
-    assert "y = x + 1" not in (hidden := without_answers(SOLUTION)) and stub_of(hidden) == STUB
+    hidden = without_answers(SOLUTION)
+    assert "y = x + 1" not in hidden and stub_of(hidden) == STUB
     assert without_answers(hidden) == hidden
     assert not (folder / "tests" / "exercises" / "mutants").exists() and (folder / "chapters" / "lab.py").exists()
     with pytest.raises(ValueError, match="handed out exists already"):
