@@ -47,10 +47,12 @@ WORDS = re.compile(rf"\b({'|'.join(EXPLAINED)})\b")
 
 
 def prepare(app, name: str, source: list[str]) -> None:
-    """Hide the outputs that JupyterLab hides; list the public names on the page of the reference."""
+    """Hide the outputs that JupyterLab hides, and let a chapter have one title; list the names of the reference."""
     if name.startswith("chapters/"):
         notebook = json.loads(source[0])
-        for cell in notebook["cells"]:
+        for number, cell in enumerate(notebook["cells"]):
+            if number and cell["cell_type"] == "markdown":
+                cell["source"] = [re.sub("^# ", "## ", line) for line in cell["source"]]
             if cell["metadata"].get("collapsed"):
                 cell["metadata"]["tags"] = [*cell["metadata"].get("tags", ()), "hide-output"]
         source[0] = json.dumps(notebook)
