@@ -30,7 +30,7 @@ MODULES = {  # a module whose ``add_commands`` adds commands -> the names of the
     "minidist.cli.scaling": ("scaling",),
     "minidist.cli.tokenizer": ("tokenizer",),
     "minidist.course.challenges.command": ("challenge",),
-    "minidist.course.commands": ("check", "reset", "grade", "mutants", "stubs"),
+    "minidist.course.commands": ("check", "reset", "grade", "mutants", "stubs", "release"),
 }
 
 PLAIN = str.maketrans(  # what to print in an encoding that lacks a character; one for one, so that tables stay aligned

@@ -1,4 +1,4 @@
-"""The course's commands: check, reset, grade, mutants, stubs."""
+"""The course's commands: check, reset, grade, mutants, stubs, release."""
 
 import argparse
 import sys
@@ -12,7 +12,7 @@ from minidist.course.grading.grade_class import grade_class
 from minidist.course.grading.workplace import Limits
 from minidist.course.learner.check import check, hint
 from minidist.course.learner.watch import watch
-from minidist.course.stubs import plan_reset, write_reset, write_stubs
+from minidist.course.stubs import plan_reset, release, write_reset, write_stubs
 
 
 def add_commands(commands) -> None:
@@ -22,6 +22,7 @@ def add_commands(commands) -> None:
     _add_grade(commands)
     _add_mutants(commands)
     _add_stubs(commands)
+    _add_release(commands)
 
 
 def _add_check(commands) -> None:
@@ -110,6 +111,17 @@ def _add_stubs(commands) -> None:
     command.add_argument("--force", action="store_true", help="overwrite exercises that differ")
 
 
+def _add_release(commands) -> None:
+    command = commands.add_parser(
+        "release",
+        help="for lecturers: copy the course without its answers",
+        description="Copy chapters, exercises, graders and library to a new folder that students get: with stubs in "
+        "place of the solutions. Everything else works as in the whole course.",
+    )
+    command.set_defaults(command=_release)
+    command.add_argument("--without-solutions", metavar="DIR", type=Path, required=True, help="the new folder")
+
+
 def _add_impl(command: argparse.ArgumentParser, text: str) -> None:
     command.add_argument("--impl", default="exercises", metavar="FOLDER", help=f"{text} (default: exercises)")
 
@@ -170,4 +182,10 @@ def _stubs(options) -> int:
     changed = write_stubs(options.force)
     folder = shown_path(implementation_folder("exercises"))
     print("\n".join(f"wrote {folder}/{name}" for name in changed) or f"all exercises in {folder}/ are up to date")
+    return 0
+
+
+def _release(options) -> int:
+    release(options.without_solutions)
+    print(f"{options.without_solutions}: the course without its answers; students install it with pip install -e .")
     return 0

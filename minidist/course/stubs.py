@@ -18,7 +18,8 @@ program with a bug instead. The buggy lines follow a third marker and are commen
 
 import ast
 import re
-from functools import lru_cache
+import shutil
+from functools import lru_cache, partial
 from pathlib import Path
 
 from minidist.course.answers import (
@@ -35,6 +36,10 @@ BEGIN = re.compile(r"( *)# >>> (\d+\.\d+)\n")
 GIVEN = "# === given to the learner\n"
 END = "# <<<\n"
 BACKUPS = ".backups"
+ANSWER = re.compile(r"^( *)# >>> (\d+\.\d+)\n.*?^ *# <<<\n", re.DOTALL | re.MULTILINE)
+HANDED_OUT = (  # files and folders of the course
+    "README.md", "LICENSE", "pyproject.toml", "minidist", "chapters", "docs", "solutions", "tests/exercises",
+)  # fmt: skip
 
 
 def stub_of(solution: str, name: str = "the solution") -> str:
@@ -65,6 +70,42 @@ def stub_of(solution: str, name: str = "the solution") -> str:
     if inside:
         raise ValueError(f"{name}: the marker of task {inside[1]} has no end")
     return "".join(kept)
+
+
+def without_answers(solution: str) -> str:
+    """The text of a solution as students get it: markers around what they are given. The same stub belongs to it."""
+
+    def hidden(answer: re.Match) -> str:
+        whole, (indent, task) = answer[0], answer.groups()
+        kept = stub_of(whole)
+        given = "".join(re.sub(r"^( *)", r"\1# ", line).rstrip() + "\n" for line in kept.splitlines())
+        given = f"{indent}{GIVEN}{given}" if GIVEN in whole else ""
+        return f"{indent}# >>> {task}\n{kept}{given}{indent}{END}"
+
+    return ANSWER.sub(hidden, solution)
+
+
+def release(folder: Path) -> None:
+    """Copy the course to a new folder without its answers: with stubs in place of solutions, and without mutants.
+
+    Graders stay, since students run them, and so does the library, which has most answers in another form.
+
+    Raises:
+        ValueError: if there is something at this place already.
+    """
+    if folder.exists():
+        raise ValueError(f"{folder} exists already: name a new folder")
+    root = clone_here()
+    unwanted = shutil.ignore_patterns("__pycache__", ".*", "mutants")
+    for name in HANDED_OUT:
+        copy = shutil.copy if (root / name).is_file() else partial(shutil.copytree, ignore=unwanted)
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        copy(root / name, folder / name)
+    (folder / "exercises").mkdir()
+    for file in sorted((folder / "solutions").glob("ch*.py")):
+        solution = file.read_text(encoding="utf-8")
+        file.write_text(without_answers(solution), encoding="utf-8")
+        (folder / "exercises" / file.name).write_text(stub_of(solution, file.name), encoding="utf-8")
 
 
 def definitions_by_task(solution: str) -> dict[str, list[str]]:

@@ -238,7 +238,9 @@ class ParallelModel:
         are integers, so every layout has the same N. (Without any, the loss and its gradients are 0.)
         """
         if self.places:
-            count = sum(int((one.targets[:, place] != IGNORED).sum()) for one in batch for place in self.places_here(one))
+            count = sum(
+                int((one.targets[:, place] != IGNORED).sum()) for one in batch for place in self.places_here(one)
+            )
             counts = np.array([count])
             for axis in reversed(self.axes):
                 if axis.splits_batch:

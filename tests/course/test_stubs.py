@@ -1,14 +1,21 @@
 """Exercises are their solutions without the bodies, and nobody's work is overwritten."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from minidist.course.answers import chapter_names, course_folder, read_answers
 from minidist.course.stubs import (
+    ANSWER,
     definitions_by_task,
     plan_reset,
+    release,
     replace_definitions,
     stub_of,
     untouched,
+    without_answers,
     write_reset,
     write_stubs,
 )
@@ -81,6 +88,39 @@ def test_committed_exercises_are_those_of_the_solutions():
     for name, source in read_answers(course_folder("solutions")).items():
         assert exercises[name].text == stub_of(source.text, name), f"{name}: run `minidist stubs --force`"
     assert list(exercises) == chapter_names()
+
+
+def test_a_release_has_no_answers_and_is_a_course(tmp_path):
+    folder = tmp_path / "handed out"
+    release(folder)
+    for name, source in read_answers(course_folder("solutions")).items():
+        kept, exercise = (folder / part / f"{name}.py" for part in ("solutions", "exercises"))
+        hidden = kept.read_text(encoding="utf-8")
+        assert stub_of(hidden) == stub_of(source.text) == exercise.read_text(encoding="utf-8")
+        assert definitions_by_task(hidden) == definitions_by_task(source.text)
+        for ours, theirs in zip(ANSWER.finditer(source.text), ANSWER.finditer(hidden), strict=True):
+            between = theirs[0].partition("\n")[2].partition("# ===")[0].partition("# <<<")[0]
+            assert between.rstrip() == stub_of(ours[0]).rstrip()
+    hidden = without_answers(SOLUTION)
+    assert "y = x + 1" not in hidden and stub_of(hidden) == STUB
+    assert without_answers(hidden) == hidden
+    assert not (folder / "tests" / "exercises" / "mutants").exists() and (folder / "chapters" / "lab.py").exists()
+    with pytest.raises(ValueError, match="handed out exists already"):
+        release(folder)
+
+
+@pytest.mark.long
+def test_students_are_judged_in_a_release(tmp_path):
+    folder = tmp_path / "course"
+    release(folder)
+    (folder / "exercises" / "ch03_collectives.py").write_text(
+        read_answers(course_folder("solutions"))["ch03_collectives"].text
+    )
+    environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONUTF8": "1"}
+    for task, status, words in (("3.3", 0, "passed"), ("4.1", 1, "to do")):
+        command = [sys.executable, "-m", "minidist.cli", "check", task]
+        found = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, encoding="utf-8")
+        assert (found.returncode, words in found.stdout) == (status, True), found.stdout + found.stderr
 
 
 def test_stubs_do_not_overwrite_work(tmp_path, monkeypatch):

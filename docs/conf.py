@@ -1,0 +1,154 @@
+"""The site: docs/ and chapters/ as static pages. ``python docs/build_site.py FOLDER`` builds it, with the players."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+from docutils import nodes
+from latex2mathml.converter import convert
+from pygments.lexers import get_lexer_for_filename
+from pygments.util import ClassNotFound
+from sphinx.addnodes import download_reference, pending_xref
+from sphinx.util.osutil import relative_uri
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+from minidist import __all__, __version__  # noqa: E402
+
+project, author, copyright, release = "minidist", "The minidist authors", "The minidist authors", __version__
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxarg.ext", "sphinx_copybutton"]
+root_doc = "docs/index"
+include_patterns = ["docs/*.md", "chapters/*.ipynb"]
+nb_execution_mode = "off"  # the outputs are those that are stored
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 4
+myst_links_external_new_tab = True
+html_theme, html_title, html_show_sourcelink = "furo", "minidist", False
+html_static_path, html_css_files = ["site"], ["site.css"]
+autodoc_member_order, autodoc_typehints = "bysource", "signature"
+suppress_warnings = ["myst.header", "autodoc.import_object", "docutils", "ref.python"]
+
+DEMO = re.compile(r"minidist demo ([a-z][\w-]*)")
+EXPLAINED = (
+    "layout",
+    "fingerprint",
+    "grain",
+    "sequence chunk",
+    "override",
+    "ledger",
+    "replay",
+    "cluster's clock",
+    "mutant",
+)
+PAGE = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+GLOSSARY = {word: re.search(rf"^\| {word} \| (.+?) \|$", PAGE, re.MULTILINE)[1].replace("`", "") for word in EXPLAINED}
+WORDS = re.compile(rf"\b({'|'.join(EXPLAINED)})\b")
+
+
+def prepare(app, name: str, source: list[str]) -> None:
+    """Hide the outputs that JupyterLab hides, and let a chapter have one title; list the names of the reference."""
+    if name.startswith("chapters/"):
+        notebook = json.loads(source[0])
+        for number, cell in enumerate(notebook["cells"]):
+            if number and cell["cell_type"] == "markdown":
+                cell["source"] = [re.sub("^# ", "## ", line) for line in cell["source"]]
+            if cell["metadata"].get("collapsed"):
+                cell["metadata"]["tags"] = [*cell["metadata"].get("tags", ()), "hide-output"]
+        source[0] = json.dumps(notebook)
+    if name == "docs/reference":
+        source[0] += "".join(
+            f"\n```{{eval-rst}}\n.. auto{kind_of(one)}:: minidist.{one}\n```\n" for one in sorted(__all__)
+        )
+
+
+def kind_of(name: str) -> str:
+    import minidist
+
+    found = getattr(minidist, name)
+    return "class" if isinstance(found, type) else "module" if hasattr(found, "__spec__") else "function"
+
+
+def to_source(app, name: str, target: str, children: list) -> nodes.reference | None:
+    """A link from a page to that of a file or folder of the repository; None where there is none."""
+    path = (ROOT / Path(name).parent / target).resolve() if target.strip("/") != "README" else ROOT / "README.md"
+    if not path.exists() or not path.is_relative_to(ROOT):
+        return None
+    source = path.relative_to(ROOT).as_posix()
+    app.env.sources = getattr(app.env, "sources", set()) | {source}
+    address = "docs/index.html" if source == "README.md" else f"source/{source}.html"
+    return nodes.reference("", "", *children, refuri=relative_uri(f"{name}.html", address), internal=True)
+
+
+def to_files(app, tree) -> None:
+    """Let links to code and to folders lead to pages, not to downloads or nowhere."""
+    name = app.env.current_document.docname
+    unknown = [link for link in tree.findall(pending_xref) if is_elsewhere(link["reftarget"])]
+    for link in [*tree.findall(download_reference), *unknown]:
+        if found := to_source(app, name, link["reftarget"], link.children):
+            link.replace_self(found)
+
+
+def is_elsewhere(target: str) -> bool:
+    return target.strip("/") == "README" or (
+        target.startswith("../") and not target.endswith((".md", ".ipynb")) and "#" not in target
+    )
+
+
+def finish(app, tree, name: str) -> None:
+    """Put a player below each demonstration's command, and what a word of the glossary means behind its first use."""
+    seen = set()
+    for literal in [one for kind in (nodes.literal_block, nodes.literal) for one in tree.findall(kind)]:
+        block = literal
+        while isinstance(block.parent, nodes.TextElement):
+            block = block.parent
+        for demo in DEMO.findall(literal.astext()):
+            if demo not in seen and (Path(app.outdir) / "gallery" / f"{demo}.html").exists():
+                seen.add(demo)
+                address = relative_uri(app.builder.get_target_uri(name), f"gallery/{demo}.html")
+                player = f'<details class="player"><summary>Play <code>{demo}</code> here</summary>'
+                player += f'<iframe loading="lazy" title="{demo}" src="{address}"></iframe></details>'
+                block.parent.insert(block.parent.index(block) + 1, nodes.raw("", player, format="html"))
+    left = dict(GLOSSARY) if name != "docs/glossary" else {}
+    for text in list(tree.findall(nodes.Text)):
+        if left and isinstance(text.parent, nodes.paragraph) and (found := WORDS.search(text)) and found[0] in left:
+            term = nodes.abbreviation(found[0], found[0], explanation=left.pop(found[0]))
+            parts = nodes.Text(text[: found.start()]), term, nodes.Text(text[found.end() :])
+            text.parent.replace(text, [part for part in parts if part.astext()])
+
+
+def code_pages(app):
+    """A page for each file that some page links to, and for what is in each folder."""
+    for source in sorted(getattr(app.env, "sources", ()) - {"README.md"}):
+        path = ROOT / source
+        if path.is_dir():
+            names = sorted(each.name for each in path.iterdir() if each.suffix in (".py", ".toml", ".md"))
+            text, language = "\n".join(names), "text"
+        else:
+            text, language = path.read_text(encoding="utf-8"), language_of(source)
+        body = app.builder.highlighter.highlight_block(text, language)
+        yield f"source/{source}", {"title": source, "body": f"<h1>{source}</h1>{body}"}, "page.html"
+
+
+def language_of(source: str) -> str:
+    try:
+        return get_lexer_for_filename(source).aliases[0]
+    except ClassNotFound:
+        return "text"
+
+
+def mathml(translator, node) -> None:
+    """Formulas as MathML, which browsers draw without a library."""
+    translator.body.append(convert(node.astext(), display="block" if isinstance(node, nodes.math_block) else "inline"))
+    raise nodes.SkipNode
+
+
+def setup(app) -> None:
+    app.connect("source-read", prepare)
+    app.connect("doctree-read", to_files, priority=100)  # before Sphinx collects what is to be downloaded
+    app.connect("doctree-resolved", finish)
+    app.connect("html-collect-pages", code_pages)
+    app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))
+
+
+html_math_renderer = "mathml"
