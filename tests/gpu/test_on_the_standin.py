@@ -120,8 +120,9 @@ def test_another_stream_than_the_null_stream_is_refused(standin):
 @pytest.mark.long
 @pytest.mark.parametrize("text", [long("dp=2,zero=3"), long("tp=2"), "dp=2,ep=2"])
 def test_a_checkpoint_goes_from_device_to_host_and_back(ranks, device_ranks, tmp_path, text):
-    """Saved on one, resumed on the other: the bits of a run that stayed on the host."""
-    config, layout = replace(SPARSE, steps=3), Layout.parse(text)
+    """Saved on one, resumed on the other: the bits of a run that stayed on the host. (Those of fast products have the
+    device's own, and so may the stand-in's: it multiplies other shapes.)"""
+    config, layout = replace(SPARSE, steps=3, products="exact"), Layout.parse(text)
     expected, device = run(ranks(1), config, Layout()), replace(config, backend="cupy")
     for (one, save_on), (other, resume_on) in permutations([(device, device_ranks), (config, ranks)]):
         folder = tmp_path / one.backend
@@ -205,7 +206,7 @@ def test_what_crosses_in_a_step(device_ranks, rows):
 def test_how_many_kernels_a_step_starts(device_ranks):
     """As few as docs/gpu.md says, for its model: each costs the host some microseconds."""
     config = replace(PLAIN, layers=4, heads=16, width=64, global_batch=2, micro_batch=2, backend="cupy")
-    for precision, limit in (("fp32", 560), ("bf16", 861)):
+    for precision, limit in (("fp32", 564), ("bf16", 865)):
         config = replace(config, precision=precision)
         (found,) = device_ranks(1).run(with_gpus, 1, counts_of_a_step, config, Layout(), "launches")
         assert sum(found.values()) <= limit, precision

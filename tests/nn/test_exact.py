@@ -192,5 +192,8 @@ def test_a_run_ends_on_the_hash_of_every_machine(changed, threads):
     """A NumPy whose normal numbers are others would need another literal: it is what README says a hash depends on."""
     command = [sys.executable, "-m", "minidist.cli", "train", "--steps", "3", "--products", "exact", "--json", "-"]
     env = os.environ | changed | {"OPENBLAS_NUM_THREADS": threads}
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    if changed and "killed by SIGILL" in done.stderr:
+        pytest.skip("this processor lacks instructions that this kernel has")
+    assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["fingerprint"] == ON_EVERY_MACHINE
