@@ -13,11 +13,6 @@ def build(folder: Path) -> None:
         if not (folder / page).exists():
             to = str(folder / page.removesuffix("/index.html"))
             subprocess.run([sys.executable, "-m", "minidist.cli", *command, "--html", to], check=True)
-    write_pages(folder)
-
-
-def write_pages(folder: Path) -> None:
-    """Make pages of docs/ and chapters/, which show those players that are in the folder."""
     docs = Path(__file__).parent
     sphinx = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "-c", str(docs)]
     with TemporaryDirectory() as between:

@@ -14,9 +14,9 @@ from sphinx.util.osutil import relative_uri
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
-from minidist import __all__, __version__  # noqa: E402
+import minidist  # noqa: E402
 
-project, author, copyright, release = "minidist", "The minidist authors", "The minidist authors", __version__
+project, author, copyright, release = "minidist", "The minidist authors", "The minidist authors", minidist.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxarg.ext", "sphinx_copybutton"]
 root_doc = "docs/index"
 include_patterns = ["docs/*.md", "chapters/*.ipynb"]
@@ -58,20 +58,18 @@ def prepare(app, name: str, source: list[str]) -> None:
         source[0] = json.dumps(notebook)
     if name == "docs/reference":
         source[0] += "".join(
-            f"\n```{{eval-rst}}\n.. auto{kind_of(one)}:: minidist.{one}\n```\n" for one in sorted(__all__)
+            f"\n```{{eval-rst}}\n.. auto{kind_of(one)}:: minidist.{one}\n```\n" for one in sorted(minidist.__all__)
         )
 
 
 def kind_of(name: str) -> str:
-    import minidist
-
     found = getattr(minidist, name)
     return "class" if isinstance(found, type) else "module" if hasattr(found, "__spec__") else "function"
 
 
 def to_source(app, name: str, target: str, children: list) -> nodes.reference | None:
     """A link from a page to that of a file or folder of the repository; None where there is none."""
-    path = (ROOT / Path(name).parent / target).resolve() if target.strip("/") != "README" else ROOT / "README.md"
+    path = ROOT / "README.md" if is_readme(target) else (ROOT / Path(name).parent / target).resolve()
     if not path.exists() or not path.is_relative_to(ROOT):
         return None
     source = path.relative_to(ROOT).as_posix()
@@ -90,9 +88,12 @@ def to_files(app, tree) -> None:
 
 
 def is_elsewhere(target: str) -> bool:
-    return target.strip("/") == "README" or (
-        target.startswith("../") and not target.endswith((".md", ".ipynb")) and "#" not in target
-    )
+    outside = target.startswith("../") and not target.endswith((".md", ".ipynb")) and "#" not in target
+    return outside or is_readme(target)
+
+
+def is_readme(target: str) -> bool:
+    return target.strip("/") == "README"
 
 
 def finish(app, tree, name: str) -> None:
@@ -105,7 +106,7 @@ def finish(app, tree, name: str) -> None:
         for demo in DEMO.findall(literal.astext()):
             if demo not in seen and (Path(app.outdir) / "gallery" / f"{demo}.html").exists():
                 seen.add(demo)
-                address = relative_uri(app.builder.get_target_uri(name), f"gallery/{demo}.html")
+                address = relative_uri(f"{name}.html", f"gallery/{demo}.html")
                 player = f'<details class="player"><summary>Play <code>{demo}</code> here</summary>'
                 player += f'<iframe loading="lazy" title="{demo}" src="{address}"></iframe></details>'
                 block.parent.insert(block.parent.index(block) + 1, nodes.raw("", player, format="html"))
