@@ -27,7 +27,6 @@ myst_links_external_new_tab = True
 html_theme, html_title, html_show_sourcelink = "furo", "minidist", False
 html_static_path, html_css_files = ["site"], ["site.css"]
 autodoc_member_order, autodoc_typehints = "bysource", "signature"
-suppress_warnings = ["myst.header", "autodoc.import_object", "docutils", "ref.python"]
 
 DEMO = re.compile(r"minidist demo ([a-z][\w-]*)")
 EXPLAINED = (
