@@ -192,14 +192,15 @@ def show(command: list[str], file: Path, limit: float, console: Console) -> None
     console.print(f"$ {' '.join(command)}  > {file.name}", markup=False, highlight=False)
     begin = time.perf_counter()
     try:
-        with file.open("w") as output:
+        with file.open("w", encoding="utf-8") as output:
             code = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, timeout=limit, cwd=ROOT).returncode
         ended = f"exit status {code}"
     except subprocess.TimeoutExpired:
         ended = f"ended after {limit:.0f} s"
     except OSError as error:
         ended = str(error)
-    console.print("\n".join(file.read_text(errors="replace").splitlines()[-LINES:]), markup=False, highlight=False)
+    last = file.read_text("utf-8", errors="replace").splitlines()[-LINES:]
+    console.print("\n".join(last), markup=False, highlight=False)
     ended = f"{file.name}: {ended}, {time.perf_counter() - begin:.1f} s"
     console.print(ended)
     with (file.parent / "ends.txt").open("a") as ends:

@@ -122,8 +122,9 @@ def gpu_name() -> str | None:
     """Names this process's GPU, by its host and its PCI address, as no other GPU is named; None with NumPy."""
     if xp.name == "numpy":
         return None
-    boot = Path("/proc/sys/kernel/random/boot_id")  # of the machine: containers may have the same host name
-    return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''} {xp.cuda.Device().pci_bus_id}"
+    file = Path("/proc/sys/kernel/random/boot_id")  # of the machine: containers may have the same host name
+    boot = file.read_text("utf-8").strip() if file.exists() else ""
+    return f"{socket.gethostname()} {boot} {xp.cuda.Device().pci_bus_id}"
 
 
 def versions(name: str) -> dict[str, str]:

@@ -123,7 +123,7 @@ def test_a_terminal_without_a_keyboard_gets_the_beats_and_with_one_the_player(de
         terminal, "play", lambda animation, scene: played.append(scene.question + scene.broken) or scene
     )
     monkeypatch.setenv("TERM", "xterm-256color")
-    with open(os.devnull) as nothing:
+    with open(os.devnull, encoding="utf-8") as nothing:
         for keyboard in (nothing, None):  # redirected, closed
             monkeypatch.setattr(sys, "stdin", keyboard)
             assert cli.main(["demo", "dp"]) == 0 and "slow begins." in out.getvalue()

@@ -94,7 +94,7 @@ def begun(flags: str = "", arch: str = "gpt2", config=None, tensors=lambda file:
         changes: other values in config.json.
     """
     write_hf(arch)
-    right = json.loads(Path("hf/config.json").read_text()) | changes
+    right = json.loads(Path("hf/config.json").read_text(encoding="utf-8")) | changes
     Path("hf/config.json").write_bytes(config or json.dumps(right).encode())
     file = Path("hf/model.safetensors")
     save_file({name: a for name, a in load_file(file).items() if name != drop} | (add or {}), file)
@@ -159,14 +159,14 @@ def sum_of(counts: list[int], dtype: str) -> np.ndarray:
 def hardware(before: str, after: str, size: str = "") -> ClusterSpec:
     """A cluster of one's own file, in which one text has become another."""
     assert before in HARDWARE
-    Path("own.toml").write_text(HARDWARE.replace(before, after, 1) if before else HARDWARE + after)
+    Path("own.toml").write_text(HARDWARE.replace(before, after, 1) if before else HARDWARE + after, encoding="utf-8")
     return ClusterSpec.parse(f"own.toml{size}")
 
 
 def network(before: str, after: str) -> Topology:
     """One's own graph, in which one text has become another."""
     assert before in NETWORK
-    Path("ring.toml").write_text(NETWORK.replace(before, after, 1))
+    Path("ring.toml").write_text(NETWORK.replace(before, after, 1), encoding="utf-8")
     return from_toml("ring.toml")
 
 
@@ -204,14 +204,14 @@ def grade(submissions: str, *flags: str) -> None:
 
 def verify_file(text: str) -> None:
     """minidist verify on a learner's file with this text."""
-    Path("ch03_collectives.py").write_text(text)
+    Path("ch03_collectives.py").write_text(text, encoding="utf-8")
     raise ValueError(refusal("minidist verify --impl . --steps=1 dp=2", {}))
 
 
 def reset(target: str, text: str = "") -> None:
     """A plan to reset this target in a file with this text, or the untouched one."""
     stub = stub_of(read_answers(course_folder("solutions"))["ch03_collectives"].text)
-    Path("ch03_collectives.py").write_text(text or stub)
+    Path("ch03_collectives.py").write_text(text or stub, encoding="utf-8")
     plan_reset(target, Path())
 
 

@@ -51,7 +51,7 @@ def package_of(file: Path, root: Path = ROOT) -> str:
 def imports_of(file: Path) -> set[tuple[str, ...]]:
     """The dotted names that a file imports."""
     found = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {tuple(alias.name.split(".")) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

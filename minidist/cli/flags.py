@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable
 from dataclasses import fields, replace
+from inspect import get_annotations
 
 from minidist import backend
 from minidist.comm.collectives import ALL_REDUCE
@@ -193,7 +194,7 @@ def _add_fields(parser: argparse.ArgumentParser, settings: type, **decided_later
     """Add a flag for each field of a dataclass, and a group of flags for each of the records that make it up."""
     groups = {}
     for record in reversed(settings.__mro__):
-        if own := vars(record).get("__annotations__"):
+        if own := get_annotations(record):
             groups |= dict.fromkeys(own, parser.add_argument_group(record.__doc__.partition(".")[0]))
     for field in fields(settings):
         usual = decided_later.get(field.name, field.default)

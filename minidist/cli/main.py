@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> int:
             options = build_parser(arguments[0]).parse_args(with_config_file(arguments))
         return options.command(options) if found is None else run_in_job(options, found)
     except BrokenPipeError:  # whoever reads the output has closed it, as `| head` does
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  Python flushes it at exit
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  Python flushes it at exit
         return 141
     except MemoryError as error:
         problem = str(error) or OUT_OF_MEMORY
@@ -185,7 +185,7 @@ def heard_once(found: Launched | None) -> Iterator[None]:
     if found is None or found.rank == 0:
         yield
         return
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
         yield
 
 

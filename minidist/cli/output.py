@@ -79,7 +79,7 @@ def check_outputs(paths: dict[str, str | None], text: str | None, tokenizer: str
         with errors_naming(flag, path):
             target = os.path.realpath(path)  # the file itself, where a link points to it
             is_new = not os.path.exists(target)
-            open(target, "a").close()
+            open(target, "a", encoding="utf-8").close()
             if is_new:
                 os.remove(target)  # so that a run that fails leaves no empty file
             elif os.path.isfile(target):  # a new file will take its place, so there must be room for one beside it

@@ -1,6 +1,6 @@
 """A transformer and how one process trains it; knows nothing of ranks."""
 
-import minidist.nn.arithmetic  # gives Tensor its operators
+import minidist.nn.arithmetic  # noqa: F401 (gives Tensor its operators)
 import minidist.nn.measuring  # noqa: F401 (measures every operation)
 from minidist import backend
 

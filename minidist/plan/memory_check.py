@@ -46,7 +46,7 @@ def available_memory() -> int | None:
 def _meminfo(file: str = "/proc/meminfo") -> tuple[int, int] | None:
     """Available memory and free swap in bytes."""
     with suppress(OSError, ValueError, KeyError):
-        lines = (line.split(":") for line in Path(file).read_text().splitlines())
+        lines = (line.split(":") for line in Path(file).read_text(encoding="utf-8").splitlines())
         kib = {name: int(rest.split()[0]) for name, rest in lines}
         return kib["MemAvailable"] * 1024, kib["SwapFree"] * 1024
     return None
@@ -56,7 +56,7 @@ def _left_by_cgroup(file: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup
     """The least that any cgroup around this process leaves: of version 2 (``0::/path``) or 1 (``4:memory:/path``)."""
     left = []
     with suppress(OSError, ValueError):
-        for line in Path(file).read_text().splitlines():
+        for line in Path(file).read_text(encoding="utf-8").splitlines():
             _, controllers, path = line.split(":", 2)
             if not controllers:
                 names = "memory.max", "memory.current", ""

@@ -99,7 +99,7 @@ def test_prints_and_results_come_whole(ranks, capsys):
         gc.collect()
         print("no newline", end="")
         world.report(("step", world.rank))
-        with open(os.devnull, "w") as sys.stdout:
+        with open(os.devnull, "w", encoding="utf-8") as sys.stdout:
             print("hello")
         return x + world.rank
 

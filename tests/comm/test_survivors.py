@@ -121,7 +121,7 @@ def test_a_rank_that_hangs_or_does_not_answer_in_time_is_ended_and_the_others_st
 @linux
 def test_old_memory_and_old_threads_are_given_back_and_reports_delivered(cluster):
     def left(world):
-        with open("/proc/self/maps") as file:
+        with open("/proc/self/maps", encoding="utf-8") as file:
             segments = {line.split()[5] for line in file if "/dev/shm/minidist-" in line}
         return len(segments), sorted(thread.name for thread in threading.enumerate())
 

@@ -142,7 +142,7 @@ def test_zip_files_missing_answers_tables_and_gradescope(graded):
     assert "the zip file cannot be read" in graded.grades["is_no_zip"]["remarks"][0]
     (nothing,) = (grade for student, grade in graded.grades.items() if "[red]" in student)
     assert nothing["remarks"] == ["found no file named chNN_name.py"]
-    with open(graded.out / "grades.csv", newline="") as file:
+    with open(graded.out / "grades.csv", encoding="utf-8", newline="") as file:
         rows = {row["student"]: row for row in csv.DictReader(file)}
     student = "calls_the_library"
     assert rows.keys() == graded.grades.keys()

@@ -440,7 +440,7 @@ SHAPES = {"long": (16_384, 64), "wide": (8, 131_072)}
 def bytes_read() -> int:
     """Those that this process has read from files so far, as Linux counts them; elsewhere 0."""
     try:
-        return int(Path("/proc/self/io").read_text().split()[1])
+        return int(Path("/proc/self/io").read_text(encoding="utf-8").split()[1])
     except OSError:
         return 0
 

@@ -153,7 +153,7 @@ def check_with_transformers(folder: Path, bits_per_byte: float) -> None:
     torch = pytest.importorskip("torch", reason="needs PyTorch: pip install 'minidist[torch]'")
     transformers = pytest.importorskip("transformers", reason="needs transformers: pip install 'minidist[hf]'")
     model, theirs = transformers.AutoModelForCausalLM.from_pretrained(folder), tokenizers.Tokenizer.from_file(FILE)
-    text = Path(TEXT).read_text()
+    text = Path(TEXT).read_text(encoding="utf-8")
     held_out = text[-(len(text) // 20) :]
     tokens = torch.tensor(theirs.encode(held_out).ids)
     rows = (len(tokens) - 1) // 8

@@ -116,7 +116,7 @@ def unlink_segments() -> None:
     stay in /dev/shm each time. Open MPI attaches to a segment at the first message, and so keeps the names.
     """
     with suppress(OSError):  # not on Linux
-        for line in Path("/proc/self/maps").read_text().splitlines():
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
             name = line.split(maxsplit=5)[-1]
             if name.startswith(SEGMENTS_OF_MPICH):
                 with suppress(OSError):  # another rank of this node was faster

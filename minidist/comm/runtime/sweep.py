@@ -140,7 +140,7 @@ def _is_gone(owner: str) -> bool:
 
 def _start_of(pid: int) -> str:
     """When a process started, in clock ticks since boot (man 5 proc: the 22nd field of ``stat``)."""
-    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]  # a name may have spaces and brackets
+    after_name = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2]  # a name may have spaces and brackets
     return after_name.split()[19]
 
 
@@ -148,7 +148,7 @@ def _place() -> str:
     """A hash of the place where our process ids and start times are valid; "" if it cannot be determined."""
     if sys.platform != "linux" or os.readlink("/proc/self") != str(os.getpid()):  # /proc shows another pid namespace
         return ""
-    parts = [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
+    parts = [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8"), os.readlink("/proc/self/ns/pid")]
     with suppress(FileNotFoundError):  # there are no time namespaces before Linux 5.6
         parts.append(os.readlink("/proc/self/ns/time"))
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:8]

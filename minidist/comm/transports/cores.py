@@ -160,7 +160,7 @@ class PatientClock:
         runnable, ticks = 0, 0
         for pid in self._pids:
             try:
-                fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+                fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
             except OSError:  # it has ended, or this is not Linux
                 continue
             runnable += fields[0] == "R"

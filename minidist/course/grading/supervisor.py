@@ -170,7 +170,7 @@ def have_own_shared_memory() -> None:
     if libc.unshare(CLONE_NEWNS) != 0:
         _check(libc.unshare(CLONE_NEWNS | CLONE_NEWUSER))
         for file, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-            with open(f"/proc/self/{file}", "w") as written:
+            with open(f"/proc/self/{file}", "w", encoding="utf-8") as written:
                 written.write(text)
     _check(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None))
     _check(libc.mount(b"minidist", b"/dev/shm", b"tmpfs", MS_NOSUID | MS_NODEV, b"mode=1777"))

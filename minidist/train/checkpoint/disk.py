@@ -29,11 +29,13 @@ class Disk:
 
     def flush(self, path: Path) -> None:
         """Return once a file's content is on the disk."""
-        with path.open("rb") as file:
+        with path.open("r+b") as file:  # Windows flushes only what may be written
             os.fsync(file.fileno())
 
     def flush_folder(self, path: Path) -> None:
-        """Return once the names in a folder are on the disk."""
+        """Return once the names in a folder are on the disk; at once on Windows, which opens no folder as a file."""
+        if not hasattr(os, "O_DIRECTORY"):
+            return
         folder = os.open(path, os.O_RDONLY)
         try:
             os.fsync(folder)

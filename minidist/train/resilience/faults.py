@@ -50,7 +50,7 @@ def order(folder: str | Path, rank: int, what: str) -> None:
     if what not in ORDERS:
         raise ValueError(f"no fault {what!r} can be ordered while a run goes on: choose from {', '.join(ORDERS)}")
     written = Path(folder, f"new{rank}")
-    written.write_text(what)
+    written.write_text(what, encoding="utf-8")
     os.replace(written, Path(folder, f"rank{rank}"))  # at once, so that no rank reads half of it
 
 
@@ -59,7 +59,7 @@ def take_order(folder: str | Path, rank: int) -> str | None:
     taken = Path(folder, f"taken{rank}")
     with suppress(FileNotFoundError):
         os.replace(Path(folder, f"rank{rank}"), taken)
-        what = taken.read_text()
+        what = taken.read_text(encoding="utf-8")
         taken.unlink()
         return what
     return None
