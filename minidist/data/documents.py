@@ -165,7 +165,7 @@ def prepare(path: str | Path, tokenizer: ByteTokenizer, folder: Path, watch: Wat
         manifest = _write(path, tokenizer, one, other, watch)
     manifest = replace(manifest, sha256=_hashes(folder))
     with replacing(folder / MANIFEST) as written:
-        written.write_text(json.dumps(asdict(manifest), indent=2) + "\n", encoding="utf-8")
+        written.write_text(json.dumps(asdict(manifest), indent=2) + "\n", "utf-8", newline="\n")
     return manifest
 
 

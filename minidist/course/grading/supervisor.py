@@ -105,7 +105,7 @@ def supervise(
         process = subprocess.Popen(
             command, cwd=cwd, env=os.environ | environment | {MARK: mark}, stdin=subprocess.DEVNULL, stdout=file,
             stderr=subprocess.STDOUT, start_new_session=True,
-            preexec_fn=prepare if os.name == "posix" else None,
+            preexec_fn=prepare if resource else None,
         )  # fmt: skip
     exceeded = ""
     try:
