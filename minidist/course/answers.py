@@ -7,7 +7,8 @@ from pathlib import Path
 import minidist
 from minidist.files import replacing
 
-ROOT = Path(minidist.__file__).resolve().parent.parent
+LIBRARY = Path(minidist.__file__).resolve().parent
+ROOT = LIBRARY.parent if (LIBRARY.parent / "solutions").is_dir() else LIBRARY / "clone"  # what a wheel has of a clone
 CHAPTER_FILE = re.compile(r"ch(\d\d)_\w+\.py")
 
 
@@ -24,13 +25,13 @@ def course_folder(name: str, root: Path = ROOT) -> Path:
     """A folder of the course: "exercises", "solutions", "chapters" or "tests/exercises".
 
     Raises:
-        ValueError: if minidist was installed without it.
+        ValueError: if it is not there, as a learner's own folder beside a wheel.
     """
     folder = root / name
     if not folder.is_dir():
         raise ValueError(
-            f"the course's folder {name}/ is missing from {root}: clone minidist's whole repository and install it "
-            "there with pip install -e ."
+            f"the course's folder {name}/ is missing from {root}: minidist release DIR writes the course to a new "
+            "folder; go there to work on it"
         )
     return folder
 

@@ -114,12 +114,13 @@ def _add_stubs(commands) -> None:
 def _add_release(commands) -> None:
     command = commands.add_parser(
         "release",
-        help="for lecturers: copy the course without its answers",
-        description="Copy chapters, exercises, graders and library to a new folder that students get: with stubs in "
-        "place of the solutions. Everything else works as in the whole course.",
+        help="write the course to a new folder, to work on or to hand out",
+        description="Write chapters, exercises, solutions, graders and library to a new folder, where everything works "
+        "as in a clone. Lecturers can leave the solutions out.",
     )
     command.set_defaults(command=_release)
-    command.add_argument("--without-solutions", metavar="DIR", type=Path, required=True, help="the new folder")
+    command.add_argument("folder", metavar="DIR", type=Path, help="the new folder")
+    command.add_argument("--without-solutions", action="store_true", help="with stubs in place of the solutions")
 
 
 def _add_impl(command: argparse.ArgumentParser, text: str) -> None:
@@ -186,6 +187,6 @@ def _stubs(options) -> int:
 
 
 def _release(options) -> int:
-    release(options.without_solutions)
-    print(f"{options.without_solutions}: the course without its answers; students install it with pip install -e .")
+    release(options.folder, not options.without_solutions)
+    print(f"{options.folder}: the course; pip install -e '.[course]' there installs it, minidist check goes on")
     return 0

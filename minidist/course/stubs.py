@@ -24,6 +24,7 @@ from pathlib import Path
 
 from minidist.course.answers import (
     CHAPTER_FILE,
+    LIBRARY,
     chapter_of,
     clone_here,
     course_folder,
@@ -85,10 +86,13 @@ def without_answers(solution: str) -> str:
     return ANSWER.sub(hidden, solution)
 
 
-def release(folder: Path) -> None:
-    """Copy the course to a new folder without its answers: with stubs in place of solutions, and without mutants.
+def release(folder: Path, solutions: bool) -> None:
+    """Write the course to a new folder, with exercises that nobody has touched.
 
-    Graders stay, since students run them, and so does the library, which has most answers in another form.
+    Args:
+        folder: where; ``minidist check`` finds the exercises from any place inside.
+        solutions: False for stubs in place of the solutions, and no mutants. Graders stay, since students run them, and
+            so does the library, which has most answers in another form.
 
     Raises:
         ValueError: if there is something at this place already.
@@ -96,16 +100,18 @@ def release(folder: Path) -> None:
     if folder.exists():
         raise ValueError(f"{folder} exists already: name a new folder")
     root = clone_here()
-    unwanted = shutil.ignore_patterns("__pycache__", ".*", "mutants")
+    unwanted = shutil.ignore_patterns("__pycache__", ".*", "clone", *([] if solutions else ["mutants"]))
     for name in HANDED_OUT:
-        copy = shutil.copy if (root / name).is_file() else partial(shutil.copytree, ignore=unwanted)
+        source = LIBRARY if name == LIBRARY.name else root / name
+        copy = shutil.copy if source.is_file() else partial(shutil.copytree, ignore=unwanted)
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        copy(root / name, folder / name)
+        copy(source, folder / name)
     (folder / "exercises").mkdir()
     for file in sorted((folder / "solutions").glob("ch*.py")):
         solution = file.read_text(encoding="utf-8")
-        file.write_text(without_answers(solution), encoding="utf-8")
         (folder / "exercises" / file.name).write_text(stub_of(solution, file.name), encoding="utf-8")
+        if not solutions:
+            file.write_text(without_answers(solution), encoding="utf-8")
 
 
 def definitions_by_task(solution: str) -> dict[str, list[str]]:

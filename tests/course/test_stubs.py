@@ -92,7 +92,7 @@ def test_committed_exercises_are_those_of_the_solutions():
 
 def test_a_release_has_no_answers_and_is_a_course(tmp_path):
     folder = tmp_path / "handed out"
-    release(folder)
+    release(folder, solutions=False)
     for name, source in read_answers(course_folder("solutions")).items():
         kept, exercise = (folder / part / f"{name}.py" for part in ("solutions", "exercises"))
         hidden = kept.read_text(encoding="utf-8")
@@ -108,13 +108,13 @@ def test_a_release_has_no_answers_and_is_a_course(tmp_path):
     assert not (folder / "tests" / "exercises" / "mutants").exists()
     assert (folder / "chapters" / "lab.py").exists() and (folder / "AGENTS.md").exists()
     with pytest.raises(ValueError, match="handed out exists already"):
-        release(folder)
+        release(folder, solutions=False)
 
 
 @pytest.mark.long
 def test_students_are_judged_in_a_release(tmp_path):
     folder = tmp_path / "course"
-    release(folder)
+    release(folder, solutions=False)
     (folder / "exercises" / "ch03_collectives.py").write_text(
         read_answers(course_folder("solutions"))["ch03_collectives"].text
     )
