@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 
-from minidist import backend, trace
+from minidist import backend, trace, turns
 from minidist.comm.failures import Aborted, caller
 from minidist.comm.transports.messages import Part, Work
 from minidist.comm.transports.transport import Transport, Waiting
@@ -108,13 +108,17 @@ class BackgroundWork(Work):
         if not self._ended.is_set():
             waiting = Waiting(self._transport, 0, self._ended.is_set)  # the background thread says for which rank
             with self._transport.clock.paused(), waiting, trace.span("wait for the background", "wait"):
-                while not self._ended.wait(ABORT_CHECK_SECONDS):
+                while not self._ends_within(ABORT_CHECK_SECONDS):
                     self._transport.raise_background_error()
-                    if self._transport.aborted and not self._ended.wait(4 * ABORT_CHECK_SECONDS):
+                    if self._transport.aborted and not self._ends_within(4 * ABORT_CHECK_SECONDS):
                         raise Aborted(f"{self.label}, started asynchronously {self._caller}")
         self._transport.raise_background_error()
         self._background.told_done(self)
         return True
+
+    def _ends_within(self, seconds: float) -> bool:
+        with turns.away():
+            return self._ended.wait(seconds)
 
 
 class Background:
@@ -131,7 +135,7 @@ class Background:
         self._unfinished = self._submitted = 0
         self.stream = transport.new_stream()
         self._last: BackgroundWork | None = None
-        self._gpu = backend.current_gpu()
+        self._gpu, self._rank = backend.current_gpu(), turns.here()
         self._thread = threading.Thread(target=self._run, daemon=True, name="collectives")
         self._thread.start()
 
@@ -160,12 +164,13 @@ class Background:
         trace.use_stream(self.stream)
         backend.use_gpu(self._gpu)
         while (work := self._works.get()) is not None:
-            work.run()
-            with self.transport.lock:
-                self._unfinished -= 1
-                work.end()
-                if self._unfinished == 0:
-                    self.transport.change_active(-1)
+            with turns.taken(self._rank):
+                work.run()
+                with self.transport.lock:
+                    self._unfinished -= 1
+                    work.end()
+                    if self._unfinished == 0:
+                        self.transport.change_active(-1)
 
     def finish(self) -> None:
         """Complete all submitted works. Raises the first error, even if nobody waited for it."""
@@ -176,10 +181,12 @@ class Background:
         """Complete all submitted works, then end the thread."""
         self.finish()
         self._works.put(None)
-        self._thread.join()
+        with turns.away():
+            self._thread.join()
 
     def abandon(self, seconds: float) -> bool:
         """End the thread although its works will never be complete; return whether it has ended in time."""
         self._works.put(None)
-        self._thread.join(seconds)
+        with turns.away():
+            self._thread.join(seconds)
         return not self._thread.is_alive()

@@ -1,11 +1,10 @@
 """Ranks to run on: new processes of this machine, or in an MPI job its processes; and clusters that stay warm."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from minidist.comm.runtime.launch import Cluster
-from minidist.comm.runtime.starting import interrupts_held
+from minidist.comm.runtime.starting import interrupts_held, usual_start_method
 from minidist.comm.runtime.sweep import claim_temporary_folder
 
 _make: Callable[[int], Cluster] = Cluster
@@ -71,7 +70,7 @@ def preload(*modules: str) -> None:
 
     Call it before the first rank starts. It does nothing where ranks are not forked: outside Linux, and in an MPI job.
     """
-    if sys.platform == "linux" and job_size() is None:
+    if usual_start_method() == "forkserver" and job_size() is None:
         from multiprocess import forkserver, resource_tracker
 
         claim_temporary_folder()

@@ -11,6 +11,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterable
+from contextlib import nullcontext
 from itertools import permutations
 
 import multiprocess
@@ -24,8 +25,10 @@ from minidist.comm.runtime.starting import (
     forget_parents_processes,
     interrupts_held,
     script_hidden,
+    usual_start_method,
 )
 from minidist.comm.runtime.sweep import claim_temporary_folder, sweep
+from minidist.comm.runtime.threads import RankThread, run_of_threads
 from minidist.comm.runtime.worker import RankProcess, end_ranks, with_reports
 from minidist.comm.transports.cores import PatientClock
 from minidist.comm.transports.shared_memory import MAX_RANKS, Segment
@@ -44,7 +47,9 @@ def launch(fn: Callable, world_size: int, *args, timeout: float | None = None, s
         fn: any function, including a lambda or one defined in a notebook cell.
         timeout: seconds after which the run ends; None for no limit. On Linux, time that its ranks spend waiting for a
             core of a busy machine hardly counts.
-        start_method: "forkserver", "spawn" or "fork"; None for forkserver on Linux, else spawn.
+        start_method: "forkserver", "spawn" or "fork"; "thread" for ranks that are threads of this process and take
+            turns (threads.py). None for what the environment variable MINIDIST_START_METHOD says, or else forkserver on
+            Linux, spawn elsewhere.
 
     Raises:
         RankFailed: when a rank raises an exception, exits or is killed.
@@ -78,15 +83,17 @@ class Cluster:
     ) -> None:
         _check_size(world_size)
         _check_alone()
-        methods = multiprocess.get_all_start_methods()
-        if start_method is None:
-            start_method = "forkserver" if "forkserver" in methods and sys.platform == "linux" else "spawn"
+        methods = [*multiprocess.get_all_start_methods(), "thread"]
+        start_method = start_method or usual_start_method()
         if start_method not in methods:
             raise ValueError(f"start_method {start_method!r} is not available here; choose from {', '.join(methods)}")
         if queue_bytes is not None and (queue_bytes < 1024 or queue_bytes % 64):
             raise ValueError(f"queue_bytes must be a multiple of 64, at least 1024, but is {queue_bytes}")
         self.world_size = world_size
-        self._context = multiprocess.get_context(start_method)
+        if keep_survivors and start_method == "thread":
+            raise ValueError("ranks that are threads of one process end together: keep_survivors needs processes")
+        self._threads = start_method == "thread"
+        self._context = multiprocess.get_context(None if self._threads else start_method)
         self._queue_bytes, self._keep_survivors = queue_bytes, keep_survivors
         self._ranks: list[RankProcess] = []
         self._segment: Segment | None = None
@@ -162,7 +169,8 @@ class Cluster:
             )
         try:
             self._on_report = on_report or (lambda rank, thing: None)
-            return self._run(fn, args, timeout, patience)
+            with run_of_threads() if self._threads else nullcontext():
+                return self._run(fn, args, timeout, patience)
         finally:
             self._running.release()
 
@@ -191,7 +199,7 @@ class Cluster:
             return
         sweep()
         check_open_files(self.world_size - len(self._ranks))
-        self._segment = Segment(self.world_size, self._queue_bytes)
+        self._segment = Segment(self.world_size, self._queue_bytes, private=self._threads)
         ranks = self._ranks
         # the ranks end even if the Cluster is dropped, or Python exits, without close()
         self._owner = os.getpid()
@@ -200,12 +208,15 @@ class Cluster:
         try:
             for number, survivor in enumerate(ranks):
                 survivor.regroup(number, self._segment)
-            if self._context.get_start_method() == "forkserver":  # its server imports NumPy once, for all ranks
+            if (
+                not self._threads and self._context.get_start_method() == "forkserver"
+            ):  # its server imports NumPy once, for all ranks
                 self._context.set_forkserver_preload(["minidist.comm.runtime.worker"])
                 claim_temporary_folder()
             with script_hidden(), interrupts_held(), daemons_allowed():
                 for number in range(len(ranks), self.world_size):
-                    ranks.append(RankProcess(self._context, number, self._segment))
+                    rank = RankThread if self._threads else RankProcess
+                    ranks.append(rank(self._context, number, self._segment))
         except BaseException:
             self._end()
             raise

@@ -33,6 +33,11 @@ def check_open_files(ranks: int) -> None:
         )
 
 
+def usual_start_method() -> str:
+    """How ranks start unless a caller says: as the environment variable MINIDIST_START_METHOD says, if it is set."""
+    return os.environ.get("MINIDIST_START_METHOD") or ("forkserver" if sys.platform == "linux" else "spawn")
+
+
 @contextmanager
 def script_hidden():
     """Hide the user's script from multiprocess while ranks start; it would import the script in each of them.

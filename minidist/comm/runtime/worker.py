@@ -12,12 +12,14 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+import multiprocess
 from multiprocess import connection, parent_process
 
-from minidist import trace
+from minidist import trace, turns
 from minidist.comm.failures import Aborted, describe_frame, own_traceback, summary, users_frame
 from minidist.comm.group import ProcessGroup, end_run
 from minidist.comm.runtime import serialization, starting
@@ -37,10 +39,20 @@ def rank_main(number: int, place: tuple, commands, questions, parent_stays: bool
         # debugger), whose threads do not run to watch the parent
         starting.leave_fork_server()
         starting.end_with_parent()
-    starting.rank_here = True
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the parent decides
     sys.setswitchinterval(SWITCH_SECONDS)
     threading.Thread(target=_watch_parent, args=(questions, threading.main_thread().ident), daemon=True).start()
+    serve(number, place, commands, partial(setattr, sys))
+    os._exit(0)  # the parent cleans up everything that is shared
+
+
+def serve(number: int, place: tuple, commands, show: Callable[[str, io.TextIOBase], None], thread=None) -> None:
+    """Do what the parent commands, until it says stop or is gone.
+
+    Args:
+        show: ``show("stdout", stream)`` makes what the rank prints go to a stream.
+        thread: names the rank in turns.py if it is a thread; None for a process.
+    """
     reports = Reports(commands)
     streams = _Stream(reports, "stdout"), _Stream(reports, "stderr")
     transport, kept = None, {}
@@ -55,6 +67,7 @@ def rank_main(number: int, place: tuple, commands, questions, parent_stays: bool
                 reports.send("leftovers", transport.leftovers())
                 continue
             if command == "regroup":
+                trace.stop()
                 leave(transport, segment)
                 number, place = payload
                 segment = Segment(*place)
@@ -65,20 +78,23 @@ def rank_main(number: int, place: tuple, commands, questions, parent_stays: bool
             transport = SharedMemoryTransport(segment, number)
             world = ProcessGroup(transport, tuple(range(segment.world_size)), context=0)
             world.report, world.kept = partial(reports.send, "report"), kept
-            sys.stdout, sys.stderr = streams
-            report = _run(payload, world)
+            for name, stream in zip(("stdout", "stderr"), streams, strict=True):
+                show(name, stream)
+            with turns.taken(thread):
+                starting.rank_here = True
+                report = _run(payload, world)
             transport.ended = True
             for stream in streams:  # not sys.stdout, which the function may have replaced
                 stream.flush()
             reports.send(*report)
             if report[0] != "done":
                 gc.collect()  # should this rank outlive its run, so should nothing that the run held
-    os._exit(0)  # the parent cleans up everything that is shared
+    if thread is not None:
+        leave(transport, segment)
 
 
 def leave(transport: Transport | None, segment: Segment) -> None:
     """End what a run still does here in the background, and give back its memory, which the parent has unlinked."""
-    trace.stop()
     if transport is not None:
         for group in transport.groups:
             if not group.abandon(LEAVE_SECONDS):
@@ -181,14 +197,17 @@ class RankProcess:
     def __init__(self, context, number: int, segment: Segment) -> None:
         self.number = number
         self.attached = False  # whether it has the shared memory, and so no longer needs the memory's name
-        self.reports, commands = context.Pipe()
-        self._questions, questions = context.Pipe()
+        self.reports, commands = multiprocess.Pipe()
+        self._start(context, segment, commands)
+
+    def _start(self, context, segment: Segment, commands) -> None:
+        self._questions, questions = multiprocess.Pipe()
         # a process's parent is a thread, to Linux: the fork server's only one, or this one, which may end early
         parent_stays = (
             context.get_start_method() == "forkserver" or threading.current_thread() is threading.main_thread()
         )
-        arguments = (number, segment.place, commands, questions, parent_stays)
-        self.process = context.Process(target=rank_main, args=arguments, daemon=True, name=f"rank {number}")
+        arguments = (self.number, segment.place, commands, questions, parent_stays)
+        self.process = context.Process(target=rank_main, args=arguments, daemon=True, name=f"rank {self.number}")
         self.process.start()
         commands.close()
         questions.close()

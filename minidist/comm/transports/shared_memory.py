@@ -15,6 +15,7 @@ import os
 import secrets
 import sys
 from contextlib import suppress
+from typing import ClassVar
 
 from multiprocess import resource_tracker, shared_memory
 
@@ -59,21 +60,41 @@ def queue_capacity(world_size: int) -> int:
     return max(8 << 10, min(MIB, padded(32 * MIB // pairs)))
 
 
+class PrivateMemory:
+    """Memory of this process alone, as ``SharedMemory`` is that of several."""
+
+    _by_name: ClassVar[dict[str, bytearray]] = {}
+
+    def __init__(self, name: str, nbytes: int) -> None:
+        self.name, self.buf = name, memoryview(self._by_name.setdefault(name, bytearray(nbytes)))
+
+    def close(self) -> None:
+        self.buf.release()
+
+    def unlink(self) -> None:
+        del self._by_name[self.name]
+
+
 class Segment:
     """The shared memory of ``world_size`` ranks.
 
     With ``name=None`` it creates the memory, otherwise it attaches to it. ``capacity`` is that of each queue, in bytes.
+    ``private`` memory is for ranks that are threads.
 
     Raises:
         MemoryError: when too little shared memory is free, before any rank could touch it.
     """
 
-    def __init__(self, world_size: int, capacity: int | None = None, name: str | None = None) -> None:
+    def __init__(
+        self, world_size: int, capacity: int | None = None, name: str | None = None, private: bool = False
+    ) -> None:
         capacity = capacity or queue_capacity(world_size)
         self.world_size, self.capacity = world_size, capacity
         self._queues_start = (1 + world_size) * ALIGNMENT  # one line for the abort flag, then the status lines
         nbytes = self._queues_start + world_size * (world_size - 1) * (COUNTERS + capacity)
-        if name is None:
+        if private:
+            self._memory = PrivateMemory(name or secrets.token_hex(8), nbytes)
+        elif name is None:
             _check_file_size(nbytes)
             name = f"{PREFIX}{owner()}-{secrets.token_hex(3)}"  # macOS, where an owner is short, allows 30 characters
             self._memory = shared_memory.SharedMemory(name, create=True, size=nbytes)
@@ -86,7 +107,7 @@ class Segment:
         else:
             self._memory = shared_memory.SharedMemory(name=name)
         self.name = self._memory.name
-        self.place = world_size, capacity, self.name  # Segment(*place) attaches to it
+        self.place = world_size, capacity, self.name, private  # Segment(*place) attaches to it
         self._linked = True
         view = self._memory.buf
         self._abort = view[:8].cast("Q")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minidist import trace
+from minidist import trace, turns
 from minidist.comm.failures import Aborted, Mismatch, caller
 from minidist.comm.transports.cores import SHARED_SECONDS, ComputeClock, Core
 from minidist.comm.transports.messages import SHORT, AnyOf, Arriving, Combine, Receive, Send, shorten
@@ -280,6 +280,7 @@ class Transport(ABC):
         """Poll for a while, and return whether the work is done."""
         began, without_core, fruitless = time.perf_counter(), 0.0, 0
         spins = SPINS if self.active_threads == 1 else 0  # leave the core to a computing thread of this rank
+        spins = 0 if turns.here() else spins  # and the turn to another rank, without which nothing can come
         while not work.done:
             if self.progress():
                 fruitless = 0
@@ -302,7 +303,8 @@ class Transport(ABC):
                 if self._poll():
                     break
                 self.check_aborted(work.waits)
-                time.sleep(pause)
+                with turns.away():
+                    time.sleep(pause)
                 pause = min(pause * 1.5, POLL_SECONDS[1])
         if trace.log is not None and threading.get_ident() == self.main_thread:
             trace.record(trace.Event(f"wait for rank {work.peer}", "wait", started, time.perf_counter_ns()))

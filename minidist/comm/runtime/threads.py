@@ -1,0 +1,98 @@
+"""Ranks that are threads of one process and take turns: for where no process can be started, and for a debugger.
+
+They land on the same bits, and send the same messages. What they lack: two never compute at the same time, so nothing
+is faster on more ranks; none can be killed alone, or outlive another; and what a function changes in a module, but for
+what turns.py lists, it changes for all of them.
+"""
+
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from minidist import turns
+from minidist.comm.failures import describe_frame, users_frame
+from minidist.comm.runtime.worker import STOP_SECONDS, RankProcess, serve
+from minidist.comm.transports.shared_memory import Segment
+
+_running = threading.Lock()
+_prints = threading.local()  # the streams of a rank's thread, by their names in sys
+
+
+class Thread(threading.Thread):
+    """A thread with what a rank's process has."""
+
+    @property
+    def pid(self) -> int:
+        return os.getpid()
+
+    @property
+    def exitcode(self) -> int | None:
+        return None if self.is_alive() else 0
+
+    def kill(self) -> None:
+        """Raise SystemExit in it, as soon as it runs Python's code again."""
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(SystemExit))
+
+
+class RankThread(RankProcess):
+    """The handle on a rank that is a thread."""
+
+    def _start(self, context, segment: Segment, commands) -> None:
+        self._segment = segment
+        self.process = Thread(target=self._serve, args=(commands,), daemon=True, name=f"rank {self.number}")
+        self.process.start()
+
+    def _serve(self, commands) -> None:
+        with commands:
+            serve(self.number, self._segment.place, commands, _prints.__setattr__, thread=(id(self), self.number))
+
+    def ask_where(self) -> None:
+        """Nothing: who shares the process can see it."""
+
+    def where(self, deadline: float) -> str:
+        innermost = sys._current_frames()[self.process.ident]
+        return describe_frame(users_frame(innermost) or innermost)
+
+    def ask_to_end(self, kill: bool) -> None:
+        if kill:
+            self._segment.abort()
+        self.send("stop", None)
+
+    def end(self) -> None:
+        self.process.join(STOP_SECONDS)
+        if self.process.is_alive():
+            self.process.kill()
+            self.process.join(STOP_SECONDS)
+        self.reports.close()
+
+
+class PrintsOfThreads:
+    """Stands for ``sys.stdout`` or ``sys.stderr``: what a rank prints goes to its own, all else to the usual one."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self._usual = name, getattr(sys, name)
+
+    def __getattr__(self, attribute: str):
+        return getattr(getattr(_prints, self._name, self._usual), attribute)
+
+
+@contextmanager
+def run_of_threads() -> Iterator[None]:
+    """Let ranks that are threads print and take turns within it; then the process has its own values again.
+
+    Raises:
+        RuntimeError: if another Cluster's threads run.
+    """
+    if not _running.acquire(blocking=False):
+        raise RuntimeError("ranks that are threads run one function at a time: wait for the end of the other Cluster's")
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = PrintsOfThreads("stdout"), PrintsOfThreads("stderr")
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        _running.release()
+        turns.end(STOP_SECONDS)
