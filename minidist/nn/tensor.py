@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import repeat
 from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 from minidist import ledger
 from minidist.backend import xp
@@ -187,6 +188,11 @@ class Context:
     grad_dtype, rounds, saved, exact, freed = None, True, (), 0, False
     function, sources, shape, dtype, policy = map(own, ("function", "sources", "shape", "dtype", "policy"))
     name = property(attrgetter("_function.__name__"))
+
+    if TYPE_CHECKING:  # forward keeps for backward what it likes
+
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     def __init__(self, function: type[Function], arguments: tuple) -> None:
         self._function, self.modes = function, modes.standing
