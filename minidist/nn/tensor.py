@@ -38,8 +38,17 @@ class Tensor:
     """
 
     __array_ufunc__ = None  # so that `array + tensor` asks the tensor, instead of looping over the array's elements
-    made_under, unrounded, packed = None, False, None  # what a precision notes (precision/policy.py)
-    zero_gradient = None  # where a leaf's gradient is 0 in exact arithmetic: an index
+    made_under: Any = None  # this and the next two are what a precision notes (precision/policy.py)
+    packed: Any = None
+    unrounded = False
+    zero_gradient: Any = None  # where a leaf's gradient is 0 in exact arithmetic: an index
+
+    if TYPE_CHECKING:  # arithmetic.py sets them
+
+        def _operator(self, /, *arguments: Any, **settings: Any) -> "Tensor": ...
+
+        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _operator
+        __matmul__ = __rmatmul__ = __neg__ = __getitem__ = sum = mean = reshape = transpose = swapaxes = _operator
 
     def __init__(self, data, requires_grad: bool = False, grad_fn: "Context | None" = None) -> None:
         self.data = data = xp.asarray(data)
@@ -188,6 +197,7 @@ class Context:
     grad_dtype, rounds, saved, exact, freed = None, True, (), 0, False
     function, sources, shape, dtype, policy = map(own, ("function", "sources", "shape", "dtype", "policy"))
     name = property(attrgetter("_function.__name__"))
+    _policy: Any  # set where it is made, in precision/policy.py
 
     if TYPE_CHECKING:  # forward keeps for backward what it likes
 
@@ -249,7 +259,7 @@ class Walk:
             raise ValueError(f"the gradient has shape {gradient.shape}, but the tensor has shape {output.shape}")
         root = output.grad_fn or output
         self.awaited, self.gradients, self.ready = {root: 1}, {}, []
-        unvisited = [] if root is output else [root]
+        unvisited = [root] if isinstance(root, Context) else []
         while unvisited:
             node = unvisited.pop()
             if node.freed:
