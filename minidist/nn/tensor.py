@@ -45,17 +45,17 @@ class Tensor:
 
     if TYPE_CHECKING:  # arithmetic.py sets them
 
-        def _operator(self, /, *arguments: Any, **settings: Any) -> "Tensor": ...
+        def __add__(self, /, *arguments: Any, **settings: Any) -> "Tensor": ...
 
-        __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _operator
-        __matmul__ = __rmatmul__ = __neg__ = __getitem__ = sum = mean = reshape = transpose = swapaxes = _operator
+        __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __matmul__ = __add__
+        __rmatmul__ = __neg__ = __getitem__ = sum = mean = reshape = transpose = swapaxes = __add__
 
     def __init__(self, data, requires_grad: bool = False, grad_fn: "Context | None" = None) -> None:
         self.data = data = xp.asarray(data)
         self.grad_fn = grad_fn  # the node that made this tensor; None for a leaf
         self.requires_grad = requires_grad or grad_fn is not None
         self.grad, self.grad_dtype = None, xp.float64
-        self.hooks: list[Callable[[Tensor], None]] = []
+        self.hooks: list[Callable[[Any], None]] = []
         if self.requires_grad and data.dtype.kind != "f":
             raise TypeError(f"only floating-point tensors can require a gradient, not {data.dtype}")
 
@@ -102,7 +102,7 @@ class Tensor:
             for hook in tuple(self.hooks):  # one of them may remove itself
                 hook(self)
 
-    def register_post_accumulate_grad_hook(self, hook: Callable[["Tensor"], None]) -> Callable[[], None]:
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Any], None]) -> Callable[[], None]:
         """Have ``hook(leaf)`` called in each ``backward()``, once all uses of this leaf have added to its gradient.
 
         The rest of backward is still to come, so communication can overlap with it. Returns a function that removes
