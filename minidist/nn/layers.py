@@ -50,7 +50,7 @@ class Parameter(Tensor):
 
     def _store_in(self, format: Format | None) -> None:
         self._format = format
-        self.__class__ = Parameter if format is None else StoredParameter  # pyright: ignore[reportAttributeAccessIssue]
+        self.__class__ = StoredParameter if format else Parameter  # pyright: ignore[reportAttributeAccessIssue]: meant
 
     data, format = property(attrgetter("stored"), _store), property(attrgetter("_format"), _store_in)
     shape, size, dtype = (property(attrgetter(f"stored.{name}")) for name in ("shape", "size", "dtype"))
