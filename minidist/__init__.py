@@ -45,7 +45,7 @@ WHERE = {  # modules of the names that are not minidist.comm's
     "train_rank": "train.trainer",
     "ulps_between": "verify.ulps",
 }
-__all__ = [
+__all__ = [  # pyright: ignore[reportUnsupportedDunderAll]: so that no name is listed twice
     *WHERE,
     "Cluster",
     "Deadlock",

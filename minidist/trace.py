@@ -233,7 +233,7 @@ class Collectives:
 
     COLUMNS = ("calls", "bytes_sent", "bytes_between_nodes")
 
-    def __init__(self, rows: dict[tuple, tuple[int, int, int]] | None = None) -> None:
+    def __init__(self, rows: dict[tuple, tuple[int, ...]] | None = None) -> None:
         self.rows = rows or {}
 
     def __sub__(self, earlier: "Collectives") -> "Collectives":

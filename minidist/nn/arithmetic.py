@@ -157,8 +157,7 @@ def reshape(a: Tensor, *shape: int) -> Tensor:
 
 def transpose(a: Tensor, *axes: int) -> Tensor:
     """All axes in the given order; without arguments, in reverse order."""
-    axes = axes or range(a.ndim)[::-1]
-    return Transpose.apply(a, tuple(axis % a.ndim for axis in axes))
+    return Transpose.apply(a, tuple(axis % a.ndim for axis in axes or range(a.ndim)[::-1]))
 
 
 def swapaxes(a: Tensor, first: int, second: int) -> Tensor:

@@ -188,7 +188,7 @@ def _multiply(a, b, out, kind: str) -> None:
     (stored_a, turned_a), (stored_b, turned_b) = _stored(a), _stored(b)
     shape, c = Shape(kind, turned_a, turned_b, prod(batch[1:]), n, a.shape[-1], m), evenly_spaced(out)
     library = on_gpu(xp.module, xp.cuda.Device().id)
-    library.multiply(shape, prod(batch), *map(place, (stored_a, stored_b, c)), xp.cuda.get_current_stream().ptr)
+    library.multiply(shape, prod(batch), *map(place, (stored_a, stored_b, c)), stream=xp.cuda.get_current_stream().ptr)
     if c is not out:
         out[...] = c
 

@@ -40,8 +40,8 @@ class Corpus:
     @property
     def sha256(self) -> str:
         """What tells two texts apart: of all their tokens."""
-        sha = hashlib.sha256(self.training)
-        sha.update(self.validation)
+        sha = hashlib.sha256(self.training.data)
+        sha.update(self.validation.data)
         return sha.hexdigest()
 
 

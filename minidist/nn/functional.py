@@ -205,7 +205,7 @@ def _gelu(x, with_slope, linear, cubic, linear2, cubic6, tanh=None):
         gate += 1
         gate *= 0.5  # g
         xp.multiply(flat_x[part], gate, out=flat_y[part])
-        if with_slope:
+        if slope is not None:
             square *= cubic6
             square += linear2  # 2 du/dx
             square *= flat_y[part]

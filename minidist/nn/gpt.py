@@ -32,10 +32,11 @@ class Attention(AttentionCore):
         head_width = config.width // config.heads
         super().__init__(config, layer, chunks)
         self.qkv = ColumnLinear(config.heads, config.width, 3 * head_width, STD)
+        assert self.qkv.bias is not None
         self.qkv.bias.zero_gradient = ..., slice(head_width, 2 * head_width)  # a key's bias moves all scores of a row
         self.out = RowLinear(config.heads, head_width, config.width, STD / sqrt(2 * config.layers))
 
-    def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None, documents: Documents = None) -> list[Tensor]:
+    def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None, documents: Documents | None) -> list[Tensor]:
         """n chunks (B, t, C) to as many; by default n = 1."""
         qkv = join(list(map(self.qkv, parts)))  # (H, B, n t, 3 D)
         y = self.core(qkv, dropout_rng, documents)  # (H, B, n t, D)
@@ -51,8 +52,7 @@ class MLP(Module):
         self.proj = RowLinear(config.heads, hidden, config.width, STD / sqrt(2 * config.layers))
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = functional.gelu(self.fc(x))  # (H, B, T, 4 D)
-        return self.proj(hidden)  # (B, T, C)
+        return self.proj(functional.gelu(self.fc(x)))  # (B, T, C), from hidden units (H, B, T, 4 D)
 
 
 class Block(Module):
@@ -63,17 +63,18 @@ class Block(Module):
 
     norm, attend, feed_forward = LayerNorm, Attention, MLP  # its parts
 
-    def __init__(self, config: GPTConfig, layer: int, chunks: Chunks | None = None, balance: Balance = None) -> None:
+    def __init__(
+        self, config: GPTConfig, layer: int, chunks: Chunks | None = None, balance: Balance | None = None
+    ) -> None:
         self.chunks = chunks or Chunks(config.sequence_chunks)
         self.norm1 = self.norm(config.width)
         self.attention = self.attend(config, layer, self.chunks)
-        self.dropout1 = Dropout(config.dropout, layer, "attention")
+        self.dropout1, self.dropout2 = (Dropout(config.dropout, layer, place) for place in ("attention", "mlp"))
         self.norm2 = self.norm(config.width)
         mlp, sparse = self.feed_forward, layer in config.sparse_layers
         self.mlp = mixture(config, layer, balance, mlp, STD) if sparse else mlp(config)
-        self.dropout2 = Dropout(config.dropout, layer, "mlp")
 
-    def forward(self, x: Tensor, dropout_rng: DropoutRNG | None, documents: Documents = None) -> Tensor:
+    def forward(self, x: Tensor, dropout_rng: DropoutRNG | None, documents: Documents | None = None) -> Tensor:
         parts = self.chunks.split(x)  # n chunks (B, t, C): by default one, of all tokens
         attended = self.attention(list(map(self.norm1, parts)), dropout_rng, documents)
         return join(list(map(self.rest, parts, attended, self.chunks.rngs(dropout_rng, documents))))
@@ -93,9 +94,8 @@ class Embeddings(Module):
         self.position = Parameter((config.context, config.width), std=STD)
         self.dropout = Dropout(config.dropout, 0, "embeddings")
 
-    def forward(self, tokens, dropout_rng: DropoutRNG | None, documents: Documents = None) -> Tensor:
-        parts = []
-        rngs = self.chunks.rngs(dropout_rng, documents)
+    def forward(self, tokens, dropout_rng: DropoutRNG | None, documents: Documents | None = None) -> Tensor:
+        parts, rngs = [], self.chunks.rngs(dropout_rng, documents)
         for place, rng in zip(self.chunks.places(tokens.shape[1], documents), rngs, strict=False):
             x = self.token(tokens[:, place])  # (B, t, C)
             if self.position is not None:
@@ -110,8 +110,7 @@ class Head(Module):
     norm_of, tied = LayerNorm, True
 
     def __init__(self, config: GPTConfig, token: Embedding, chunks: Chunks) -> None:
-        self.norm = self.norm_of(config.width)
-        self.token, self.vocab, self.chunks = token, config.vocab, chunks
+        self.norm, self.token, self.vocab, self.chunks = self.norm_of(config.width), token, config.vocab, chunks
 
     def forward(self, x: Tensor) -> Tensor:
         """The logits by heads: (B, T, C) -> (H, B, T, V/H)."""
@@ -122,7 +121,7 @@ class Head(Module):
         x = functional.copy_to_heads(x, self.token.weight.shape[0])  # (H, B, T, C)
         return functional.linear(x, self.token.weight, transposed=True)
 
-    def loss(self, x: Tensor, targets, documents: Documents = None) -> Tensor:
+    def loss(self, x: Tensor, targets, documents: Documents | None = None) -> Tensor:
         """The sum over the targets (B, T) that count, over B T: (B, T, C) -> a scalar; of some chunks, their part."""
         places = self.chunks.places(targets.shape[1], documents)
         parts = ((self(part), targets[:, place]) for part, place in zip(self.chunks.split(x), places, strict=True))
@@ -148,8 +147,7 @@ class GPT(Module):
     parts = Embeddings, Block, Head
 
     def __init__(self, config: GPTConfig, seed: int | None = 0, dtype=xp.float32) -> None:
-        self.config = config
-        self.chunks = Chunks(config.sequence_chunks)
+        self.config, self.chunks = config, Chunks(config.sequence_chunks)
         self.balance = Balance(config.moe, len(config.sparse_layers), config.sequence_chunks) if config.moe else None
         embeddings, block, head = self.parts
         self.embeddings = embeddings(config, self.chunks)
@@ -165,7 +163,9 @@ class GPT(Module):
         if self.balance is not None:
             self.balance.load_state(arrays)
 
-    def forward(self, tokens, targets=None, dropout_rng: DropoutRNG = None, documents: Documents = None) -> Tensor:
+    def forward(
+        self, tokens, targets=None, dropout_rng: DropoutRNG | None = None, documents: Documents | None = None
+    ) -> Tensor:
         """Return the mean cross-entropy of one micro-batch, a scalar in nats per token (ignored targets: see loss.py).
 
         Where only some sequence chunks are computed here, it is their share. Without targets: logits (H, B, T, V/H).

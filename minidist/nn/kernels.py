@@ -76,7 +76,7 @@ def fused(inputs: str, outputs: str, operation: str, preamble: str = "") -> Call
             return _kernel(xp.module, *in_c)(*arguments)
 
         count = len(_parameters(in_c))
-        call.in_c = in_c  # for whoever wants to compile it
+        call.in_c = in_c  # pyright: ignore[reportAttributeAccessIssue]: for whoever wants to compile it
         return call
 
     return decorate
@@ -205,7 +205,7 @@ def _copied(source, target) -> None:
     target[...] = source
 
 
-def rounded(total, dtype, count: int | None = None):
+def rounded(total, dtype, count: float | None = None):
     """Round a float64 sum, or its mean over ``count`` terms, to ``dtype``, C-contiguous.
 
     An array of that precision or less is only divided and converted.
@@ -262,7 +262,7 @@ def column_sums(values):
     A GPU adds term by term. So does NumPy, except for a single column, which it adds pairwise.
     """
     sums = xp.empty((*values.shape[:-2], values.shape[-1]), values.dtype)
-    _column_sums(values, *values.shape[-2:], sums)
+    _column_sums(values, values.shape[-2], values.shape[-1], sums)
     return sums
 
 

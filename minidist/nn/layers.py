@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from operator import attrgetter
+from typing import Any
 
 from minidist.backend import from_host, read_only, xp
 from minidist.nn import functional
@@ -49,7 +50,7 @@ class Parameter(Tensor):
 
     def _store_in(self, format: Format | None) -> None:
         self._format = format
-        self.__class__ = Parameter if format is None else StoredParameter
+        self.__class__ = StoredParameter if format else Parameter  # pyright: ignore[reportAttributeAccessIssue]: meant
 
     data, format = property(attrgetter("stored"), _store), property(attrgetter("_format"), _store_in)
     shape, size, dtype = (property(attrgetter(f"stored.{name}")) for name in ("shape", "size", "dtype"))
@@ -90,16 +91,17 @@ class Module:
     stage 3 uses both.
     """
 
-    forward_pre_hook: Callable[[], None] | None = None
+    forward: Callable[..., Any]  # what a subclass computes
+    forward_pre_hook: Callable[[], object] | None = None
     forward_hook: Callable[[Tensor], Tensor] | None = None
 
-    def __call__(self, *arguments, **options) -> Tensor:
+    def __call__(self, *arguments, **options) -> Any:
         if self.forward_pre_hook is not None:
             self.forward_pre_hook()
         output = self.forward(*arguments, **options)
         return output if self.forward_hook is None else self.forward_hook(output)
 
-    def register_forward_pre_hook(self, hook: Callable[[], None]) -> None:
+    def register_forward_pre_hook(self, hook: Callable[[], object]) -> None:
         """Call ``hook`` before forward, too, after whatever is called there already."""
         earlier = self.forward_pre_hook
         self.forward_pre_hook = hook if earlier is None else lambda: (earlier(), hook())
@@ -267,8 +269,9 @@ class AttentionCore(Module):
         self.tile = config.attention_tile if config.attention == "tiled" else None
 
     def core(
-        self, qkv: Tensor, dropout_rng: DropoutRNG | None, documents: Documents = None, kv: Tensor = None, join=alone
-    ) -> Tensor:
+        self, qkv: Tensor, dropout_rng: DropoutRNG | None, documents: Documents | None,
+        kv: Tensor | None = None, join=alone,
+    ) -> Tensor:  # fmt: skip
         """Attention between its two linear layers, where tokens meet: (H, B, T, 3 D) -> (H, B, T, D).
 
         Arguments as of ``causal_attention``.

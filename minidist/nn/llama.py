@@ -70,7 +70,7 @@ class GroupedQueryAttention(AttentionCore):
         self.out = RowLinear(config.heads, head_width, config.width, STD / sqrt(2 * config.layers), bias=False)
         self.head_width, self.base = head_width, config.rope_base
 
-    def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None, documents: Documents = None) -> list[Tensor]:
+    def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None, documents: Documents | None) -> list[Tensor]:
         queries, keys_values = [], []
         for part, chunk in zip(parts, self.chunks.numbers(documents), strict=False):
             q, kv = self.qkv(part)  # (H, B, t, D) and (G, B, t, 2 D)

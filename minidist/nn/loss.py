@@ -12,6 +12,7 @@ alike, and the step by what is then missing, once (``ParallelModel.count_targets
 """
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from minidist.backend import on_host, xp
 from minidist.nn.functional import sum_over_heads
@@ -130,7 +131,7 @@ class WeightedSum(Function):
         return None, *[gradient * weight for weight in ctx.weights]
 
 
-def mean_over_places(mean_loss: Callable, parts: Iterable[tuple[Tensor, object]], places: int) -> Tensor:
+def mean_over_places(mean_loss: Callable, parts: Iterable[tuple[Tensor, Any]], places: int) -> Tensor:
     """The sum of the losses of some targets that count, over a number of places: a scalar.
 
     Unless the targets are all, and all count, it is float64 and not rounded, since others are added to it.

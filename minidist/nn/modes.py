@@ -4,14 +4,14 @@ An operation goes through those that stand when it is called (``Function.apply``
 backward pass goes through the same ones, wherever it runs. (``torch.utils._python_dispatch.TorchDispatchMode``.)
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 
 class Mode:
     """What may see an operation, and change what passes. This one changes nothing."""
 
-    def before(self, ctx, arguments: list) -> list:
+    def before(self, ctx, arguments: Sequence) -> Sequence:
         """Return the arguments of forward: tensors, for which their arrays will stand, or arrays in their place."""
         return arguments
 

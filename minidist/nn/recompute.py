@@ -27,7 +27,7 @@ from functools import partial
 from minidist import flops, ledger, trace
 from minidist.nn.gpt import GPT
 from minidist.nn.modes import Mode, within
-from minidist.nn.precision.policy import Packed, Policy, autocast, current, unpacked
+from minidist.nn.precision.policy import Packed, Policy, SixteenBits, autocast, current, unpacked
 from minidist.nn.tensor import Context, Tensor, grad_mode
 from minidist.overrides import overridable
 
@@ -111,8 +111,8 @@ class Input:
 
     def __init__(self, tensor: Tensor, policy: Policy) -> None:
         self.requires_grad, self.made_under, self.unrounded = tensor.requires_grad, tensor.made_under, tensor.unrounded
-        stays = tensor.made_under is policy and tensor.unrounded
-        self.kept = policy.packed(tensor) if policy.packs(tensor.data) and not stays else tensor.data
+        packs = policy.packs(tensor.data) and not (tensor.made_under is policy and tensor.unrounded)
+        self.kept = policy.packed(tensor) if packs and isinstance(policy, SixteenBits) else tensor.data
         ledger.hold("activations", self.kept.codes if isinstance(self.kept, Packed) else self.kept)
 
     def tensor(self) -> Tensor:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import repeat
 from operator import attrgetter
+from typing import TYPE_CHECKING, Any
 
 from minidist import ledger
 from minidist.backend import xp
@@ -37,15 +38,24 @@ class Tensor:
     """
 
     __array_ufunc__ = None  # so that `array + tensor` asks the tensor, instead of looping over the array's elements
-    made_under, unrounded, packed = None, False, None  # what a precision notes (precision/policy.py)
-    zero_gradient = None  # where a leaf's gradient is 0 in exact arithmetic: an index
+    made_under: Any = None  # this and the next two are what a precision notes (precision/policy.py)
+    packed: Any = None
+    unrounded = False
+    zero_gradient: Any = None  # where a leaf's gradient is 0 in exact arithmetic: an index
+
+    if TYPE_CHECKING:  # arithmetic.py sets them
+
+        def __add__(self, /, *arguments: Any, **settings: Any) -> "Tensor": ...
+
+        __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __matmul__ = __add__
+        __rmatmul__ = __neg__ = __getitem__ = sum = mean = reshape = transpose = swapaxes = __add__
 
     def __init__(self, data, requires_grad: bool = False, grad_fn: "Context | None" = None) -> None:
         self.data = data = xp.asarray(data)
         self.grad_fn = grad_fn  # the node that made this tensor; None for a leaf
         self.requires_grad = requires_grad or grad_fn is not None
         self.grad, self.grad_dtype = None, xp.float64
-        self.hooks: list[Callable[[Tensor], None]] = []
+        self.hooks: list[Callable[[Any], None]] = []
         if self.requires_grad and data.dtype.kind != "f":
             raise TypeError(f"only floating-point tensors can require a gradient, not {data.dtype}")
 
@@ -92,7 +102,7 @@ class Tensor:
             for hook in tuple(self.hooks):  # one of them may remove itself
                 hook(self)
 
-    def register_post_accumulate_grad_hook(self, hook: Callable[["Tensor"], None]) -> Callable[[], None]:
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Any], None]) -> Callable[[], None]:
         """Have ``hook(leaf)`` called in each ``backward()``, once all uses of this leaf have added to its gradient.
 
         The rest of backward is still to come, so communication can overlap with it. Returns a function that removes
@@ -187,6 +197,12 @@ class Context:
     grad_dtype, rounds, saved, exact, freed = None, True, (), 0, False
     function, sources, shape, dtype, policy = map(own, ("function", "sources", "shape", "dtype", "policy"))
     name = property(attrgetter("_function.__name__"))
+    _policy: Any  # set where it is made, in precision/policy.py
+
+    if TYPE_CHECKING:  # forward keeps for backward what it likes
+
+        def __getattr__(self, name: str) -> Any: ...
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     def __init__(self, function: type[Function], arguments: tuple) -> None:
         self._function, self.modes = function, modes.standing
@@ -243,7 +259,7 @@ class Walk:
             raise ValueError(f"the gradient has shape {gradient.shape}, but the tensor has shape {output.shape}")
         root = output.grad_fn or output
         self.awaited, self.gradients, self.ready = {root: 1}, {}, []
-        unvisited = [] if root is output else [root]
+        unvisited = [root] if isinstance(root, Context) else []
         while unvisited:
             node = unvisited.pop()
             if node.freed:

@@ -278,7 +278,7 @@ class TiledAttention(Function):
         grad_q = xp.empty((*q.shape[:-1], (1 if ctx.shared else 3) * q.shape[-1]), q.dtype)  # with k's and v's behind
         grad_kv = online_softmax.Total((2, *k.shape) if ctx.shared else ())  # of the groups
         gradient, shift = incoming(output, gradient, totals, ctx.policy)
-        for h in head_blocks(*q.shape[:2], mask.parts):
+        for h in head_blocks(*q.shape[:2], parts=mask.parts):
             grads = [math.softmax.Total(q[h].shape) for _ in "qkv"]
             for pair in mask.pairs():
                 math.add_gradients(grads, ctx.keep, h, pair, mask, q, k, v, exponents, gradient, shift)

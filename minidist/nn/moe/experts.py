@@ -10,6 +10,7 @@ may have other bits than the product of the first rows. A rank that gets rows fr
 grain by grain, and each grain leaves its own term in the gradient of the weights.
 """
 
+from collections.abc import Callable
 from itertools import accumulate, pairwise
 from math import sqrt
 
@@ -186,9 +187,10 @@ class MoE(Module):
         return y
 
 
-def mixture(config: GPTConfig, layer: int, balance: Balance, mlp: type[Module], std: float) -> MoE:
+def mixture(config: GPTConfig, layer: int, balance: Balance | None, mlp: Callable[..., Module], std: float) -> MoE:
     """Return the mixture of experts of a layer, in place of an ``mlp``, with initial weights as large, ``std``."""
     moe, out_std = config.moe, std / sqrt(2 * config.layers)
+    assert moe and balance
     router = Router(moe, config.width, std, config.sparse_layers.index(layer), balance)
     hidden = moe.expert_hidden or config.hidden_units
     experts = Experts(config.heads, moe.experts, config.width, hidden, std, out_std, gated=config.arch == "llama")

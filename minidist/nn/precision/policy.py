@@ -17,13 +17,14 @@ This differs from ``torch.autocast``, which leaves LayerNorm's output and the re
 16 bits, as in Megatron-LM.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from types import ModuleType
+from typing import Any
 
-from minidist.backend import address, xp
+from minidist.backend import ArrayModule, address, xp
 from minidist.nn import exact, kernels, modes
 from minidist.nn.kernels import repeats
 from minidist.nn.modes import Mode, within
@@ -47,7 +48,7 @@ class Policy:
     compute: Format | None = None
     scales_loss: bool = False
     kernels: ModuleType = kernels
-    functions: object = xp
+    functions: ArrayModule | ModuleType = xp
 
     def round(self, values):
         """Return float32 values as an operation leaves them. Other dtypes stay as they are."""
@@ -97,6 +98,7 @@ class SixteenBits(Policy, Mode):
         grad_operand: Format, fp8 only, of the gradient that comes back to a linear layer.
     """
 
+    compute: Format = BFLOAT16
     operand: Format | None = None
     grad_operand: Format | None = None
 
@@ -158,7 +160,7 @@ class SixteenBits(Policy, Mode):
 
     # What happens around an operation
 
-    def before(self, ctx: Context, arguments: list) -> list:
+    def before(self, ctx: Context, arguments: Sequence) -> Sequence:
         ctx._policy = self
         return [
             one if not isinstance(one, Tensor) else self.as_factor(one) if i < ctx.function.factors else self.cast(one)
@@ -189,7 +191,7 @@ class SixteenBits(Policy, Mode):
     def packed(self, tensor: Tensor) -> "Packed":
         """Return the tensor in 16 bits. Cached for an operation's output, but not for a leaf, which may change."""
         if self.stores(tensor):
-            return Packed(tensor.stored, self.compute)
+            return Packed(tensor.stored, self.compute)  # pyright: ignore[reportAttributeAccessIssue]: a Parameter
         if tensor.packed is not None and tensor.packed.format is self.compute:
             return tensor.packed
         packed = self.pack(tensor.data)
@@ -222,10 +224,10 @@ class ExactFloat32(Policy, Mode):
     """Rounds nothing, and has all operations compute with exact products."""
 
     kernels: ModuleType = exact
-    functions: object = exact
+    functions: ArrayModule | ModuleType = exact
     matmul, mix = staticmethod(exact.matmul_each), staticmethod(exact.mix)
 
-    def before(self, ctx: Context, arguments: list) -> list:
+    def before(self, ctx: Context, arguments: Sequence) -> Sequence:
         ctx._policy = self
         return arguments
 
@@ -234,7 +236,7 @@ class ExactFloat32(Policy, Mode):
 class Packed:
     """A float32 array stored in fewer bits. It has the shape of the array, and the views that products need."""
 
-    codes: object  # the array of bits
+    codes: Any  # the array of bits
     format: Format
 
     shape = property(lambda self: self.codes.shape)
@@ -331,7 +333,7 @@ def autocast(policy: Policy | str) -> Iterator[Policy]:
         if policy not in POLICIES:
             raise ValueError(f"precision {policy!r}: choose from {', '.join(POLICIES)}")
         policy = POLICIES[policy]
-    with within(*[policy] * isinstance(policy, Mode), instead_of=Policy):
+    with within(*[policy] if isinstance(policy, Mode) else (), instead_of=Policy):
         yield policy
 
 
