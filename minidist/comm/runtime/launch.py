@@ -12,8 +12,9 @@ import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterable
 from itertools import permutations
+from math import inf
 
-import multiprocess
+from multiprocess import get_all_start_methods, get_context  # pyright: ignore[reportAttributeAccessIssue]  # dynamic
 
 from minidist.comm.failures import Deadlock, Hang, RankFailed, describe_exit
 from minidist.comm.runtime import serialization, starting
@@ -78,7 +79,7 @@ class Cluster:
     ) -> None:
         _check_size(world_size)
         _check_alone()
-        methods = multiprocess.get_all_start_methods()
+        methods = get_all_start_methods()
         if start_method is None:
             start_method = "forkserver" if "forkserver" in methods and sys.platform == "linux" else "spawn"
         if start_method not in methods:
@@ -86,10 +87,10 @@ class Cluster:
         if queue_bytes is not None and (queue_bytes < 1024 or queue_bytes % 64):
             raise ValueError(f"queue_bytes must be a multiple of 64, at least 1024, but is {queue_bytes}")
         self.world_size = world_size
-        self._context = multiprocess.get_context(start_method)
+        self._context = get_context(start_method)
         self._queue_bytes, self._keep_survivors = queue_bytes, keep_survivors
         self._ranks: list[RankProcess] = []
-        self._segment: Segment | None = None
+        self._segment: Segment  # of the last start
         self._complete = False  # whether all ranks are there, with a segment that no failed run has used
         self._end = weakref.finalize(self, lambda: None)
         self._closed = False
@@ -231,8 +232,8 @@ class Cluster:
 
     def _collect(self, timeout: float | None, patience: float | None) -> list:
         self._answered, self._died, self._hopeless = set(), set(), set()
-        limited = timeout is not None or patience is not None
-        clock = self._clock(range(self.world_size)) if limited else lambda: 0.0
+        timeout, patience = (inf if limit is None else limit for limit in (timeout, patience))
+        clock = self._clock(range(self.world_size)) if min(timeout, patience) < inf else lambda: 0.0
         heard, silent_since = False, 0.0  # whether of any rank since the last look; by the clock
         results: list = [None] * self.world_size
         pending = dict(enumerate(self._ranks))
@@ -265,8 +266,7 @@ class Cluster:
                 seconds = clock()
                 if heard:
                     heard, silent_since = False, seconds
-                over = timeout is not None and seconds > timeout
-                hangs = patience is not None and seconds - silent_since > patience
+                over, hangs = seconds > timeout, seconds - silent_since > patience
                 if watch.look() or ((over or hangs) and watch.stuck):
                     raise self._deadlock(watch.stuck, watch.statuses, pending)
                 if over:

@@ -14,8 +14,9 @@ import time
 from collections import deque
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
-from multiprocess import connection, parent_process
+from multiprocess import connection, parent_process  # pyright: ignore[reportAttributeAccessIssue]  # dynamic
 
 from minidist import trace
 from minidist.comm.failures import Aborted, describe_frame, own_traceback, summary, users_frame
@@ -52,7 +53,7 @@ def rank_main(number: int, place: tuple, commands, questions, parent_stays: bool
             if command == "stop":
                 break
             if command == "leftovers":
-                reports.send("leftovers", transport.leftovers())
+                reports.send("leftovers", transport.leftovers() if transport is not None else [])
                 continue
             if command == "regroup":
                 leave(transport, segment)
@@ -202,7 +203,7 @@ class RankProcess:
         with suppress(OSError):  # if the rank is gone, ``receive`` reports that and why
             self.reports.send_bytes(serialization.dumps((command, payload)))
 
-    def receive(self) -> tuple[str, object]:
+    def receive(self) -> tuple[str, Any]:
         """The next report and its kind: attached, done, failed, aborted, leftovers, report, or print (which this
         prints). ("gone", exitcode) if the rank has ended."""
         try:
