@@ -20,7 +20,7 @@ SCRIPT_OF_WORKER = "__mp_main__"
 _hiding = threading.RLock()  # re-entered where an object that is collected meanwhile prints
 
 if hasattr(os, "register_at_fork"):  # another thread may hold it during a fork
-    os.register_at_fork(after_in_child=_hiding._at_fork_reinit)  # pyright: ignore[reportAttributeAccessIssue]  # private
+    os.register_at_fork(after_in_child=_hiding._at_fork_reinit)  # pyright: ignore[reportAttributeAccessIssue]  # hidden
 
 
 class _Pickler(dill.Pickler):
