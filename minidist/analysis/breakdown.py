@@ -107,13 +107,13 @@ class Lane:
         self.late = [(e.start, entered[e.details["call"]]) for e in background]  # waiting there for other ranks
         self.waits_for_ranks = bool(background)
 
-    def steps(self) -> list[dict[str, int]]:
+    def steps(self) -> list[dict[str, float]]:
         """Return by step the ns of each of KINDS.
 
         Raises:
             ValueError: if there is no step.
         """
-        found: list[dict[str, int]] = []
+        found: list[dict[str, float]] = []
         open_spans: list[Owner] = []
         now = 0
         for event in [*self.events, None]:
@@ -144,7 +144,7 @@ class Lane:
         if outer is not None and outer.kind == "communication":  # whatever a blocked rank does meanwhile
             return Owner(event.end, outer.kind, outer.late)
         if event.track == "communication":
-            entered = self.entered.get(event.details.get("call"), event.start)
+            entered = self.entered.get(event.details.get("call", ""), event.start)
             return Owner(event.end, "communication", [(event.start, entered)])
         if event.name == BACKGROUND:  # with no other rank, the thread has nothing to do
             return Owner(event.end, "communication" if self.waits_for_ranks else "rest", self.late)

@@ -68,6 +68,7 @@ def report(replayed: Replayed, step: str | None = None) -> StepReport:
         ValueError: if there is no such step.
     """
     topology = replayed.topology
+    assert topology is not None, "the replay was on Ports, which have no links"
     start, end = bounds(replayed, step)
     near = [flow for flow in replayed.flows if flow.start < end and flow.arrived > start]
     flows = [flow for flow in near if flow.start >= start]

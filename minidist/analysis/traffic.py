@@ -68,9 +68,9 @@ def by_kind(rows: Sequence[dict]) -> dict[tuple[str, str], tuple[int, int]]:
 
 def by_axis(rows: Sequence[dict]) -> dict[str, int]:
     """The bytes that a rank sent along each axis of the mesh, from the rows of ``RankResult.collectives``."""
-    found = dict.fromkeys(AXES, 0)
+    found: dict[str, int] = dict.fromkeys(AXES, 0)
     for row in rows:
-        axis = AXIS_OF.get(row["axis"], row["axis"])
+        axis = AXIS_OF.get(row["axis"]) or row["axis"]
         found[axis] = found.get(axis, 0) + row["bytes_sent"]
     return found
 
@@ -145,9 +145,10 @@ class ExpertLoad:
 def edges(waiting: Mapping[int, str]) -> dict[int, int]:
     """Return the wait-for graph, rank -> the rank that it waits for, from ``Deadlock.waiting``.
 
-    A cycle in it, none of whose ranks can act, is a deadlock.
+    A cycle in it, none of whose ranks can act, is a deadlock. A rank that did not describe its wait has no edge.
     """
-    return {rank: int(re.search(r"waits for .*?rank (\d+)", text).group(1)) for rank, text in waiting.items()}
+    found = {rank: re.search(r"waits for .*?rank (\d+)", text) for rank, text in waiting.items()}
+    return {rank: int(named[1]) for rank, named in found.items() if named}
 
 
 def state_of(rank: int, waits: Mapping[int, int], finished: Set[int]) -> str:

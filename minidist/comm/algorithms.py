@@ -275,7 +275,7 @@ def all_to_all_pairwise(outgoing: list[np.ndarray], incoming: list[np.ndarray], 
         sendrecv(outgoing[right], right, incoming[left], left, group)
 
 
-def scatter_direct(mine: np.ndarray, pieces: list[np.ndarray] | None, src: int, group: ProcessGroup) -> None:
+def scatter_direct(mine: np.ndarray, pieces: list[np.ndarray], src: int, group: ProcessGroup) -> None:
     """The source sends each rank its piece: N-1 messages of M/N."""
     if group.rank != src:
         recv(mine, src, group)
@@ -286,7 +286,7 @@ def scatter_direct(mine: np.ndarray, pieces: list[np.ndarray] | None, src: int, 
     mine[:] = pieces[src]  # last: it may be one of the pieces
 
 
-def gather_direct(mine: np.ndarray, pieces: list[np.ndarray] | None, dst: int, group: ProcessGroup) -> None:
+def gather_direct(mine: np.ndarray, pieces: list[np.ndarray], dst: int, group: ProcessGroup) -> None:
     """Every rank sends its piece of M/N to the destination."""
     if group.rank != dst:
         send(mine, dst, group)

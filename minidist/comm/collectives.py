@@ -176,15 +176,16 @@ def all_to_all_single(
     by, and takes the pairwise exchange.
     """
     call, flat_input, flat_output = check("all_to_all_single", group, algorithm, input=input, output=output)
-    if group.size > 1 and overlap(flat_input, flat_output):
+    size, rank = call.group.size, call.group.rank
+    if size > 1 and overlap(flat_input, flat_output):
         flat_input = flat_input.copy()  # an early message must not overwrite data that leaves later
         call.held.append(flat_input)
-    outgoing = _split(flat_input.reshape(input.shape), input_split_sizes, group.size, "input")
-    incoming = _split(flat_output.reshape(output.shape), output_split_sizes, group.size, "output")
-    if outgoing[group.rank].size != incoming[group.rank].size:
+    outgoing = _split(flat_input.reshape(input.shape), input_split_sizes, size, "input")
+    incoming = _split(flat_output.reshape(output.shape), output_split_sizes, size, "output")
+    if outgoing[rank].size != incoming[rank].size:
         raise ValueError(
-            f"all_to_all_single: rank {group.rank} sends itself {outgoing[group.rank].size} elements but expects "
-            f"{incoming[group.rank].size}; its own entries of input_split_sizes and output_split_sizes must agree"
+            f"all_to_all_single: rank {rank} sends itself {outgoing[rank].size} elements but expects "
+            f"{incoming[rank].size}; its own entries of input_split_sizes and output_split_sizes must agree"
         )
     if input_split_sizes is not None or output_split_sizes is not None:
         call.size = 0  # calls of as many sizes as there are splits count as one kind
@@ -198,7 +199,7 @@ def scatter(
 ):
     """Overwrite ``tensor`` on rank r with array r of rank ``src``'s ``scatter_list`` (None on other ranks)."""
     call, flat = check("scatter", group, algorithm, src, tensor=tensor)
-    return run(call, async_op, flat, check_list(call, "scatter_list", scatter_list, flat, group.rank == src, "r"), src)
+    return run(call, async_op, flat, check_list(call, "scatter_list", scatter_list, flat, "r"), src)
 
 
 def gather(
@@ -206,7 +207,7 @@ def gather(
 ):
     """Overwrite array r of rank ``dst``'s ``gather_list`` (None on other ranks) with rank r's ``tensor``."""
     call, flat = check("gather", group, algorithm, dst, tensor=tensor)
-    return run(call, async_op, flat, check_list(call, "gather_list", gather_list, flat, group.rank == dst, "w"), dst)
+    return run(call, async_op, flat, check_list(call, "gather_list", gather_list, flat, "w"), dst)
 
 
 @dataclass(slots=True)
@@ -301,12 +302,12 @@ def stage(call: Call, argument: str, array, mode: str):
     return host.ravel()
 
 
-def check_list(call: Call, argument: str, arrays, like: np.ndarray, needed: bool, mode: str) -> list | None:
-    """Check a list of one array per rank, each like ``like``, and stage them; None on a rank that needs no list."""
-    if not needed:
+def check_list(call: Call, argument: str, arrays, like: np.ndarray, mode: str) -> list:
+    """Check a list of one array per rank, each like ``like``, and stage them; [] on all ranks but the root."""
+    if call.group.rank != call.root:
         if arrays is not None:
             raise ValueError(f"{call.name}: only the root rank passes {argument}; pass None on the others")
-        return None
+        return []
     if not isinstance(arrays, list | tuple) or len(arrays) != call.group.size:
         raise ValueError(f"{call.name}: {argument} on the root must be a list of {call.group.size} arrays")
     pieces = [stage(call, f"{argument}[{i}]", array, mode) for i, array in enumerate(arrays)]

@@ -17,7 +17,8 @@ class Failure(RuntimeError):
     """
 
     def __reduce__(self) -> tuple:
-        return copyreg.__newobj__, (type(self), *self.args), self.__dict__
+        new = copyreg.__newobj__  # pyright: ignore[reportAttributeAccessIssue]  # typeshed lacks it
+        return new, (type(self), *self.args), self.__dict__
 
 
 class RankFailed(Failure):

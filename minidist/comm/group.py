@@ -4,11 +4,12 @@ A group is always an argument: there is no hidden default as in ``torch.distribu
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from operator import index
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +48,7 @@ class ProcessGroup:
         self.name = f"{context:x}"  # the same on every rank and in no other group
         self.size = len(ranks)
         self.rank = ranks.index(transport.rank)
-        self.call = None if collective is None else shorten(collective)
+        self.call = shorten(collective or "")
         self.collective = collective  # the collective that runs on this group, in words; None for a user's group
         self.report: Callable[[object], None] | None = None
         self.kept: dict = {}
@@ -58,7 +59,7 @@ class ProcessGroup:
         self._collectives = 0
         self._background: Background | None = None
         self._done: list[Done] = []  # of one rank alone: what nobody has waited for yet
-        self.communicator = None  # of NCCL, where it carries collectives of this group: see nccl/stream.py
+        self.communicator: Any = None  # of NCCL, where it carries collectives of this group: see nccl/stream.py
 
     def __repr__(self) -> str:
         return f"ProcessGroup(rank={self.rank}, size={self.size}, ranks={list(self.ranks)})"
@@ -84,7 +85,7 @@ class ProcessGroup:
         """This rank's calls of each collective, and what it sent in them, since the run began: a copy."""
         return self.transport.collectives.snapshot()
 
-    def new_group(self, ranks: list[int]) -> "ProcessGroup | None":
+    def new_group(self, ranks: Sequence[int]) -> "ProcessGroup | None":
         """A new group of some of this group's ranks; None on a rank that is not a member.
 
         It sends no message, so (unlike in torch) ranks outside the new group need not call it. Ranks that create
@@ -109,11 +110,12 @@ class ProcessGroup:
 
     def duplicate(self) -> "ProcessGroup":
         """Return a group of these ranks, with its own messages and background (MPI_Comm_dup), counted as this one."""
-        group = self.new_group(list(range(self.size)))
+        group = self.new_group(range(self.size))
+        assert group is not None
         group.axis = self.axis
         return group
 
-    def part(self, ranks: Sequence[int]) -> "ProcessGroup":
+    def part(self, ranks: Iterable[int]) -> "ProcessGroup":
         """Return some of this group's ranks, this one among them, as a group for a phase of an algorithm.
 
         It is light: it has the message space of the whole group, so the ranks must order their messages as if it were

@@ -75,7 +75,7 @@ def broadcast_hierarchical(flat: np.ndarray, src: int, group: ProcessGroup) -> N
     (L-1)/L M in the all-gather, and the source as much again before it.
     """
     inside, across = two_levels(group)
-    ((node,), (local,)) = np.nonzero(node_grid(group.nodes) == src)
+    ((node, local),) = np.argwhere(node_grid(group.nodes) == src).tolist()
     parts = np.array_split(flat, inside.size)
     if across.rank == node:
         scatter_direct(parts[inside.rank], parts, local, inside)

@@ -25,7 +25,7 @@ SWITCH_SECONDS = 5e-4
 class Done(Work):
     """What was done at once: a collective of one rank. Who never waits for it is told as on many ranks."""
 
-    def __init__(self, label: str, unwaited: list["Done"]) -> None:
+    def __init__(self, label: str, unwaited: list) -> None:
         self.label, self._unwaited = label, unwaited
         unwaited.append(self)
 
@@ -37,7 +37,7 @@ class Done(Work):
         return True
 
 
-def waited_for(work: Work, unwaited: list[Work]) -> bool:
+def waited_for(work: Work, unwaited: list) -> bool:
     """Take a work, and those before it, which are done with it, from a rank's list; return whether it was there."""
     there = work in unwaited
     if there:
@@ -57,22 +57,25 @@ def wait_any(works: Sequence[Work]) -> int:
     Raises:
         TypeError: for the work of a collective. ValueError: for no works at all.
     """
-    if not all(isinstance(work, Part) for work in works):
+    parts = [work for work in works if isinstance(work, Part)]
+    if len(parts) < len(works):
         raise TypeError("wait_any takes what isend and irecv return")
-    if not works:
+    if not parts:
         raise ValueError("wait_any needs at least one work to wait for")
-    transport = works[0].transport
+    transport = parts[0].transport
     transport.check_usable()
-    transport.wait_any(works)
-    return next(place for place, work in enumerate(works) if work.done)
+    transport.wait_any(parts)
+    return next(place for place, part in enumerate(parts) if part.done)
 
 
 class BackgroundWork(Work):
     """A collective in flight on its group's background thread."""
 
+    number: int  # in the order of the calls, once submitted
+
     def __init__(self, background: "Background", label: str, body: Callable[[], None]) -> None:
         self._background, self._transport, self.label = background, background.transport, label
-        self._body: Callable[[], None] | None = body
+        self._body = body
         self._caller = caller()
         self._context = contextvars.copy_context()  # NumPy keeps its error handling in it
         self._ended = threading.Event()
@@ -94,7 +97,7 @@ class BackgroundWork(Work):
             trace.record(trace.Task(call, self._background.stream, self.number, trace.stream()))
 
     def end(self) -> None:
-        self._body = None  # it refers to the arrays: let them be freed
+        del self._body  # it refers to the arrays: let them be freed
         self._ended.set()
 
     def is_completed(self) -> bool:

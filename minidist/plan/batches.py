@@ -25,7 +25,7 @@ learning rates, and what they say together.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from math import sqrt
+from math import inf, sqrt
 from pathlib import Path
 from statistics import fmean
 
@@ -64,15 +64,15 @@ class Tradeoff:
         return steps_to_loss(batch, self.critical_batch, self.least_steps)
 
 
-def fit_tradeoff(steps: Mapping[int, float]) -> Tradeoff:
+def fit_tradeoff(steps: Mapping[int, float | None]) -> Tradeoff:
     """The hyperbola through measured steps to one loss: S = S_min + E_min / B, by least squares of relative errors.
 
     Args:
         steps: measured, by batch, in samples; at least two.
 
     Raises:
-        ValueError: for one batch, or steps that no hyperbola fits: those that do not fall as the batch grows, or that
-            fall faster than it grows.
+        ValueError: for one batch, a run that was given up (None), or steps that no hyperbola fits: those that do not
+            fall as the batch grows, or that fall faster than it grows.
     """
     if len(steps) < 2:
         raise ValueError(f"the tradeoff has two constants: measure at least two batch sizes, not {len(steps)}")
@@ -219,7 +219,7 @@ class BatchExperiment:
         reached = self.reached(optimizer, batch)
         if not reached:
             raise ValueError(f"no rate tried reached {self.target:g} with {optimizer} and batch {batch}: try others")
-        return min(reached, key=lambda run: run.steps).rate
+        return min(reached, key=lambda run: run.steps or inf).rate
 
     def rate_by(self, rule: Rule, optimizer: str, batch: int) -> float:
         """The rate that a rule makes of the base's best one."""
@@ -232,7 +232,8 @@ class BatchExperiment:
     def mean_steps(self, optimizer: str, batch: int, rate: float) -> float | None:
         """Mean steps over the seeds; None where one of the runs was given up, or none was run."""
         found = self.steps(optimizer, batch, rate)
-        return None if None in found or not found else fmean(found)
+        reached = [steps for steps in found if steps is not None]
+        return fmean(reached) if reached and len(reached) == len(found) else None
 
     def first_steps(self, optimizer: str, batch: int, rate: float) -> float | None:
         """Steps of the first seed, the only one that has run all rates: to compare rates by."""
@@ -240,7 +241,7 @@ class BatchExperiment:
         found = [run.steps for run in self.runs if (run.optimizer, run.batch, run.rate, run.seed) == wanted]
         return found[0] if found else None
 
-    def best_steps(self, optimizer: str) -> dict[int, float]:
+    def best_steps(self, optimizer: str) -> dict[int, float | None]:
         """Return batch -> mean steps to the target, at that batch's best rate."""
         return {batch: self.mean_steps(optimizer, batch, self.best_rate(optimizer, batch)) for batch in self.batches}
 

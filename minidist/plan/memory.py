@@ -193,9 +193,9 @@ def saved_behind_attention(model: ModelShape, layout: PlannedLayout, numerics: N
     stream = n * model.width / (t if layout.sp else 1)
     kept = _norm(model, layout, numerics) + _entering(model, layout, numerics) + 2 * model.dropout * stream
     arrays = 3 if model.gated else 2  # of hidden units
-    if not sparse:
-        return kept + arrays * e * n * model.mlp_hidden / t
     moe = model.moe
+    if not sparse or moe is None:
+        return kept + arrays * e * n * model.mlp_hidden / t
     kept += arrays * e * n * (moe.top_k + moe.shared) * moe.hidden / t
     return kept + 2 * e * moe.top_k * n * model.width / (t if layout.sp else 1)  # sent to experts, and come back
 

@@ -9,6 +9,7 @@ A model is one of models.toml, such as ``llama3-405b``, or ``layers=96,width=122
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from minidist.plan.cluster.toml_tables import choose, from_table, read_toml
 from minidist.train.notation import shortened, whole_number
@@ -154,7 +155,9 @@ class ModelShape:
         return self.width * (self.vocab * (1 if self.tied else 2) + self.context * self.learned_positions)
 
     def block(self, experts: int) -> int:
-        """Parameters of a layer of which ``experts`` routed experts count."""
+        """Parameters of a layer of which ``experts`` routed experts count, if the model has experts."""
+        if self.moe is None:
+            return self.dense_block
         return self._rest_of_block + self.router + (experts + self.moe.shared) * self.mlp(self.moe.hidden)
 
     @property
@@ -184,7 +187,7 @@ class ModelShape:
 
     def _count(self, experts: int) -> int:
         dense = (self.layers - self.sparse_layers) * self.dense_block
-        sparse = self.sparse_layers * self.block(experts) if self.moe else 0
+        sparse = self.sparse_layers * self.block(experts)
         return self.embeddings + dense + sparse + self.norm_vectors * self.width
 
     @property
@@ -245,7 +248,7 @@ def model_of(text: str) -> ModelShape:
         if text not in published():
             raise ValueError(f"unknown model {text!r}: {choose(text, published())}")
         return published()[text]
-    given: dict[str, int | bool] = {}
+    given: dict[str, Any] = {}
     for part in text.split(","):
         key, _, value = (word.strip() for word in part.partition("="))
         if key not in BY_HAND:

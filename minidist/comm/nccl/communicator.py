@@ -40,6 +40,7 @@ class Communicator:
 
     def __init__(self, group: ProcessGroup) -> None:
         nccl = backend.nccl()
+        assert nccl is not None
         unique_id = np.zeros(UNIQUE_ID_BYTES, np.uint8)
         if group.rank == 0:
             unique_id[:] = np.frombuffer(nccl.get_unique_id(), np.uint8)
@@ -115,13 +116,13 @@ class Communicator:
         incoming[inside.rank][...] = outgoing[inside.rank]
         self._exchange(dict(enumerate(outgoing)), dict(enumerate(incoming)), inside)
 
-    def scatter(self, mine, pieces: list | None, src: int, inside: ProcessGroup) -> None:
+    def scatter(self, mine, pieces: list, src: int, inside: ProcessGroup) -> None:
         if inside.rank != src:
             return self._exchange({}, {src: mine}, inside)
         self._exchange(dict(enumerate(pieces)), {}, inside)
         mine[...] = pieces[src]  # last: it may be one of the pieces
 
-    def gather(self, mine, pieces: list | None, dst: int, inside: ProcessGroup) -> None:
+    def gather(self, mine, pieces: list, dst: int, inside: ProcessGroup) -> None:
         if inside.rank != dst:
             return self._exchange({dst: mine}, {}, inside)
         pieces[dst][...] = mine  # first: it may be one of the pieces

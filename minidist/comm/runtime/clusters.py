@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from minidist.comm.runtime.launch import Cluster
 from minidist.comm.runtime.starting import interrupts_held, usual_start_method
 from minidist.comm.runtime.sweep import claim_temporary_folder
 
-_make: Callable[[int], Cluster] = Cluster
+_make: Callable[[int], Any] = Cluster
 _job_size: int | None = None
 
 
@@ -22,7 +23,7 @@ def job_size() -> int | None:
 
 
 @contextmanager
-def clusters_of_job(make: Callable[[int], Cluster], size: int) -> Iterator[None]:
+def clusters_of_job(make: Callable[[int], Any], size: int) -> Iterator[None]:
     """Let ``make`` make what ``new_cluster`` returns."""
     global _make, _job_size
     before = _make, _job_size

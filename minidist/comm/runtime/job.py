@@ -72,12 +72,14 @@ class Job:
 
         ``doing`` is what this rank tells those that ask meanwhile, since they still wait for it.
         """
-        from minidist.comm.transports.mpi import answer_until
+        from minidist.comm.transports.mpi import MPITransport, answer_until
 
         end_run(world)
-        world.transport.receive_rest(partial(answer_until, self.comm, doing=doing))
-        leftovers = world.transport.leftovers()
-        world.transport.close()
+        transport = world.transport
+        assert isinstance(transport, MPITransport)
+        transport.receive_rest(partial(answer_until, self.comm, doing=doing))
+        leftovers = transport.leftovers()
+        transport.close()
         return leftovers
 
     def where(self) -> str:

@@ -115,7 +115,8 @@ def run_rank(job: Job, run: bytes, report: Callable[[object], None]) -> tuple[ob
 
 def serve(job: Job) -> int:
     """The life of every process but 0: run what process 0 sends, until it sends no more. Returns the exit status."""
-    sys.stdout.reconfigure(line_buffering=True)  # the launcher gets whole lines, as soon as they are printed
+    # the launcher gets whole lines, as soon as they are printed
+    sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]  # a TextIOWrapper
     sending: list[MPI.Request] = []  # MPI reads these later
 
     def report(thing) -> None:

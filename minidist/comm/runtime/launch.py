@@ -13,8 +13,9 @@ import weakref
 from collections.abc import Callable, Collection, Iterable
 from contextlib import nullcontext
 from itertools import permutations
+from math import inf
 
-import multiprocess
+from multiprocess import get_all_start_methods, get_context  # pyright: ignore[reportAttributeAccessIssue]  # dynamic
 
 from minidist.comm.failures import Deadlock, Hang, RankFailed, describe_exit
 from minidist.comm.runtime import serialization, starting
@@ -83,7 +84,7 @@ class Cluster:
     ) -> None:
         _check_size(world_size)
         _check_alone()
-        methods = [*multiprocess.get_all_start_methods(), "thread"]
+        methods = [*get_all_start_methods(), "thread"]
         start_method = start_method or usual_start_method()
         if start_method not in methods:
             raise ValueError(f"start_method {start_method!r} is not available here; choose from {', '.join(methods)}")
@@ -93,10 +94,10 @@ class Cluster:
         if keep_survivors and start_method == "thread":
             raise ValueError("ranks that are threads of one process end together: keep_survivors needs processes")
         self._threads = start_method == "thread"
-        self._context = multiprocess.get_context(None if self._threads else start_method)
+        self._context = get_context(None if self._threads else start_method)
         self._queue_bytes, self._keep_survivors = queue_bytes, keep_survivors
         self._ranks: list[RankProcess] = []
-        self._segment: Segment | None = None
+        self._segment: Segment  # of the last start
         self._complete = False  # whether all ranks are there, with a segment that no failed run has used
         self._end = weakref.finalize(self, lambda: None)
         self._closed = False
@@ -208,9 +209,8 @@ class Cluster:
         try:
             for number, survivor in enumerate(ranks):
                 survivor.regroup(number, self._segment)
-            if (
-                not self._threads and self._context.get_start_method() == "forkserver"
-            ):  # its server imports NumPy once, for all ranks
+            if not self._threads and self._context.get_start_method() == "forkserver":
+                # its server imports NumPy once, for all ranks
                 self._context.set_forkserver_preload(["minidist.comm.runtime.worker"])
                 claim_temporary_folder()
             with script_hidden(), interrupts_held(), daemons_allowed():
@@ -242,8 +242,8 @@ class Cluster:
 
     def _collect(self, timeout: float | None, patience: float | None) -> list:
         self._answered, self._died, self._hopeless = set(), set(), set()
-        limited = timeout is not None or patience is not None
-        clock = self._clock(range(self.world_size)) if limited else lambda: 0.0
+        timeout, patience = (inf if limit is None else limit for limit in (timeout, patience))
+        clock = self._clock(range(self.world_size)) if min(timeout, patience) < inf else lambda: 0.0
         heard, silent_since = False, 0.0  # whether of any rank since the last look; by the clock
         results: list = [None] * self.world_size
         pending = dict(enumerate(self._ranks))
@@ -276,8 +276,7 @@ class Cluster:
                 seconds = clock()
                 if heard:
                     heard, silent_since = False, seconds
-                over = timeout is not None and seconds > timeout
-                hangs = patience is not None and seconds - silent_since > patience
+                over, hangs = seconds > timeout, seconds - silent_since > patience
                 if watch.look() or ((over or hangs) and watch.stuck):
                     raise self._deadlock(watch.stuck, watch.statuses, pending)
                 if over:

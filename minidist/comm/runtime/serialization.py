@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from types import ModuleType
+from typing import Any
 
 import dill
 
@@ -19,13 +20,13 @@ SCRIPT_OF_WORKER = "__mp_main__"
 _hiding = threading.RLock()  # re-entered where an object that is collected meanwhile prints
 
 if hasattr(os, "register_at_fork"):  # another thread may hold it during a fork
-    os.register_at_fork(after_in_child=_hiding._at_fork_reinit)
+    os.register_at_fork(after_in_child=_hiding._at_fork_reinit)  # pyright: ignore[reportAttributeAccessIssue]  # hidden
 
 
 class _Pickler(dill.Pickler):
-    dispatch = dill.Pickler.dispatch.copy()
+    dispatch: Any = dill.Pickler.dispatch.copy()
 
-    def _save_module_by_name(self, module: ModuleType) -> None:
+    def _save_module_by_name(self: Any, module: ModuleType) -> None:
         self.save_reduce(importlib.import_module, (module.__name__,), obj=module)
 
     dispatch[ModuleType] = _save_module_by_name

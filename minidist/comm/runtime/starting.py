@@ -13,7 +13,7 @@ _hiding = threading.Lock()
 rank_here = False  # whether this process is a rank
 
 if hasattr(os, "register_at_fork"):  # a rank is forked while its parent holds the lock
-    os.register_at_fork(after_in_child=_hiding._at_fork_reinit)
+    os.register_at_fork(after_in_child=_hiding._at_fork_reinit)  # pyright: ignore[reportAttributeAccessIssue]  # hidden
 
 FILES_OF_RANK, FILES_OF_START = 4, 9  # that are open here: pipes of each rank; and those of the server that forks them
 

@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
-import multiprocess
-from multiprocess import connection, parent_process
+from multiprocess import connection, parent_process  # pyright: ignore[reportAttributeAccessIssue]  # dynamic
 
 from minidist import trace, turns
 from minidist.comm.failures import Aborted, describe_frame, own_traceback, summary, users_frame
@@ -64,7 +64,7 @@ def serve(number: int, place: tuple, commands, show: Callable[[str, io.TextIOBas
             if command == "stop":
                 break
             if command == "leftovers":
-                reports.send("leftovers", transport.leftovers())
+                reports.send("leftovers", transport.leftovers() if transport is not None else [])
                 continue
             if command == "regroup":
                 trace.stop()
@@ -197,11 +197,11 @@ class RankProcess:
     def __init__(self, context, number: int, segment: Segment) -> None:
         self.number = number
         self.attached = False  # whether it has the shared memory, and so no longer needs the memory's name
-        self.reports, commands = multiprocess.Pipe()
+        self.reports, commands = context.Pipe()
         self._start(context, segment, commands)
 
     def _start(self, context, segment: Segment, commands) -> None:
-        self._questions, questions = multiprocess.Pipe()
+        self._questions, questions = context.Pipe()
         # a process's parent is a thread, to Linux: the fork server's only one, or this one, which may end early
         parent_stays = (
             context.get_start_method() == "forkserver" or threading.current_thread() is threading.main_thread()
@@ -221,7 +221,7 @@ class RankProcess:
         with suppress(OSError):  # if the rank is gone, ``receive`` reports that and why
             self.reports.send_bytes(serialization.dumps((command, payload)))
 
-    def receive(self) -> tuple[str, object]:
+    def receive(self) -> tuple[str, Any]:
         """The next report and its kind: attached, done, failed, aborted, leftovers, report, or print (which this
         prints). ("gone", exitcode) if the rank has ended."""
         try:

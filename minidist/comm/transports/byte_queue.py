@@ -57,7 +57,7 @@ class ByteQueue:
 
     def close(self) -> None:
         """Let go of the memory. The queue cannot be used any longer."""
-        self.data = None
+        self.data = np.empty(0, np.uint8)
         self._bytes.release()
         self._tail.release()
         self._head.release()
@@ -67,12 +67,8 @@ class ByteQueue:
     def room(self) -> int:
         return self.capacity - (self.written - self._head[0])
 
-    def write(self, source: bytes | np.ndarray) -> None:
-        """Append bytes that fit the room, in whole cache lines. The reader sees them after ``publish``.
-
-        Args:
-            source: bytes, or a uint8 array.
-        """
+    def write(self, source: bytes | memoryview) -> None:
+        """Append bytes that fit the room, in whole cache lines. The reader sees them after ``publish``."""
         start = self.written % self.capacity
         end = start + len(source)
         if end <= self.capacity:

@@ -5,7 +5,7 @@ import struct
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 
 import numpy as np
@@ -51,10 +51,10 @@ class Work(ABC):
 class Part(Work):
     """One end of a message, in flight."""
 
-    __slots__ = ("done", "finish", "known", "label", "number", "peer", "transport")
+    __slots__ = ("done", "finish", "known", "label", "nbytes", "number", "peer", "transport")
 
-    def __init__(self, transport, peer: int, number: int, label: str) -> None:
-        self.transport, self.peer, self.number, self.label = transport, peer, number, label
+    def __init__(self, transport, peer: int, number: int, label: str, nbytes: int) -> None:
+        self.transport, self.peer, self.number, self.label, self.nbytes = transport, peer, number, label, nbytes
         self.done = False
         self.known = False  # whether the program knows that it is done
         self.finish: Callable[[], None] | None = None  # to be called then
@@ -100,21 +100,21 @@ class Send(Part):
 
     Attributes:
         header: the header, with a short payload behind it; None once it has left.
-        payload: (nbytes,) uint8, of a message that is not short.
+        payload: the bytes of a message that is not short.
         offset: bytes of the payload that have left, or are behind the header.
     """
 
-    __slots__ = ("elements", "header", "nbytes", "offset", "payload")
+    __slots__ = ("elements", "header", "offset", "payload")
 
     def __init__(self, transport, array, peer: int, number: int, context: int, tag: int, call: bytes, label) -> None:
-        super().__init__(transport, peer, number, label)
-        self.nbytes, self.elements = array.nbytes, array.size
+        super().__init__(transport, peer, number, label, array.nbytes)
+        self.elements = array.size
         self.header: bytes | None = HEADER.pack(number, context, tag, self.nbytes, self.elements, call)
         if self.nbytes <= transport.short:
             self.header += array.tobytes()
-            self.payload, self.offset = None, self.nbytes
+            self.offset = self.nbytes
         else:
-            self.payload, self.offset = array.view(np.uint8), 0
+            self.payload, self.offset = array.view(np.uint8).data, 0
 
     def waits(self) -> str:
         return f"{self.label}: waits for rank {self.peer} to take {self.nbytes:,} bytes"
@@ -127,18 +127,14 @@ class Receive(Part):
     overwriting it. NCCL calls this primitive recvReduce.
     """
 
-    __slots__ = ("call", "combine", "context", "error", "settings", "tag", "target")
+    __slots__ = ("call", "combine", "context", "error", "tag", "target")
 
     def __init__(self, transport, peer, target, context, tag, call: bytes, label, combine: Combine | None) -> None:
-        super().__init__(transport, peer, -1, label)  # the number is the message's, once one has matched
-        self.target, self.context, self.tag, self.call, self.combine = target, context, tag, call, combine
+        super().__init__(transport, peer, -1, label, target.nbytes)  # the number is the message's, once one has matched
+        self.target, self.context, self.tag, self.call = target, context, tag, call
         # any thread may combine, in any call: NumPy is to handle errors as in this one
-        self.settings = None if combine is None else contextvars.copy_context()
+        self.combine = None if combine is None else partial(contextvars.copy_context().run, combine)
         self.error: Exception | None = None
-
-    @property
-    def nbytes(self) -> int:
-        return self.target.nbytes
 
     def waits(self) -> str:
         return f"{self.label}: waits for a message from rank {self.peer}"
@@ -152,7 +148,7 @@ class Receive(Part):
         if self.combine is None:
             mine[...] = arriving
         else:
-            self.settings.run(self.combine, mine, arriving, out=mine)
+            self.combine(mine, arriving, out=mine)
 
 
 class AnyOf:
@@ -184,8 +180,8 @@ class Arriving:
 
     __slots__ = ("buffer", "call", "context", "elements", "nbytes", "number", "offset", "receive", "tag")
 
-    def __init__(self, header: bytes | memoryview | np.ndarray) -> None:
+    def __init__(self, header: bytes | memoryview) -> None:
         self.number, self.context, self.tag, self.nbytes, self.elements, self.call = HEADER.unpack(header)
         self.offset = 0
         self.receive: Receive | None = None
-        self.buffer: np.ndarray | None = None  # (nbytes,) uint8, while no receive has matched it
+        self.buffer: np.ndarray  # (nbytes,) uint8, while no receive has matched it

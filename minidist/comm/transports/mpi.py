@@ -116,7 +116,7 @@ class MPITransport(Transport):
             if not incoming.has_header():
                 return
             self.moved += 1
-            message = self._arrive(peer, incoming.buffer[:HEADER_BYTES])
+            message = self._arrive(peer, incoming.buffer[:HEADER_BYTES].data)
             if message.nbytes <= SHORT:
                 self._store(message, incoming.buffer[HEADER_BYTES : HEADER_BYTES + message.nbytes])
             incoming.expect_header()

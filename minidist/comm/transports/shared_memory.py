@@ -90,8 +90,8 @@ class Segment:
     ) -> None:
         capacity = capacity or queue_capacity(world_size)
         self.world_size, self.capacity = world_size, capacity
-        self._queues_start = (1 + world_size) * ALIGNMENT  # one line for the abort flag, then the status lines
-        nbytes = self._queues_start + world_size * (world_size - 1) * (COUNTERS + capacity)
+        queues_start = (1 + world_size) * ALIGNMENT  # one line for the abort flag, then the status lines
+        nbytes = queues_start + world_size * (world_size - 1) * (COUNTERS + capacity)
         if private:
             self._memory = PrivateMemory(name or secrets.token_hex(8), nbytes)
         elif name is None:
@@ -99,7 +99,7 @@ class Segment:
             name = f"{PREFIX}{owner()}-{secrets.token_hex(3)}"  # macOS, where an owner is short, allows 30 characters
             self._memory = shared_memory.SharedMemory(name, create=True, size=nbytes)
             try:
-                _reserve(self._memory.name, nbytes)
+                _reserve(name, nbytes)
             except BaseException:
                 self._memory.close()
                 self._memory.unlink()
@@ -110,14 +110,15 @@ class Segment:
         self.place = world_size, capacity, self.name, private  # Segment(*place) attaches to it
         self._linked = True
         view = self._memory.buf
-        self._abort = view[:8].cast("Q")
+        assert view is not None
+        self._abort, self._queues = view[:8].cast("Q"), view[queues_start:]
         self.status = [StatusLine(view[(1 + rank) * ALIGNMENT :]) for rank in range(world_size)]
 
     def queue(self, source: int, destination: int) -> ByteQueue:
         step = COUNTERS + self.capacity
         peer = destination - (destination > source)  # no rank has a queue to itself
-        start = self._queues_start + (source * (self.world_size - 1) + peer) * step
-        return ByteQueue(self._memory.buf[start : start + step], self.capacity)
+        start = (source * (self.world_size - 1) + peer) * step
+        return ByteQueue(self._queues[start : start + step], self.capacity)
 
     @property
     def aborted(self) -> bool:
@@ -142,7 +143,7 @@ class Segment:
 
     def close(self) -> None:
         """Detach this process from the memory."""
-        for view in (self._abort, *self.status):
+        for view in (self._abort, self._queues, *self.status):
             view.release()
         self._memory.close()
 

@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -70,9 +71,9 @@ class Transport(ABC):
         self.traffic = trace.TrafficCounter(self.size)
         self.collectives = trace.CollectiveCounter()
         self.streams = 1  # of this rank so far: the main thread, and each thread of asynchronous collectives
-        self.nodes = (0,) * self.size  # of each rank: all on one, but see placement.py
-        self.links = None  # the speeds of the links inside a node and between nodes, where they are known
-        self.gpus = None  # of all ranks, where they are known: see nccl/stream.py
+        self.nodes: tuple[int, ...] = (0,) * self.size  # of each rank: all on one, but see placement.py
+        self.links: Any = None  # Links: the speeds inside a node and between nodes, where they are known
+        self.gpus: Any = None  # Gpus of all ranks, where they are known: see nccl/stream.py
         self.groups: list = []  # the process groups of this run; closed at its end
         self.lock = threading.RLock()  # shared by the main thread and the threads of asynchronous collectives
         self.moved = 0  # pieces of messages
@@ -81,7 +82,7 @@ class Transport(ABC):
         self.main_thread = threading.get_ident()
         self.threads = {self.main_thread}  # all that may send and receive: also the background threads
         self.background_error: BaseException | None = None  # the first error of a background thread
-        self.mismatched: list[Receive] = []  # receives whose error has not been raised yet
+        self.mismatched: dict[Receive, Exception] = {}  # errors of receives that have not been raised yet
         self.ended = False  # whether the run is over: its groups may not be used later
         self.active_threads = 1  # threads of this rank that compute rather than wait
         self.waits: dict[int, Waiting] = {}  # thread -> what it is blocked on
@@ -183,7 +184,7 @@ class Transport(ABC):
         self.traffic.count(self.traffic.sent[send.peer], send.nbytes, send.elements)
         send.done = True
 
-    def _arrive(self, peer: int, header: bytes | memoryview | np.ndarray) -> Arriving:
+    def _arrive(self, peer: int, header: bytes | memoryview) -> Arriving:
         """A message begins to arrive, with its header. It goes to its receive, or aside if none has asked for it."""
         message = self.arriving[peer] = Arriving(header)
         for receive in self.receives[peer]:
@@ -240,8 +241,7 @@ class Transport(ABC):
                 self._fail(receive, error)
 
     def _fail(self, receive: Receive, error: Exception) -> None:
-        receive.error = error
-        self.mismatched.append(receive)
+        receive.error = self.mismatched[receive] = error
 
     def _finish_receive(self, message: Arriving, receive: Receive) -> None:
         self.traffic.count(self.traffic.received[receive.peer], message.nbytes, message.elements)
@@ -259,15 +259,14 @@ class Transport(ABC):
         if not work.done:
             self._wait(work)
         if isinstance(work, Receive) and work.error is not None:
-            if work in self.mismatched:
-                self.mismatched.remove(work)
+            self.mismatched.pop(work, None)
             raise work.error
 
     def wait_any(self, works: Sequence[Send | Receive]) -> None:
         """Return once one of the works is done. ``wait`` then raises what is wrong with it."""
-        works = AnyOf(works)
-        if not works.done:
-            self._wait(works)
+        any_of = AnyOf(works)
+        if not any_of.done:
+            self._wait(any_of)
 
     def _wait(self, work: Send | Receive | AnyOf) -> None:
         """Poll, and after a while sleep between polls."""
@@ -358,7 +357,7 @@ class Transport(ABC):
             while sends:
                 self.wait(sends[-1])
         if self.mismatched:
-            raise self.mismatched[0].error
+            raise next(iter(self.mismatched.values()))
         self.ended = True
         self.publish(FINISHED, 0)
 

@@ -318,7 +318,7 @@ def _nodes(name: str, node: NodeType, size: str | None) -> tuple[int, int]:
     numbers = _numbers(name, size, str(node.size))
     if len(numbers) > 2:
         raise ValueError(f"{name}:{size}: a size is NODESxACCELERATORS, such as {name}:2x{node.size}")
-    nodes, node_size = numbers if len(numbers) == 2 else (1, numbers[0])
+    nodes, node_size = (1, *numbers)[-2:]
     if len(numbers) == 1 and node_size % node.size == 0:  # full nodes
         nodes, node_size = node_size // node.size, node.size
     if node_size > node.size:

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
 from types import UnionType
-from typing import get_args, get_origin
+from typing import Any, get_args, get_origin
 
 
 def read_toml(path: Path) -> dict:
@@ -59,10 +59,10 @@ def choose(word: str, known: Iterable[str]) -> str:
     return f"the nearest is {nearest[0]!r}; choose from {', '.join(known)}" if nearest else "there is none"
 
 
-def _checked(value: object, kind: type, where: str):
+def _checked(value: Any, kind: Any, where: str):
     if get_origin(kind) is UnionType:  # something or None: a table that is there is the something
         return _checked(value, get_args(kind)[0], where)
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         return from_table(kind, value, where)
     if get_origin(kind) is dict and isinstance(value, dict):
         return {key: _checked(item, get_args(kind)[1], f"{where}: {key}") for key, item in value.items()}
@@ -80,7 +80,7 @@ def _checked(value: object, kind: type, where: str):
     return kind(value)
 
 
-def _written(kind: type) -> str:
+def _written(kind: Any) -> str:
     """A type in words."""
     if get_origin(kind) is dict:
         return "a table of numbers, such as { bf16 = 989.4e12 }"

@@ -107,7 +107,7 @@ def _varied(measured: np.ndarray) -> bool:
 def _start(measured: np.ndarray, centre: np.ndarray) -> np.ndarray:
     """The best point of the grid of exponents, with non-negative E, A and B by least squares on L / measured L."""
     losses = measured[:, 2]
-    best, least = None, np.inf
+    best, least = np.empty(0), np.inf
     for exponents in product(EXPONENTS, EXPONENTS):
         terms = np.exp(-np.array(exponents) * (np.log(measured[:, :2]) - centre))  # (runs, 2)
         columns = np.column_stack([np.ones(len(losses)), terms]) / losses[:, None]

@@ -52,7 +52,7 @@ class Machine:
     precision: str
     element: int
 
-    def product(self, m: float, k: float, n: float, count: int = 1, more_bytes: float = 0.0) -> float:
+    def product(self, m: float, k: float, n: float, count: float = 1, more_bytes: float = 0.0) -> float:
         """Seconds of ``count`` products (m, k) x (k, n): of arithmetic or of memory, whichever takes longer."""
         flops = 2.0 * m * k * n
         if not flops:
@@ -122,8 +122,7 @@ def block_compute(model: ModelShape, part: Part, machine: Machine, sparse: bool)
     products = linear_layers(model, part)
     groups = [(products, 1)]
     hidden = model.mlp_hidden
-    if sparse:
-        moe = model.moe
+    if sparse and (moe := model.moe):
         local = moe.experts // part.ep
         routed = part.tokens * moe.top_k / local  # tokens of each local expert: ep ranks send theirs
         groups.append((mlp_layers(model, part, moe.hidden, routed), local))
