@@ -33,7 +33,7 @@ def check_real(settings, at_least: float, *names: str, most: float = inf) -> Non
             )
 
 
-def check_one_of(settings, name: str, choices: Iterable[str]) -> None:
+def check_one_of(settings, name: str, choices: Iterable) -> None:
     """Raise ValueError unless a setting is among the choices."""
     if getattr(settings, name) not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, not {getattr(settings, name)!r}")

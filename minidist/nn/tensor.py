@@ -46,7 +46,7 @@ class Tensor:
         self.grad_fn = grad_fn  # the node that made this tensor; None for a leaf
         self.requires_grad = requires_grad or grad_fn is not None
         self.grad, self.grad_dtype = None, xp.float64
-        self.hooks: list[Callable[[Tensor], None]] = []
+        self.hooks: list[Callable[[Any], None]] = []
         if self.requires_grad and data.dtype.kind != "f":
             raise TypeError(f"only floating-point tensors can require a gradient, not {data.dtype}")
 
@@ -93,7 +93,7 @@ class Tensor:
             for hook in tuple(self.hooks):  # one of them may remove itself
                 hook(self)
 
-    def register_post_accumulate_grad_hook(self, hook: Callable[["Tensor"], None]) -> Callable[[], None]:
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Any], None]) -> Callable[[], None]:
         """Have ``hook(leaf)`` called in each ``backward()``, once all uses of this leaf have added to its gradient.
 
         The rest of backward is still to come, so communication can overlap with it. Returns a function that removes

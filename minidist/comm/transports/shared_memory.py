@@ -85,7 +85,7 @@ class Segment:
                 raise
         else:
             self._memory = shared_memory.SharedMemory(name=name)
-        self.name = self._memory.name
+        self.name = name
         self.place = world_size, capacity, self.name  # Segment(*place) attaches to it
         self._linked = True
         view = self._memory.buf
