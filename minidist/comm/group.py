@@ -50,7 +50,7 @@ class ProcessGroup:
         self.rank = ranks.index(transport.rank)
         self.call = shorten(collective or "")
         self.collective = collective  # the collective that runs on this group, in words; None for a user's group
-        self.report: Callable[[object], None] | None = None
+        self.report: Callable[[object], None]
         self.kept: dict = {}
         self.axis = "world" if self.size == transport.size else "group"
         self.sent = Sent()  # within a collective, by this rank

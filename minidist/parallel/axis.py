@@ -19,13 +19,14 @@ answers alone. The methods here are those of an axis that splits nothing; an axi
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Module, Parameter
 from minidist.parallel.tools.regions import Region
 
 # Which modules of a model an axis replaces, by dotted name, and by what
-Plan = dict[str, Callable[[Module, ProcessGroup], Module]]
+Plan = dict[str, Callable[[Any, ProcessGroup], Module]]
 Holds = Callable[[Parameter], bool]  # whether a parameter belongs to a data axis: with experts there are two
 
 

@@ -31,6 +31,7 @@ order (nn/attention/online_softmax.py). So keys may arrive in any order.
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
@@ -74,7 +75,7 @@ from minidist.parallel.tools.mappings import all_to_all_in_group
 KINDS = ("ring", "zigzag", "all-gather", "ulysses", "balanced")
 PAIRED = ("zigzag", "all-gather")  # those in which a rank has chunks from both ends
 HEADS = 0  # the axis of the heads in (H, B, T, D)
-Visit = Callable[[int, object], object]
+Visit = Callable[[int, Any], Any]
 Tiles = list[tuple[int, slice]]  # number and tokens of each
 
 
@@ -343,12 +344,10 @@ class ContextParallelAttention(AttentionCore):
         vars(self).update(vars(attention))
         self.group, self.kind, self.shares, self.of_model = group, kind, shares, type(attention)
 
-    def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None, documents: Documents = None) -> list[Tensor]:
+    def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None, documents=None) -> list[Tensor]:
         return self.of_model.forward(self, parts, dropout_rng, documents)  # all but ``core``
 
-    def core(
-        self, qkv: Tensor, dropout_rng: DropoutRNG | None, documents: Documents = None, kv: Tensor = None, join=alone
-    ) -> Tensor:
+    def core(self, qkv: Tensor, dropout_rng: DropoutRNG | None, documents=None, kv=None, join=alone) -> Tensor:
         length = qkv.shape[TOKENS] * self.group.size
         tile = self.tile or length // self.chunks.count
         mask = TileMask(tiles(length, tile, self.chunks.count), documents)
@@ -393,5 +392,6 @@ class ContextParallel(Axis):
         model.chunks.here = shares(None)[self.group.rank]
         if self.kind == "balanced":
             model.chunks.deal = lambda documents: shares(documents)[self.group.rank]
-        plan = {"blocks.*.attention": partial(ContextParallelAttention, kind=self.kind, shares=shares)}
-        return parallelize_module(model, self.group, plan)
+        attention = partial(ContextParallelAttention, kind=self.kind, shares=shares)
+        parallelize_module(model, self.group, {"blocks.*.attention": attention})
+        return model

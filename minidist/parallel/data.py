@@ -84,7 +84,7 @@ class Bucket:
         for parameter, view in zip(self.parameters, self.views, strict=True):
             parameter.grad = view
         self.awaited = set(self.parameters)  # those whose gradient backward has not completed yet
-        self.work = None  # the all-reduce, once it is in flight
+        self.work: Work | None = None  # the all-reduce, once it is in flight
 
     def holds_gradients(self) -> bool:
         """Whether the gradients still are those views."""
@@ -205,7 +205,7 @@ class DataParallel(Axis):
     def __init__(
         self,
         group: ProcessGroup,
-        make_sums: Callable[[Sequence[Parameter]], NaiveDataParallel] | None = None,
+        make_sums: Callable | None = None,
         holds: Holds = everything,
     ) -> None:
         super().__init__(group)

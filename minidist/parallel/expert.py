@@ -26,6 +26,7 @@ token is. Who computes an expert does not show.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -147,7 +148,7 @@ def expert_process_groups(mesh: np.ndarray, ranks: int, group: ProcessGroup) -> 
     return found[0], found[1]
 
 
-class ExpertParallelExperts(Module):
+class ExpertParallelExperts(Experts):
     """The experts of this rank, for the tokens of all ranks: rows (R, C), sorted by expert, to rows (R, C).
 
     Args:
@@ -177,7 +178,7 @@ class ExpertParallel(Axis):
         group: the ranks that exchange tokens.
     """
 
-    def apply(self, model: Module) -> Module:
+    def apply(self, model: Any) -> Module:
         for block in model.blocks:
             if isinstance(block.mlp, MoE):
                 block.mlp.experts = ExpertParallelExperts(block.mlp.experts, self.group)

@@ -333,8 +333,9 @@ def parallel_experts(experts: Experts, group: ProcessGroup, reduce_dtype) -> Exp
 
 def parallel_qkv(linear: Module, group: ProcessGroup, **options) -> Module:
     """What leads into attention made parallel: one linear layer, or two of which one serves several heads."""
-    grouped = isinstance(linear, GroupedLinears)
-    return (GroupParallelLinears if grouped else column_parallel_linear)(linear, group, **options)
+    if isinstance(linear, GroupedLinears):
+        return GroupParallelLinears(linear, group, **options)
+    return column_parallel_linear(linear, group, **options)
 
 
 def tensor_plan(sequence: bool = False, reduce_dtype=xp.float64) -> Plan:

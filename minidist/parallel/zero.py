@@ -30,6 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 from minidist import ledger
 from minidist.backend import xp
@@ -413,7 +414,7 @@ STAGES = {1: overridable(ZeroStage1), 2: overridable(ZeroStage2), 3: overridable
 # summed over these before it is sharded: its unit's gradients are always kept.
 
 
-class KeptGradients:
+class KeptGradients(ZeroStage2):
     """What stages 2 and 3 do differently with units whose gradients are full until the step's end, and summed then."""
 
     kept: Sequence[Unit] = ()
@@ -437,7 +438,7 @@ class KeptGradients:
         super().sum_replicas()
 
 
-class KeepingStage2(KeptGradients, ZeroStage2):
+class KeepingStage2(KeptGradients):
     """Stage 2, in which some units' gradients are summed once a step."""
 
 
@@ -498,7 +499,7 @@ class Zero(Axis):
         self.stage, self.arguments, self.pipelined, self.once, self.holds = stage, arguments, pipelined, once, holds
         self.even = pipelined or holds is not everything  # no rank waits for one that has more micro-batches
 
-    def apply(self, model: Module) -> Module:
+    def apply(self, model: Any) -> Module:
         """Move the parameters into flat units: the blocks, each by itself, and what is left."""
         root, blocks = model, model.blocks
         if self.holds is not everything:
@@ -510,7 +511,7 @@ class Zero(Axis):
             self.zero.kept = [
                 unit for unit in self.zero.units if self.once or any(one.summed_late for one in unit.parameters)
             ]
-        if self.pipelined and self.stage == 3:
+        if self.pipelined and isinstance(self.zero, KeepingStage3):
             self.zero.reshard_after_backward = self.zero.reshard_after_forward
         return model
 

@@ -33,7 +33,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def __init__(self, channel: Channel, algorithm: str) -> None:
         group = channel.group
-        super().__init__(group.rank, group.size)
+        super().__init__(group.rank, group.size)  # pyright: ignore[reportCallIssue]  torch's stub lacks this one
         self._channel, self._rank, self._size = channel, group.rank, group.size
         self._algorithm, self._name, self._description = algorithm, "", ""
 
@@ -41,7 +41,7 @@ class ProcessGroup(dist.ProcessGroup):
         has_it = self._algorithm in COLLECTIVES[collective.__name__].algorithms
         collective(*arguments, group=self._channel.group, algorithm=self._algorithm if has_it else "auto")
 
-    def _start(self, call: str, body: Callable[[], None], tensors: Tensors) -> dist.Work:
+    def _start(self, call: str, body: Callable[[], object], tensors: Tensors) -> dist.Work:
         return CollectiveWork(self._channel, call, body, tensors)
 
     # All ranks get the same
@@ -95,7 +95,7 @@ class ProcessGroup(dist.ProcessGroup):
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts=None) -> dist.Work:
         return [self.all_gather_single(*pair) for pair in zip(outputs, inputs, strict=True)][-1]  # the last one to end
 
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    allgather_into_tensor_coalesced: Callable = all_gather_single_coalesced
 
     def gather(self, output_lists: list[Tensors], inputs: Tensors, opts) -> dist.Work:
         (input,), root = inputs, self._root(opts, "gather")
@@ -112,7 +112,7 @@ class ProcessGroup(dist.ProcessGroup):
         body = partial(self._run, comm.reduce_scatter_tensor, part, whole, op)
         return self._start("reduce_scatter_tensor", body, [output])
 
-    _reduce_scatter_base = reduce_scatter_single
+    _reduce_scatter_base: Callable = reduce_scatter_single
 
     def reduce_scatter(self, outputs: Tensors, input_lists: list[Tensors], opts=None) -> dist.Work:
         (output,), (inputs,), op = outputs, input_lists, _op(opts)
@@ -129,7 +129,7 @@ class ProcessGroup(dist.ProcessGroup):
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts=None) -> dist.Work:
         return [self.reduce_scatter_single(*pair, opts) for pair in zip(outputs, inputs, strict=True)][-1]
 
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    reduce_scatter_tensor_coalesced: Callable = reduce_scatter_single_coalesced
 
     def reduce(self, tensors: Tensors, opts) -> dist.Work:
         (tensor,), op, root = tensors, _op(opts), self._root(opts, "reduce")
@@ -154,7 +154,7 @@ class ProcessGroup(dist.ProcessGroup):
         body = partial(self._run, comm.all_to_all_single, incoming, outgoing, incoming_sizes, outgoing_sizes)
         return self._start("all_to_all_single", body, [output])
 
-    alltoall_base = all_to_all_single
+    alltoall_base: Callable = all_to_all_single
 
     def alltoall(self, outputs: Tensors, inputs: Tensors, opts=None) -> dist.Work:
         incoming, outgoing = ([raw(tensor, "all_to_all") for tensor in tensors] for tensors in (outputs, inputs))

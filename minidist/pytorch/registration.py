@@ -5,6 +5,7 @@ import sys
 from datetime import timedelta
 
 import torch.distributed as dist
+from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]  documented
 
 from minidist import overrides
 from minidist.comm.collectives import COLLECTIVES
@@ -47,7 +48,7 @@ def register(algorithm: str = "auto", impl: str | None = None) -> list[str]:
             raise ValueError(f"register: no collective in {impl} is solved yet; leave impl= out to run minidist's own")
         install(implementations)
 
-    def create(store: dist.Store, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
+    def create(store: Store, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
         channel = Channel(meet(store, rank, size, timeout), rank, timeout.total_seconds())
         return ProcessGroup(channel, algorithm)
 
@@ -61,7 +62,7 @@ def _moves_arrays(function: str) -> bool:
     return overrides.OVERRIDABLE[function].__module__.startswith("minidist.comm.")
 
 
-def meet(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Segment:
+def meet(store: Store, rank: int, size: int, timeout: timedelta) -> Segment:
     """The shared memory of the group's ranks, which find each other through torch's store, a table that all can read.
 
     Processes that torchrun started have no parent that hands them its name, so rank 0 creates it and writes its name
@@ -99,6 +100,6 @@ def meet(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Segment
     return segment
 
 
-def _wait_for(store: dist.Store, key: str, timeout: timedelta) -> str:
+def _wait_for(store: Store, key: str, timeout: timedelta) -> str:
     store.wait([key], timeout)
     return store.get(key).decode()

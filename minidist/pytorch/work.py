@@ -19,7 +19,7 @@ NO_TIMEOUT = timedelta(0)  # torch's own value for: that of the group
 class CollectiveWork(dist.Work):
     """A collective in flight in the background: ``body`` writes into ``tensors``, which the future yields."""
 
-    def __init__(self, channel: Channel, call: str, body: Callable[[], None], tensors: list[torch.Tensor]) -> None:
+    def __init__(self, channel: Channel, call: str, body: Callable[[], object], tensors: list[torch.Tensor]) -> None:
         super().__init__()
         self._channel, self._call, self._tensors = channel, call, tensors
         self._error: Exception | None = None
@@ -53,7 +53,7 @@ class CollectiveWork(dist.Work):
         return self._error
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        if not self.is_completed():
+        if self._work is not None and not self.is_completed():
             if self._channel.in_background:
                 raise RuntimeError(
                     f"{self._call} has not begun, and a callback of another collective's future waits for it, in the "

@@ -244,11 +244,11 @@ class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, M
 
     def batch_at(self, step: int) -> int:
         """Samples in one step, counted from 0."""
-        return self.ramp.batch_at(step) if self.rampup_batch_size else self.global_batch
+        return ramp.batch_at(step) if (ramp := self.ramp) else self.global_batch
 
     def samples_before(self, step: int) -> int:
         """Samples in all steps before one."""
-        return self.ramp.samples_before(step) if self.rampup_batch_size else step * self.global_batch
+        return ramp.samples_before(step) if (ramp := self.ramp) else step * self.global_batch
 
     @property
     def tokens_per_step(self) -> int:

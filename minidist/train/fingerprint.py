@@ -39,12 +39,12 @@ def digest(model: Module, optimizer: Optimizer, full_state: FullState = as_it_is
     sha = hashlib.sha256()
     for name, array in state(model, optimizer, full_state).items():
         sha.update(name.encode())
-        sha.update(np.ascontiguousarray(backend.to_host(array)))
+        sha.update(np.ascontiguousarray(backend.to_host(array)).data)
     return sha
 
 
 def fingerprint(model: Module, optimizer: Optimizer, losses: list[float], full_state: FullState = as_it_is) -> str:
     """The digest of the final state, continued over the loss of every step."""
     sha = digest(model, optimizer, full_state)
-    sha.update(np.array(losses, "<f8"))
+    sha.update(np.array(losses, "<f8").data)
     return sha.hexdigest()

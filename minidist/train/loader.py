@@ -14,6 +14,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from minidist.nn.data import MicroBatch
 from minidist.train.config import TrainConfig
@@ -35,7 +36,9 @@ class Loader(StepHook):
         self.config, self.ahead = config, ahead
         self.asked: deque[tuple[int, Numbers]] = deque()
         command = [sys.executable, "-m", __name__]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert process.stdin and process.stdout
+        self.requests, self.answers = process.stdin, process.stdout
         self._send(config)
 
     def begin_run(self, share: Share) -> None:
@@ -54,12 +57,12 @@ class Loader(StepHook):
         return [on_device(one) for one in self._receive()]
 
     def _send(self, what: object) -> None:
-        pickle.dump(what, self.process.stdin)
-        self.process.stdin.flush()
+        pickle.dump(what, self.requests)
+        self.requests.flush()
 
     def _receive(self) -> list[MicroBatch]:
         try:
-            found = pickle.load(self.process.stdout)
+            found = pickle.load(self.answers)
         except EOFError:
             raise RuntimeError(f"the loader has ended, with exit status {self.process.wait()}") from None
         if isinstance(found, Exception):
@@ -67,13 +70,13 @@ class Loader(StepHook):
         return found
 
     def end_run(self) -> dict:
-        self.process.stdin.close()
-        self.process.stdout.close()
+        self.requests.close()
+        self.answers.close()
         self.process.wait()
         return {}
 
 
-def serve(read: Callable[[], object], write: Callable[[object], None]) -> None:
+def serve(read: Callable[[], Any], write: Callable[[object], None]) -> None:
     """Answer requests, (step, numbers) each, until the rank is gone; the first thing read is the run's config."""
     with suppress(EOFError, BrokenPipeError):
         config, corpus = read(), None

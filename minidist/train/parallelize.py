@@ -72,10 +72,9 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
     run = None
     if layout.pp > 1:
         schedule_of = lru_cache(partial(planned, layout))  # of this run: overrides may change
-        axes.append(
-            Pipeline(mesh.get_group("pp"), config.stages(layout), partial(config.activations, layout), schedule_of)
-        )
-        run = axes[-1].run
+        shape_of = partial(config.activations, layout)
+        axes.append(pipeline := Pipeline(mesh.get_group("pp"), config.stages(layout), shape_of, schedule_of))
+        run = pipeline.run
     # Ranks with other samples and ranks with other tokens of the same samples alike know terms of a gradient.
     data_group = mesh.get_group("dp") if layout.cp == 1 else mesh.flatten(("dp", "cp"), "dp_cp").get_group("dp_cp")
     if layout.sync == "local":  # those within a worker
@@ -107,7 +106,7 @@ def dealt(rank: int, layout: Layout, count: int) -> tuple[list[int | None], int]
 
 def padded(micro_batches: Sequence[int], most: int, layout: Layout) -> list[int | None]:
     """A rank's micro-batches, up to the most that a rank has: None for an empty one, where experts need all ranks."""
-    mine = list(micro_batches)
+    mine: list[int | None] = list(micro_batches)
     return mine + [None] * (most - len(mine)) if layout.ep > 1 else mine
 
 
@@ -150,7 +149,7 @@ def data_axis(group: ProcessGroup, layout: Layout, config: TrainConfig, holds: H
 
 def gradient_sums(
     group: ProcessGroup, layout: Layout, config: TrainConfig, parameters: Sequence[Parameter]
-) -> NaiveDataParallel:
+) -> NaiveDataParallel | DelayedDataParallel:
     """What sums the gradients of these parameters over a group's ranks, as the layout says."""
     arguments = parameters, group, layout.algorithm, np.dtype(config.reduce_dtype)
     if layout.sync == "delayed":
@@ -203,7 +202,7 @@ class ParallelModel:
         self.trained: list[Parameter] = self.local.parameters()
         for axis in self.axes:
             self.trained = axis.trained(self.trained)
-        self.sharding = [axis for axis in self.axes if axis.shard_group is not None][::-1]
+        self.sharding = list(filter(None, (axis.shard_group for axis in reversed(self.axes))))
         self.held = dict(zip(group.ranks, all_gather_object(list(self._after_each_axis()), group), strict=True))
         self.owned = {parameter.name for parameter in self.trained if self._is_first_with(parameter.name)}
 
@@ -339,14 +338,14 @@ class ParallelModel:
 
     def global_max(self, value):
         """The largest of the values of all ranks that hold different parameters: a number, or each of an array's."""
-        for axis in self.sharding:
-            value = global_max(value, axis.shard_group)
+        for group in self.sharding:
+            value = global_max(value, group)
         return value
 
     def global_sum(self, value):
         """The sum of the integers of all ranks that hold different parameters: of one, or of each of an array's."""
-        for axis in self.sharding:
-            value = global_sum(value, axis.shard_group)
+        for group in self.sharding:
+            value = global_sum(value, group)
         return value
 
     def full_state(self, arrays: dict) -> dict:
@@ -362,8 +361,9 @@ class ParallelModel:
         for name, array in arrays.items():
             mine[name].put(array, full[name])
         for place, axis in reversed(list(enumerate(self.axes))):
-            group = axis.group if axis.steps_apart else axis.shard_group
-            everyone = [self.held[rank][place] for rank in group.ranks] if group is not None else []
+            if (group := axis.group if axis.steps_apart else axis.shard_group) is None:
+                continue
+            everyone = [self.held[rank][place] for rank in group.ranks]
             copies = Counter(part for held in everyone for part in held.items())
             for source, held in enumerate(everyone):
                 parts = [part for part in held.items() if 0 < copies[part] < group.size]

@@ -102,7 +102,7 @@ class AsynchronousShare(Share):
 
     def learning_rates(self, lr: float) -> Iterable[float]:
         """Learning rates of one update for each worker: N updates go as far as one with their mean."""
-        workers = len(self.model.axes[0].workers)
+        workers = self.layout.dp
         return (lr / workers for _ in range(workers))
 
 
@@ -136,7 +136,7 @@ def served_model(world: ProcessGroup, config: TrainConfig, layout: Layout) -> Pa
         return ParallelModel(gpt, group, [worker], partial(dealt, world.rank, layout), config.micro_batches)
     if layout.slack:  # workers may be apart
         seconds = read_arrivals(layout.arrivals, layout.dp)
-        order = seconds and seeded_order(seconds, config.steps, layout.slack, config.seed)
+        order = seeded_order(seconds, config.steps, layout.slack, config.seed) if seconds else None
         server = AsynchronousServer(group, layout.dp, config.steps, layout.slack, order)
     else:
         others = group.new_group(list(range(layout.dp, group.size)))
@@ -159,7 +159,7 @@ def corpus_of(config: TrainConfig) -> Corpus | DocumentCorpus:
     Raises:
         ValueError: if it cannot be read, or is not what the settings say.
     """
-    if config.packing == RANDOM:
+    if config.packing == RANDOM or config.text is None:
         return load_corpus(config.text, config.context, config.tokenizer)
     alone, restart = bool(config.document_mask), bool(config.restart_positions)
     quantum = config.sequence_chunks * config.heads  # so that every layout can cut it: cp by chunks, sp by heads
@@ -178,8 +178,8 @@ def batch_of(corpus: Corpus | DocumentCorpus, config: TrainConfig, step: int, nu
     rng = DropoutRNG(config.seed, step, number)
     if isinstance(corpus, DocumentCorpus):
         first += config.samples_before(step)
-        *batch, documents = corpus.micro_batch(config.seed, first, config.micro_batch)
-        return MicroBatch(*batch, rng, documents)
+        tokens, targets, documents = corpus.micro_batch(config.seed, first, config.micro_batch)
+        return MicroBatch(tokens, targets, rng, documents)
     return MicroBatch(*micro_batch(corpus, config.seed, step, first, config.micro_batch, config.context), rng)
 
 

@@ -90,7 +90,7 @@ def run_in_folder(
         raise ValueError(f"layout {layout} needs {layout.world_size} ranks, but the cluster has {cluster.world_size}")
     started = time.perf_counter()
 
-    def on_report(rank: int, event: tuple) -> None:
+    def on_report(rank: int, event) -> None:
         on_event(rank, event)
         if on_step is not None and rank == 0 and event[0] == "step":
             on_step(*event[1:3])
@@ -194,11 +194,11 @@ def restore_state(share: Share, options: RunOptions, manifest: Manifest | None) 
             return {}
     barrier(world)  # so that no wait for a rank that has just started counts as reading
     began, bytes_read = time.perf_counter(), 0
-    if manifest is not None:
+    if manifest is not None and options.resume is not None:
         with Files(Path(options.resume)) as files:
             share.losses += restore(manifest, files.read, share).losses
         bytes_read = files.bytes_read
-    else:
+    elif options.recover is not None:
         share.losses += recover(world, options.recover, share).losses
     return {"bytes_read": bytes_read, "restore_seconds": time.perf_counter() - began}
 
@@ -208,7 +208,8 @@ def hooks_around(share: Share, options: RunOptions, instruments: Instruments) ->
 
     The share has the state that the run goes on from.
     """
-    world, hooks = share.world, [Evaluation(options)]
+    world = share.world
+    hooks: list[StepHook] = [Evaluation(options)]
     if options.loader:
         hooks.append(Loader(share.config, options.loader))
     if options.rebalance:

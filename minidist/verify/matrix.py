@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
+from typing import Any
 
 from minidist.comm.runtime.clusters import WarmClusters, preload
 from minidist.nn.precision.policy import POLICIES, PRODUCTS
@@ -48,7 +49,7 @@ class Combination:
         return replace(model, precision=self.precision, products=self.products)
 
     @property
-    def settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, Any]:
         """The value of each of KEYS; None for one that has no meaning here, such as a schedule without a pipeline."""
         layout = self.layout
         meaningless = {

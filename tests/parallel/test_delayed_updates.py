@@ -20,6 +20,8 @@ CONFIG = TrainConfig(
 def textbook(config: TrainConfig) -> tuple[dict, list[float]]:
     """One process whose optimizer gets each step's gradients after the next step's backward."""
     one, losses, late = Plain(config), [], {}
+    for parameter in one.parameters.values():
+        parameter.grad_dtype = np.dtype(config.reduce_dtype)
     for step in range(config.steps):
         losses.append(sum(one.compute(step, range(config.micro_batches))) / config.micro_batches)
         computed = {name: parameter.grad for name, parameter in one.parameters.items()}
@@ -33,8 +35,8 @@ def textbook(config: TrainConfig) -> tuple[dict, list[float]]:
 
 def test_it_is_the_textbook_s_run_bit_for_bit(ranks):
     """In a run of one step nothing changes."""
-    for dp, steps in ((1, 4), (3, 4), (2, 1)):
-        config = replace(CONFIG, steps=steps)
+    for dp, steps, dtype in ((1, 4, "float64"), (3, 4, "float64"), (2, 1, "float64"), (1, 4, "float32")):
+        config = replace(CONFIG, steps=steps, reduce_dtype=dtype)
         arrays, losses = textbook(config)
         result = run(ranks(dp), config, Layout(dp=dp, sync="delayed"), RunOptions(stop_after=steps - 1))
         assert result.losses == losses

@@ -93,7 +93,8 @@ class Segment:
         queues_start = (1 + world_size) * ALIGNMENT  # one line for the abort flag, then the status lines
         nbytes = queues_start + world_size * (world_size - 1) * (COUNTERS + capacity)
         if private:
-            self._memory = PrivateMemory(name or secrets.token_hex(8), nbytes)
+            name = name or secrets.token_hex(8)
+            self._memory = PrivateMemory(name, nbytes)
         elif name is None:
             _check_file_size(nbytes)
             name = f"{PREFIX}{owner()}-{secrets.token_hex(3)}"  # macOS, where an owner is short, allows 30 characters
@@ -106,7 +107,7 @@ class Segment:
                 raise
         else:
             self._memory = shared_memory.SharedMemory(name=name)
-        self.name = self._memory.name
+        self.name = name
         self.place = world_size, capacity, self.name, private  # Segment(*place) attaches to it
         self._linked = True
         view = self._memory.buf

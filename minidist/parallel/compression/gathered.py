@@ -57,7 +57,7 @@ class Gathered(Method):
         """
 
     @abstractmethod
-    def decode(self, message, size: int, dtype):
+    def decode(self, message, size: int, dtype) -> np.ndarray:
         """What a message (uint8) stands for: float64.  (size,)"""
 
     def bytes_sent(self, shapes: Sequence[Shape], ranks: int, itemsize: int) -> float:

@@ -81,13 +81,12 @@ class Compressor:
 
     def __call__(self, bucket, group: ProcessGroup, algorithm: str) -> Work:
         """Begin to sum a bucket (parallel/data.py). When the work is done, its buffer holds what stands for the sum."""
-        if self.inside is None:
-            self.inside = group.duplicate()
+        inside = self.inside = self.inside or group.duplicate()
         gradients = {parameter.name: view for parameter, view in zip(bucket.parameters, bucket.views, strict=True)}
         self.steps.update(gradients.keys())
         names = self.seed, self.steps[bucket.parameters[0].name]  # they are all sent in each step
 
         def program() -> None:
-            self.method.sum_gradients(gradients, self.residuals, names, self.inside, algorithm)
+            self.method.sum_gradients(gradients, self.residuals, names, inside, algorithm)
 
         return group.start(f"compressed sum ({self.method.name}) of {len(gradients)} gradients", program)

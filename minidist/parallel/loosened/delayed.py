@@ -44,6 +44,8 @@ class DelayedDataParallel:
         self.parameters, self.algorithm, self.steps_left = list(parameters), algorithm, steps
         self.group = group.duplicate()  # so that no other collective waits behind these sums
         size = sum(parameter.size for parameter in self.parameters)
+        for parameter in self.parameters:
+            parameter.grad_dtype = reduce_dtype
         self.filling, self.travelling = xp.zeros(size, reduce_dtype), xp.zeros(size, reduce_dtype)
         ledger.hold("gradients", self.filling)
         ledger.hold("gradients", self.travelling)

@@ -236,8 +236,8 @@ class Worker(Axis):
             parameter.grad_dtype = self.reduce_dtype
         pulled = self.parameters
         if (format := current().compute) is not None:
-            self.weights = master_weights(self.parameters, format)
-            pulled = self.weights.masters
+            self.weights = weights = master_weights(self.parameters, format)
+            pulled = weights.masters
         else:
             for parameter in self.parameters:
                 ledger.hold("parameters", parameter.data)

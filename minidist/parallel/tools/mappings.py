@@ -40,7 +40,6 @@ from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
 
 SEQUENCE = 1  # the axis of the tokens in activations (B, T, C)
-Movement = Callable  # from an array to the array that it becomes
 
 
 class Mapping(Function):
@@ -53,7 +52,7 @@ class Mapping(Function):
     kernel = False
 
     @staticmethod
-    def forward(ctx: Context, x, there: Movement | None, back: Movement | None, grad_dtype, dtype):
+    def forward(ctx: Context, x, there: Callable | None, back: Callable | None, grad_dtype, dtype):
         ctx.back, ctx.grad_dtype = back, grad_dtype
         return x if there is None else rounded(there(x), dtype or x.dtype)
 

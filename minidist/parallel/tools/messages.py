@@ -7,6 +7,7 @@ as one buffer.
 import pickle
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -45,10 +46,10 @@ def all_gather_object(value, group: ProcessGroup) -> list:
     mine[: len(content)] = content
     everyone = np.empty((group.size, len(mine)), np.uint8)
     all_gather_into_tensor(everyone, mine, group, algorithm="direct")
-    return [pickle.loads(row[:length]) for row, length in zip(everyone, lengths, strict=True)]
+    return [pickle.loads(row[:length].data) for row, length in zip(everyone, lengths, strict=True)]
 
 
-def sendrecv_object(value, to: int, source: int, group: ProcessGroup):
+def sendrecv_object(value, to: int, source: int, group: ProcessGroup) -> Any:
     """Send a value that can be pickled to one rank, and return what another one sends here."""
     if to == source == group.rank:
         return value
@@ -56,7 +57,7 @@ def sendrecv_object(value, to: int, source: int, group: ProcessGroup):
     sendrecv(np.array([len(content)]), to, length, source, group)
     incoming = np.empty(length[0], np.uint8)
     sendrecv(content, to, incoming, source, group)
-    return pickle.loads(incoming)
+    return pickle.loads(incoming.data)
 
 
 def views_of(flat, shapes: Sequence[tuple[int, ...]]) -> list:

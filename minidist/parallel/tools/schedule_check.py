@@ -110,12 +110,10 @@ def timeline(
         for actions, slots in zip(schedule, found, strict=True):
             while len(slots) < len(actions):
                 action = actions[len(slots)]
-                times = [
-                    max((ended[one] for one in some if one in ended), default=None) for some in needs(action, stages)
-                ]
-                if None in times:
+                times = [[ended[one] for one in some if one in ended] for some in needs(action, stages)]
+                if not all(times):
                     break  # something that it waits for has not happened yet
-                start = max([*times, slots[-1].end if slots else 0.0])
+                start = max([*map(max, times), slots[-1].end if slots else 0.0])
                 slots.append(Slot(action, start, start + duration(action)))
                 ended[action] = slots[-1].end
                 moved = True

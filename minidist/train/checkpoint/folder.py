@@ -107,7 +107,7 @@ def check_folder(folder: str, resume: str | None) -> None:
             f"--save: {folder} has checkpoints already ({_from_to(there)}), which this run would mix with its own: add "
             f"--resume {folder} to go on from them, or choose another folder"
         )
-    if not there or (begins_with := Path(resume).resolve().name) == latest(disk, root):
+    if not there or resume is None or (begins_with := Path(resume).resolve().name) == latest(disk, root):
         return  # a checkpoint that is newer than the latest is what a kill left before it was
     newer = [name for name in there if step_of(name) > step_of(begins_with) and is_whole(disk, root / name)]
     if newer:

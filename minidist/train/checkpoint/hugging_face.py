@@ -119,7 +119,7 @@ def from_tensors(
     for (tensor, view, there), (_, mine, _) in parts:
         values, mine = np.zeros(view.size, np.float32), _without_padding(mine, there).reshape(there[0], -1)
         matrix = _without_padding(values, mine.shape)
-        for rows, columns in product(_consecutive(mine.any(1)), _consecutive(mine.any(0))):
+        for rows, columns in product(_consecutive(np.any(mine, 1)), _consecutive(np.any(mine, 0))):
             matrix[rows.start : rows.stop, columns.start : columns.stop] = read(tensor, rows, columns)
         view[...] = values.reshape(view.shape)
     return array
@@ -216,9 +216,8 @@ def settings_in(folder: Path) -> dict[str, tuple[str, object]]:
     document = json_in(path)
     kind = document.get("model_type")
     try:
-        _check(
-            isinstance(kind, str) and kind in CLASSES, f"model_type is {kind!r}, and minidist has {', '.join(CLASSES)}"
-        )
+        if not (isinstance(kind, str) and kind in CLASSES):
+            raise ValueError(f"model_type is {kind!r}, and minidist has {', '.join(CLASSES)}")
         return _settings(kind, ONLY[kind] | ABSENT[kind] | document)
     except ValueError as error:
         raise BadCheckpoint(f"{path}: {error}") from None

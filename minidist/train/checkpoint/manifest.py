@@ -19,6 +19,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, ValidationError, convert
 
 from minidist.backend import versions
+from minidist.data.samples import DocumentCorpus
 from minidist.files import strict_json
 from minidist.nn.data import Corpus
 from minidist.nn.optim.optimizers import Optimizer
@@ -179,7 +180,7 @@ FREE = ("text", "tokenizer", "backend")
 PROLONGED = ("steps", "lr_schedule", "lr_decay_steps")  # may differ where no step so far would have another rate
 
 
-def manifest_of(config: TrainConfig, layout: Layout, corpus: Corpus, progress: Progress) -> Manifest:
+def manifest_of(config: TrainConfig, layout: Layout, corpus: Corpus | DocumentCorpus, progress: Progress) -> Manifest:
     """The manifest of a run, without arrays and files."""
     return Manifest(str(layout), asdict(config), corpus.sha256, versions(config.backend), progress)
 

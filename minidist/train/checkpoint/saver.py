@@ -71,7 +71,8 @@ class Part:
 def described(parts: dict[str, Part], file: str) -> dict[str, ArrayEntry]:
     """The arrays that parts belong to, each with the one slice that ``file`` has of it."""
     return {
-        name: ArrayEntry(part.shape, str(part.values.dtype), (Slice(file, part.runs),)) for name, part in parts.items()
+        name: ArrayEntry(part.shape, str(part.values.dtype), (Slice(file, part.runs),))  # pyright: ignore[reportArgumentType]  one of the two
+        for name, part in parts.items()
     }
 
 
@@ -214,28 +215,28 @@ class Saver(StepHook):
         """Begin a save if one is due, and end one in flight if all ranks' files are there."""
         began, progress = time.perf_counter(), self.snapshots.progress
         if self.write is not None:
-            self.end_save(wait=False)
+            self.end_save(self.write, wait=False)
         if progress.step % self.saving.every and not last:
             return
         if self.write is not None:
-            self.end_save(wait=True)
+            self.end_save(self.write, wait=True)
         path = self.root / name_of(progress.step) / f"rank-{self.world.rank}.safetensors"
         self.progress, self.write = progress, Write(self.disk, path, self.snapshots.take(), self.beside)
         self.world.kept[WRITING] = self.write.thread
         if self.saving.mode == "sync" or last:
-            self.end_save(wait=True)
+            self.end_save(self.write, wait=True)
         self.pauses.append(time.perf_counter() - began)
 
     def end_run(self) -> dict:
         return {"pauses": self.pauses, "save_errors": self.errors}
 
-    def end_save(self, wait: bool) -> None:
+    def end_save(self, write: Write, wait: bool) -> None:
         """Commit the save in flight, or give it up where it failed, if it has ended on all ranks."""
         if wait:
-            self.write.thread.join()
-        if global_max(self.write.thread.is_alive(), self.world):
+            write.thread.join()
+        if global_max(write.thread.is_alive(), self.world):
             return
-        write, self.write = self.write, None
+        self.write = None
         told = (write.error, write.entries, described(write.parts, write.path.name))
         errors, files, arrays = zip(*all_gather_object(told, self.world), strict=True)
         error, name = next(filter(None, errors), ""), write.path.parent.name

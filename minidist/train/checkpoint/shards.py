@@ -239,7 +239,7 @@ def write_model(
                 file.write(_header(shard, shapes, DTYPES[dtype]))
                 for tensor in shard:
                     values = _rounded(tensor, next(tensors), dtype)
-                    file.write(values.astype(values.dtype.newbyteorder("<"), copy=False))
+                    file.write(values.astype(values.dtype.newbyteorder("<"), copy=False).data)
         for name in config:
             (folder / name).resolve().unlink(missing_ok=True)
         for path in folder.iterdir():
@@ -250,7 +250,8 @@ def write_model(
 
 def _header(sizes: dict[str, int], shapes: dict[str, tuple[int, ...]], dtype: str) -> bytes:
     """What a file with tensors of these sizes, in bytes, begins with."""
-    header, place = {"__metadata__": {"format": "pt"}}, 0  # without it transformers 4 refuses the file
+    header: dict[str, dict] = {"__metadata__": {"format": "pt"}}  # without it transformers 4 refuses the file
+    place = 0
     for name, size in sizes.items():
         header[name] = {"dtype": dtype, "shape": shapes[name], "data_offsets": (place, place + size)}
         place += size

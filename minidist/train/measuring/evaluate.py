@@ -15,6 +15,7 @@ from minidist.backend import xp
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import barrier
 from minidist.comm.transports.cores import cores
+from minidist.data.samples import DocumentCorpus
 from minidist.nn.data import Corpus, generate, validation_batches
 from minidist.nn.gpt import GPT
 from minidist.nn.loss import IGNORED
@@ -72,7 +73,7 @@ def prompt_of(config: TrainConfig) -> bytes:
 def full_model(config: TrainConfig, arrays: dict, balance: Balance | None = None) -> GPT:
     """The model with these weights, full arrays by parameter name, and the routers' biases of ``balance``."""
     model = model_of(config.model)
-    if balance is not None:
+    if balance is not None and model.balance is not None:
         model.balance.bias = balance.bias
     for parameter in model.parameters():
         parameter.data = arrays[parameter.name]
@@ -80,7 +81,7 @@ def full_model(config: TrainConfig, arrays: dict, balance: Balance | None = None
 
 
 @no_grad()
-def validation_loss(model: GPT, corpus: Corpus, config: TrainConfig) -> float:
+def validation_loss(model: GPT, corpus: Corpus | DocumentCorpus, config: TrainConfig) -> float:
     """The mean loss over the held-out text, in nats per token."""
     if isinstance(corpus, Corpus):
         batches = validation_batches(corpus, 8, config.context)

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 from minidist import flops, ledger, overrides, trace
 from minidist.comm.group import ProcessGroup
@@ -43,7 +44,7 @@ class Instruments(StepHook):
         self.micro_batch_counts: list[int] = []
         self.expert_counts: list = []
         self.micro_batches_begun = 0  # in this step
-        self.gradients_done: float | None = None  # by the clock of computing
+        self.gradients_done = inf  # by the clock of computing
 
     def begin_run(self, share: Share) -> None:
         """Enter everything allocated so far into the memory ledger.
@@ -67,7 +68,7 @@ class Instruments(StepHook):
         clock = self.world.transport.clock
         self.earlier, self.counted = self.world.collectives, flops.snapshot()
         self.without_core, self.step_started = clock.seconds_without_core(), time.perf_counter()
-        self.began, self.micro_batches_begun, self.gradients_done = clock.seconds(), 0, None
+        self.began, self.micro_batches_begun, self.gradients_done = clock.seconds(), 0, inf
         self.span = trace.span(f"step {step}", "step")
         self.span.__enter__()
 
@@ -75,12 +76,11 @@ class Instruments(StepHook):
         """A forward pass begins. Those without samples are the last ones, and what a rank does there is for others."""
         numbers, place = self.model.micro_batches, self.micro_batches_begun
         self.micro_batches_begun += 1
-        if place < len(numbers) and numbers[place] is None and self.gradients_done is None:
-            self.gradients_done = self.world.transport.clock.seconds()
+        if place < len(numbers) and numbers[place] is None:
+            self.complete_gradients()
 
     def complete_gradients(self) -> None:
-        if self.gradients_done is None:
-            self.gradients_done = self.world.transport.clock.seconds()
+        self.gradients_done = min(self.gradients_done, self.world.transport.clock.seconds())
 
     def end_step(self, step: int, loss: float, last: bool) -> None:
         self.span.__exit__(None, None, None)

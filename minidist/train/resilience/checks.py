@@ -105,7 +105,8 @@ class ReplicaChecks(StepHook):
             keeper.verified = self.verified + 1
         self.notes.begin()
         self.steps: list[int] = []  # since then
-        self.kept = Kept(self.share, self.notes) if self.replays else None
+        if self.replays:
+            self.kept = Kept(self.share, self.notes)
 
     def end_step(self, step: int, loss: float, last: bool) -> None:
         """Note the numbers of a step; check, if a check is due.

@@ -80,7 +80,7 @@ class Attempt:
         self.before, self.since, self.pass_on = before, since, on_event
         self.struck: list[Fault] = []  # faults that have struck
         self.verified = verified
-        self.ready: float | None = None
+        self.ready = inf  # when its ranks were
         self.next_steps: dict[int, int] = {}  # rank -> the step that it is in
         self.heard: dict[int, float] = {}  # rank -> when it last reported
 
@@ -103,7 +103,7 @@ class Attempt:
 
     def failed(self, error: Failure, layout: Layout, now: float) -> Interruption:
         """What there is to say of the failure that ended this attempt."""
-        if self.before is not None and self.ready is None:
+        if self.before is not None and self.ready == inf:
             self.before.restart = now - self.since
         ranks = failed_ranks(error)
         steps = [step for rank, step in self.next_steps.items() if rank in ranks or not ranks]
@@ -120,7 +120,8 @@ def kind_of(error: Failure) -> str:
 
 def failed_ranks(error: Failure) -> tuple[int, ...]:
     """The ranks that are not to be relied on any longer."""
-    if kind_of(error) == "CorruptedNumbers":  # which every rank raises: the message says whose numbers they were
+    if isinstance(error, RankFailed) and kind_of(error) == "CorruptedNumbers":
+        # which every rank raises: the message says whose numbers they were
         named = re.search(r"\brank (\d+)", error.summary.partition(".")[0])
         return (int(named[1]),) if named else ()
     return () if isinstance(error, Deadlock) else error.ranks

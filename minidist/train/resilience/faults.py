@@ -104,7 +104,7 @@ class Fault:
         Raises:
             ValueError: if it is written otherwise.
         """
-        settings = dict(part.partition("=")[::2] for part in text.replace(" ", "").split(","))
+        settings = {key: value for key, _, value in (part.partition("=") for part in text.replace(" ", "").split(","))}
         if settings.keys() != {"rank", "step", "kind"}:
             raise ValueError(f"fault {text!r}: write it as rank=2,step=7,kind=kill")
         kind, _, detail = settings["kind"].partition(":")
@@ -133,8 +133,7 @@ class Faults(StepHook):
 
     def begin_step(self, step: int) -> None:
         """Make the faults of this step happen."""
-        if self.orders is not None:
-            self.take_order(step)
+        self.take_order(step)
         for fault in self.mine:
             if fault.step == step:
                 self.world.report(("fault", fault))
@@ -146,7 +145,7 @@ class Faults(StepHook):
 
     def take_order(self, step: int) -> None:
         """Add what was ordered for this rank meanwhile."""
-        what = take_order(self.orders, self.world.rank)
+        what = None if self.orders is None else take_order(self.orders, self.world.rank)
         if what == CURE:
             self.mine = [fault for fault in self.mine if fault.kind != "slow"]
         elif what is not None:
@@ -190,7 +189,7 @@ class Faults(StepHook):
         parameter = _drawn(model.trained or model.local.parameters(), random)
         name, array = parameter.name, parameter.data
         if place == "moments":
-            name, array = f"exp_avg of {name}", self.share.optimizer.exp_avg[name]
+            name, array = f"exp_avg of {name}", self.share.optimizer.kinds["exp_avg."][name]
         elif not model.trained:  # a parameter server's worker, until it pulls others; 16 bits are stored otherwise
             array = array.copy()
         self.flipped(name, model.regions()[parameter.name], *flip_bit(array, random))
@@ -203,7 +202,7 @@ class Faults(StepHook):
         region = self.share.model.regions(trained=False).get(parameter.name, whole)
 
         def flip_once(_: Parameter) -> None:
-            if not parameter.grad.any():
+            if parameter.grad is None or not parameter.grad.any():
                 return  # where nothing is, a bit makes no difference: wait for the next micro-batch
             parameter.hooks.remove(flip_once)
             self.flipped(f"gradient of {parameter.name}", region, *flip_bit(parameter.grad, random))

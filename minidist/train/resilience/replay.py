@@ -62,6 +62,7 @@ def replay(usual: Share, shift: int, kept: Kept, steps: Sequence[int], take_step
     world = usual.world
     with temporary_groups(world), _nodes_of_roles(world, shift):
         players = world.new_group([(role + shift) % world.size for role in range(world.size)])
+        assert players is not None  # every rank is in it
         share = Share.of(players, usual.config, usual.layout)
         notes = Notes(share, gradients=True)
         kept.give(share, notes, shift, world)

@@ -11,7 +11,7 @@ Communication, embeddings and memory do not count: where a model fits a GPU only
 tp and pp, and gives up whole replicas.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from fractions import Fraction
 from itertools import product
@@ -67,7 +67,7 @@ def divisors(number: int, most: int) -> list[int]:
 def closest(config: TrainConfig, layout: Layout, sizes: dict[str, int]) -> Layout | None:
     """The layout of these sizes with the fewest other settings changed to their defaults; None if none is legal."""
     before = {field.name: getattr(layout, field.name) for field in fields(Layout) if field.name not in SIZES}
-    ways = {name: (value, default) for name, value in before.items()
+    ways: dict[str, Sequence] = {name: (value, default) for name, value in before.items()
             if value != (default := getattr(Layout, name)) and name not in KEPT}  # fmt: skip
     ways["ep"] = [n for n in divisors(config.experts, layout.ep)[::-1] if sizes["dp"] % n == 0]
     zero = layout.zero if sizes["dp"] * sizes["cp"] > 1 else 0

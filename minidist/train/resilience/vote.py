@@ -80,7 +80,7 @@ class Parts:
 
 def digest(array: np.ndarray) -> str:
     """64 bits of the SHA-256 of an array's bytes: two arrays with other bits share them once in 2^64 times."""
-    return hashlib.sha256(array).hexdigest()[:16]
+    return hashlib.sha256(array.data).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class OwnGradients:
         self.hashes = {name: hashlib.sha256() for name in self.names}
 
     def add(self, parameter: Parameter) -> None:
-        self.hashes[parameter.name].update(np.ascontiguousarray(backend.to_host(parameter.grad)))
+        self.hashes[parameter.name].update(np.ascontiguousarray(backend.to_host(parameter.grad)).data)
 
     def take(self) -> list[str]:
         """The digests of a step, which ends."""
@@ -154,7 +154,7 @@ class Notes:
 
     def after_step(self, loss: float) -> None:
         state = [digest(self.parts.on_host(key)) for key in self.parts.get]
-        self.noted.append([*self.own.take(), *state, digest(np.float64([loss]))])
+        self.noted.append([*self.own.take(), *state, digest(np.array([loss], np.float64))])
 
 
 NAMING = 3  # voters, of whom one can be outvoted
