@@ -38,7 +38,8 @@ END = "# <<<\n"
 BACKUPS = ".backups"
 ANSWER = re.compile(r"^( *)# >>> (\d+\.\d+)\n.*?^ *# <<<\n", re.DOTALL | re.MULTILINE)
 HANDED_OUT = (  # files and folders of the course
-    "README.md", "LICENSE", "pyproject.toml", "minidist", "chapters", "docs", "solutions", "tests/exercises",
+    "README.md", "AGENTS.md", "LICENSE", "pyproject.toml",
+    "minidist", "chapters", "docs", "solutions", "tests/exercises",
 )  # fmt: skip
 
 
@@ -57,16 +58,16 @@ def stub_of(solution: str, name: str = "the solution") -> str:
             raise ValueError(f"{name}, line {number}: this marker does not match the one before it")
         if begin:
             inside, given = begin.groups(), None
+        elif not inside:
+            kept.append(line)
         elif line.lstrip() == GIVEN:
             given = []
         elif line.lstrip() == END:
             indent, task = inside
             kept += given if given is not None else [f'{indent}raise NotImplementedError("task {task}")\n']
             inside = None
-        elif inside and given is not None:
+        elif given is not None:
             given.append(re.sub(r"^( *)# ?", r"\1", line))
-        elif not inside:
-            kept.append(line)
     if inside:
         raise ValueError(f"{name}: the marker of task {inside[1]} has no end")
     return "".join(kept)
@@ -76,11 +77,9 @@ def without_answers(solution: str) -> str:
     """The text of a solution as students get it: markers around what they are given. The same stub belongs to it."""
 
     def hidden(answer: re.Match) -> str:
-        whole, (indent, task) = answer[0], answer.groups()
-        kept = stub_of(whole)
-        given = "".join(re.sub(r"^( *)", r"\1# ", line).rstrip() + "\n" for line in kept.splitlines())
-        given = f"{indent}{GIVEN}{given}" if GIVEN in whole else ""
-        return f"{indent}# >>> {task}\n{kept}{given}{indent}{END}"
+        indent, task = answer.groups()
+        _, marker, given = answer[0].partition(GIVEN)  # given: up to the end, and with END
+        return f"{indent}# >>> {task}\n{stub_of(answer[0])}{indent}{marker}{given or END}"
 
     return ANSWER.sub(hidden, solution)
 
@@ -129,7 +128,7 @@ def definitions_by_task(solution: str) -> dict[str, list[str]]:
 def _definitions(text: str) -> dict[str, tuple[int, int]]:
     """The first and last line of each top-level function and class, including its decorators."""
     return {
-        node.name: (min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.end_lineno)
+        node.name: (min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.end_lineno or node.lineno)
         for node in ast.parse(text).body
         if isinstance(node, ast.FunctionDef | ast.ClassDef)
     }
@@ -138,17 +137,17 @@ def _definitions(text: str) -> dict[str, tuple[int, int]]:
 def untouched(text: str, stub: str, names: list[str]) -> bool:
     """Whether all these functions and classes are still as in the stub, apart from comments and blank lines."""
     mine, given = _code_by_name(text), _code_by_name(stub)
-    return mine is not None and all(mine.get(name) == given.get(name) for name in names)
+    return all(mine.get(name) == given.get(name) for name in names)
 
 
 @lru_cache(maxsize=2)  # of the answers and of the stub: every test asks again
-def _code_by_name(text: str) -> dict[str, str] | None:
-    """The code of each top-level function and class; None if the text is not Python, and so cannot be untouched."""
+def _code_by_name(text: str) -> dict[str, str]:
+    """The code of each top-level function and class, of two with one name the last; none if the text is not Python."""
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError):
-        return None
-    return {node.name: ast.dump(node) for node in body if hasattr(node, "name")}  # of two with one name, the last
+        return {}
+    return {node.name: ast.dump(node) for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
 def replace_definitions(text: str, source: str, names: list[str]) -> str:

@@ -103,8 +103,10 @@ def test_a_release_has_no_answers_and_is_a_course(tmp_path):
             assert between.rstrip() == stub_of(ours[0]).rstrip()
     hidden = without_answers(SOLUTION)
     assert "y = x + 1" not in hidden and stub_of(hidden) == STUB
+    assert "# for i in range(3):\n            #     step += i\n            # <<<" in hidden
     assert without_answers(hidden) == hidden
-    assert not (folder / "tests" / "exercises" / "mutants").exists() and (folder / "chapters" / "lab.py").exists()
+    assert not (folder / "tests" / "exercises" / "mutants").exists()
+    assert (folder / "chapters" / "lab.py").exists() and (folder / "AGENTS.md").exists()
     with pytest.raises(ValueError, match="handed out exists already"):
         release(folder)
 
