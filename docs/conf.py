@@ -40,8 +40,9 @@ EXPLAINED = (
     "cluster's clock",
     "mutant",
 )
-PAGE = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
-GLOSSARY = {word: re.search(rf"^\| {word} \| (.+?) \|$", PAGE, re.MULTILINE)[1].replace("`", "") for word in EXPLAINED}
+PAGE = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").replace("`", "")
+MEANINGS = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE))
+GLOSSARY = {word: MEANINGS[word] for word in EXPLAINED}
 WORDS = re.compile(rf"\b({'|'.join(EXPLAINED)})\b")
 
 
@@ -119,7 +120,7 @@ def finish(app, tree, name: str) -> None:
 
 def code_pages(app):
     """A page for each file that some page links to, and for what is in each folder."""
-    for source in sorted(getattr(app.env, "sources", ()) - {"README.md"}):
+    for source in sorted(getattr(app.env, "sources", set()) - {"README.md"}):
         path = ROOT / source
         if path.is_dir():
             names = sorted(each.name for each in path.iterdir() if each.suffix in (".py", ".toml", ".md"))

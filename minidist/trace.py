@@ -125,7 +125,7 @@ def stop() -> list:
     return recorded
 
 
-def record(entry: "Event | Message | PointToPoint | Begin | Kernel | Task") -> None:
+def record(entry: object) -> None:  # an Event, Message, ...; or what a caller wants to find in the log
     entries = log  # another thread may stop recording in between
     if entries is not None:
         entries.append(entry)

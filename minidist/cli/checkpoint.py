@@ -64,7 +64,7 @@ def byte_count(text: str) -> int:
 
 
 def _checkpoint(options) -> int:
-    path, *folders = options.export or [None]
+    path, *folders = options.export or (None,)
     if len(folders) != (path == "hf"):
         raise ValueError(f"--export takes PATH, or hf FOLDER, not {' '.join(options.export)}")
     if options.optimizer and (path is None or folders):
@@ -92,7 +92,8 @@ def _checkpoint(options) -> int:
         told = f"{newest.name} exported: {' '.join(options.export)}"
         if folders:
             with errors_naming("export", folders[0]), FullArrays(newest, manifest) as arrays:
-                write_folder(Path(folders[0]), config_in(manifest).model, arrays, **given)
+                model = config_in(manifest).model
+                write_folder(Path(folders[0]), model, arrays, **given)  # pyright: ignore[reportArgumentType]  # it only looks up
                 tokenizer = Path(folders[0], TOKENIZER)
                 tokenizer.unlink(missing_ok=True)  # of the model that was there before
                 if TOKENIZER in manifest.files:

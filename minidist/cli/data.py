@@ -98,6 +98,7 @@ def _measured(options) -> dict:
         )
     settings = replace(config, text=options.text, tokenizer=options.tokenizer, packing=PACKINGS[0])
     corpus = corpus_of(settings)
+    assert isinstance(corpus, DocumentCorpus)
     content = {"text": options.text, "context": config.context, "cp": layout.cp}
     content |= {"documents": _numbers(corpus, config.context), "histogram": _histogram(corpus.documents)}
     content["packings"] = {}
@@ -155,7 +156,7 @@ def _attention(corpus: DocumentCorpus, config: TrainConfig, cp: int) -> dict:
     """
     packing, cut = corpus.training.packing, (config.attention_tile, config.sequence_chunks)
     kinds = [kind for kind in KINDS if cp > 1 and config.sequence_chunks % parts_of(cp, kind) == 0]
-    busiest, total, computed, places, used = dict.fromkeys(kinds, 0), 0, 0, 0, 0
+    busiest, total, computed, places, used = dict.fromkeys(kinds, 0.0), 0, 0, 0, 0
     for number in range(MICRO_BATCHES):
         which = config.seed, number * config.micro_batch, config.micro_batch
         tokens, _, documents = corpus.micro_batch(*which)

@@ -223,9 +223,10 @@ def _table(options, estimates: dict[str, float], cases: list[Case]) -> Table:
 
 def _where_time_went(cases: list[Case]) -> Table:
     table = titled("where the time went, simulated", [""], [case.name for case in cases])
-    for part in cases[0].spent.parts:
-        table.add_row(part, *(f"{case.spent.share(part):.2%}" for case in cases))
-    table.add_row("failures", *(f"{case.spent.failures:,}" for case in cases))
+    simulated = [case.spent for case in cases if case.spent]
+    for part in simulated[0].parts:
+        table.add_row(part, *(f"{spent.share(part):.2%}" for spent in simulated))
+    table.add_row("failures", *(f"{spent.failures:,}" for spent in simulated))
     return table
 
 

@@ -195,7 +195,7 @@ def _add_fields(parser: argparse.ArgumentParser, settings: type, **decided_later
     groups = {}
     for record in reversed(settings.__mro__):
         if own := get_annotations(record):
-            groups |= dict.fromkeys(own, parser.add_argument_group(record.__doc__.partition(".")[0]))
+            groups |= dict.fromkeys(own, parser.add_argument_group((record.__doc__ or "").partition(".")[0]))
     for field in fields(settings):
         usual = decided_later.get(field.name, field.default)
         groups[field.name].add_argument(
@@ -220,12 +220,12 @@ class HelpByGroup(argparse.Action):
         self.usual = {*usual, "-h"}
 
     def __call__(self, parser: argparse.ArgumentParser, namespace, word, option_string=None) -> None:
-        groups = [group for group in parser._action_groups if group._group_actions]
-        named = [group for group in groups if word and word.lower() in group.title.lower()]
+        groups = {group.title or "": group for group in parser._action_groups if group._group_actions}
+        named = [group for title, group in groups.items() if word and word.lower() in title.lower()]
         if word not in (None, "all") and not named:
-            titles = "; ".join(group.title for group in groups)
+            titles = "; ".join(groups)
             parser.exit(2, f"{parser.prog}: no group of flags has {word!r} in its name: choose all, or of {titles}\n")
-        for group in groups:
+        for group in groups.values():
             for action in group._group_actions:
                 usual = not action.option_strings or self.usual & {*action.option_strings}
                 if not (word == "all" or group in named or (word is None and usual)):
@@ -233,7 +233,7 @@ class HelpByGroup(argparse.Action):
         parser.print_help()
         if word is None:
             print(f"\nmore: {parser.prog} -h WORD, with a word of a group's name, or -h all")
-            print(*(f"  {group.title}" for group in groups), sep="\n")
+            print(*(f"  {title}" for title in groups), sep="\n")
         parser.exit()
 
 

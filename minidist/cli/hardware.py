@@ -37,7 +37,7 @@ def _hardware(options) -> int:
     known, name = load(options.hardware), options.name
     spec = ClusterSpec.parse(name, known) if name and (set(name) & set(":,#") or name.endswith(".toml")) else None
     entries = _entries(known, name) if name and not spec else {}
-    accelerator = spec.accelerator if spec else entries.get("accelerator")
+    accelerator = spec.accelerator if spec else known.accelerators.get(name)
     if options.png and not accelerator:
         raise ValueError("--png draws the roofline of one accelerator: name it, such as minidist hardware h100 --png")
     console = console_of(options)
@@ -50,11 +50,10 @@ def _hardware(options) -> int:
         tables, content = [_accelerators(known), _links(known), _nodes(known)], asdict(known)
     for table in tables:
         console.print(table)
-    write_outputs(
-        console,
-        json_output(options.json, content),
-        Output("png", options.png, lambda path: _draw(accelerator, path), f"roofline: {options.png}"),
-    )
+    files = [json_output(options.json, content)]
+    if accelerator:
+        files.append(Output("png", options.png, lambda path: _draw(accelerator, path), f"roofline: {options.png}"))
+    write_outputs(console, *files)
     return 0
 
 

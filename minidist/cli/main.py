@@ -110,14 +110,14 @@ def with_config_file(arguments: list[str]) -> list[str]:
 def print_in_any_encoding() -> None:
     """Let no character end a command: an encoding that lacks it gets one of ASCII that looks like it, or "?"."""
 
-    def plain(error: UnicodeEncodeError) -> tuple[str, int]:
+    def plain(error) -> tuple[str, int]:  # a UnicodeEncodeError
         lacking = error.object[error.start : error.end].translate(PLAIN)
         return lacking.encode("ascii", "replace").decode(), error.end
 
     codecs.register_error("plain", plain)
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # what replaces them may be anything
-            stream.reconfigure(errors="plain")
+        if reconfigure := getattr(stream, "reconfigure", None):  # what replaces them may be anything
+            reconfigure(errors="plain")
 
 
 def _explain(error: Exception) -> str:

@@ -92,26 +92,26 @@ class Output:
 
     Attributes:
         flag: the flag without its dashes.
-        path: None if it was not asked for; "-" for standard output.
-        write: writes it to a path; to "-" too, if the flag allows that.
+        path: None if it was not asked for; "-" for standard output, if the flag allows that.
+        write: writes it to a file.
         told: a line to print once it is written; "" for none.
     """
 
     flag: str
     path: str | None
-    write: Callable[[Path | str], object]
+    write: Callable[[Path], object]
     told: str = ""
 
 
 def json_output(path: str | None, content: dict) -> Output:
     """The Output of ``--json``."""
 
-    def write(to: Path | str) -> None:
+    def write(to: Path) -> None:
         text = strict_json(content, indent=1)
-        if to == "-":
+        if path == "-":
             print(text, flush=True)
         else:
-            Path(to).write_text(text, encoding="utf-8")
+            to.write_text(text, encoding="utf-8")
 
     return Output("json", path, write)
 
@@ -127,7 +127,7 @@ def write_outputs(console: Console, *outputs: Output) -> None:
     problems, written = [], []
     for output in outputs:
         if output.path == "-":
-            output.write("-")
+            output.write(Path("-"))
         elif output.path is not None:
             try:
                 with errors_naming(output.flag, output.path), replacing(output.path) as new:

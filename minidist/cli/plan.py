@@ -3,8 +3,8 @@
 ``minidist explore`` writes what training would cost as one page of sliders.
 """
 
+from argparse import Namespace
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
@@ -47,7 +47,7 @@ class Asked:
 
     costs: StepCosts
     batch: int
-    options: object
+    options: Namespace
 
     def campaign(self, run: PlannedRun) -> Campaign:
         options = self.options
@@ -304,6 +304,6 @@ def _explore(options) -> int:
         progress.update(task, description="the page")
         page = made.html()
     told = f"page: {options.html} ({made.layouts:,} layouts, {len(page) / 1e6:.1f} MB; open it in a browser)"
-    output = Output("html", options.html, lambda path: Path(path).write_text(page, encoding="utf-8"), told)
+    output = Output("html", options.html, lambda path: path.write_text(page, encoding="utf-8"), told)
     write_outputs(terminal_console(), output)
     return 0

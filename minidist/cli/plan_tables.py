@@ -184,12 +184,11 @@ def _sent(run: PlannedRun) -> list:
 def no_layout(costs: StepCosts, batch: int, found: Found) -> str:
     """What to print where nothing fits: by how much the smallest does not, and what would help."""
     limit = costs.cluster.accelerator.memory
-    if not found.legal:
+    if (run := found.smallest) is None:
         return (
             f"No layout is legal: {costs.cluster.world_size:,} GPUs cannot share {batch:,} sequences evenly. "
             "Choose a batch that has more divisors in common with the number of GPUs."
         )
-    run = found.smallest
     needs, state = _gb(run.memory.total), _gb(_state(run) / run.cluster.world_size)
     return (
         f"None of {found.legal:,} legal layouts fits {_gb(limit)} GB. The smallest found needs {needs} GB:\n"

@@ -341,9 +341,9 @@ def _fewest_layers(layout: Layout) -> int:
 
 def _check_job(layout: Layout) -> None:
     """Raises ValueError where the ranks are those of an MPI job, and too few."""
-    if job_size() is not None and layout.world_size > job_size():
+    if (size := job_size()) is not None and layout.world_size > size:
         raise ValueError(
-            f"layout {layout} needs {layout.world_size} ranks, but the MPI job has {job_size()}: "
+            f"layout {layout} needs {layout.world_size} ranks, but the MPI job has {size}: "
             f"mpiexec -n {layout.world_size}"
         )
 

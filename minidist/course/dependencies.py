@@ -27,7 +27,8 @@ def dependencies(answers: str, graders: str, definitions: dict[str, list[str]]) 
     try:
         tree = ast.parse(answers)
     except (SyntaxError, ValueError):  # no task can be judged
-        return dict.fromkeys(definitions, (_hash([answers, graders]),) * 2)
+        whole = _hash([answers, graders])
+        return dict.fromkeys(definitions, (whole, whole))
     mentioned = _mentioned_by_graders(graders)
     found = {}
     for task, names in definitions.items():
@@ -103,13 +104,13 @@ def _parts_at_definition(node: ast.stmt) -> list[ast.AST]:
     return [node]
 
 
-def _calls_at_definition(node: ast.stmt) -> list[ast.AST]:
+def _calls_at_definition(node: Definition) -> list[ast.AST]:
     """What is called when a definition is executed: its decorators, and the calls in its defaults and its class."""
     parts = [part for part in _parts_at_definition(node) for part in ast.walk(part)]
     return [*node.decorator_list, *(part for part in parts if isinstance(part, ast.Call))]
 
 
-def _is_named(node: ast.stmt, names: set[str]) -> bool:
+def _is_named(node: Definition, names: set[str]) -> bool:
     """Whether one of the names is this definition's; "Zero*" stands for all names that begin with Zero."""
     return node.name in names or any(name.endswith("*") and node.name.startswith(name[:-1]) for name in names)
 
@@ -127,7 +128,7 @@ def _names_in(nodes: Iterable[ast.AST]) -> set[str]:
 
 
 def _lines(node: ast.stmt) -> str:
-    return " ".join(str(part.lineno - node.lineno) for part in ast.walk(node) if hasattr(part, "lineno"))
+    return " ".join(str(part.lineno - node.lineno) for part in ast.walk(node) if isinstance(part, ast.stmt | ast.expr))
 
 
 def _hash(texts: Iterable[str]) -> str:

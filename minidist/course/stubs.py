@@ -149,12 +149,12 @@ def untouched(text: str, stub: str, names: list[str]) -> bool:
 
 @lru_cache(maxsize=2)  # of the answers and of the stub: every test asks again
 def _code_by_name(text: str) -> dict[str, str]:
-    """The code of each top-level function and class; none if the text is not Python, and so cannot be untouched."""
+    """The code of each top-level function and class, of two with one name the last; none if the text is not Python."""
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError):
         return {}
-    return {node.name: ast.dump(node) for node in body if isinstance(node, Definition)}  # of two of one name, the last
+    return {node.name: ast.dump(node) for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
 
 
 def replace_definitions(text: str, source: str, names: list[str]) -> str:

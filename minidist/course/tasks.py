@@ -132,23 +132,23 @@ def tasks_named(target: str) -> list[Task]:
 
 def task_classes(graders: ast.Module) -> list[ast.ClassDef]:
     """The classes that are marked as the grader of a task."""
-    return [node for node in graders.body if isinstance(node, ast.ClassDef) and _marker(node)]
+    return [node for node in graders.body if isinstance(node, ast.ClassDef) and _markers(node)]
 
 
 def number_of_class(node: ast.ClassDef) -> str:
     """The number of the task that a class grades, such as "3.4"."""
-    return ast.literal_eval(_marker(node).args[0])
+    return ast.literal_eval(_markers(node)[0].args[0])
 
 
-def _marker(node: ast.ClassDef) -> ast.Call | None:
+def _markers(node: ast.ClassDef) -> list[ast.Call]:
     calls = [decorator for decorator in node.decorator_list if isinstance(decorator, ast.Call)]
-    return next((call for call in calls if ast.unparse(call.func) == "pytest.mark.task"), None)
+    return [call for call in calls if ast.unparse(call.func) == "pytest.mark.task"]
 
 
 def _task(chapter: str, node: ast.ClassDef) -> Task:
-    keys = {keyword.arg: keyword.value for keyword in _marker(node).keywords}
+    keys = {keyword.arg: keyword.value for keyword in _markers(node)[0].keywords}
     kind = ast.literal_eval(keys["kind"]) if "kind" in keys else "code"
-    title = ast.get_docstring(node).splitlines()[0]
+    title = (ast.get_docstring(node) or "").partition("\n")[0]
     return Task(number_of_class(node), ast.literal_eval(keys["points"]), kind, title, chapter)
 
 

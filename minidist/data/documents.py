@@ -20,7 +20,7 @@ size and SHA-256, in order. What is mapped must not change while it is in use: t
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from io import BytesIO
 from pathlib import Path
@@ -35,7 +35,7 @@ from minidist.nn.tokenizer import BYTES, ByteTokenizer
 MANIFEST, TOKENS, BOUNDS = "documents.json", "tokens.bin", "documents.bin"
 JSON_LINES = ".jsonl"
 FORMAT = 1
-Watch = Callable[[Iterator], Iterator]
+Watch = Callable[[Iterator], Iterable]
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ class Unit:
         self.shard_size = self.mine.stop - self.mine.start
         self.padded_size = self.shard_size * group.size
         self.format = current().compute
-        self.full = xp.zeros(self.padded_size, parameters[0].dtype if parameters else xp.float32)
+        self.full: Any = xp.zeros(self.padded_size, parameters[0].dtype if parameters else xp.float32)
         for parameter, view in zip(parameters, self.views(self.full), strict=True):
             view[...] = parameter.data
             parameter.format = self.format

@@ -97,14 +97,14 @@ def _shares(used: RunUtilization) -> str:
 
 def _experts_table(result: Run) -> Table:
     """Tabulate how evenly the last step's tokens chose the experts of each mixture."""
-    load, moe = ExpertLoad.of(result.ranks[0].expert_counts), result.config.moe
+    load, config = ExpertLoad.of(result.ranks[0].expert_counts), result.config
     columns = ["layer", "fewest", "mean", "most", "most / mean", "dropped"]
-    columns += ["nodes of a token"] * (moe.expert_nodes > 1)
-    table = titled(f"choices of each of {moe.experts} experts, last step", right=columns)
-    tokens = result.config.tokens_of(range(len(result.losses) - 1, len(result.losses)))
-    for row, layer in enumerate(result.config.model.sparse_layers):
+    columns += ["nodes of a token"] * (config.expert_nodes > 1)
+    table = titled(f"choices of each of {config.experts} experts, last step", right=columns)
+    tokens = config.tokens_of(range(len(result.losses) - 1, len(result.losses)))
+    for row, layer in enumerate(config.model.sparse_layers):
         counts = load.tokens[-1, row]
-        visits = [f"{load.visits[-1, row] / tokens:.2f}"] * (moe.expert_nodes > 1)
+        visits = [f"{load.visits[-1, row] / tokens:.2f}"] * (config.expert_nodes > 1)
         table.add_row(
             str(layer),
             f"{counts.min():,}",

@@ -98,8 +98,8 @@ def _placed(standings: Sequence[Standing]) -> list[tuple[int | str, Standing]]:
     placed = []
     for one in standings:
         scores = [other.result.score for other in standings if other.challenge is one.challenge]
-        better = [score for score in scores if None not in (score, one.result.score) and score < one.result.score]
-        placed.append(("" if one.result.score is None else len(better) + 1, one))
+        place = "" if (own := one.result.score) is None else 1 + sum(s is not None and s < own for s in scores)
+        placed.append((place, one))
     return placed
 
 

@@ -78,7 +78,7 @@ def run_judge(
 
 def main(chapter: str, file: str, result: str) -> None:
     source = read_source(Path(file))
-    with WarmRanks(RANK_MODULES) as ranks:
+    with (ranks := WarmRanks(RANK_MODULES)):
         found = judge(challenge_of(chapter), source, ranks)
     Path(result).write_text(json.dumps(asdict(found)), encoding="utf-8")
 

@@ -89,7 +89,7 @@ def table_of(grades: Sequence[Grade]) -> Table:
 
 def write_grades(out: Path, tasks: Sequence[Task], grades: Sequence[Grade]) -> None:
     """Write grades.csv, one line per student, and grades.json with all details."""
-    rows = [["student", "points", "of", *(task.number for task in tasks), "remarks"]]
+    rows: list[list] = [["student", "points", "of", *(task.number for task in tasks), "remarks"]]
     for grade in grades:
         points = [result.points for result in grade.results]
         rows.append([cell(grade.student), grade.points, grade.total, *points, cell("; ".join(grade.remarks))])

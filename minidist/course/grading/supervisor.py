@@ -32,10 +32,8 @@ import psutil
 from minidist.comm.runtime.starting import end_with_parent
 from minidist.comm.runtime.sweep import scratch_folder, sweep
 
-try:
+if sys.platform != "win32":  # on Windows, processes get no limits
     import resource
-except ImportError:  # on Windows, whose processes get no limits
-    resource = None
 
 FILE_BYTES = 512 << 20  # largest size of any file; the ranks' shared memory counts as a file
 POLL_SECONDS = 0.25  # to list the processes takes milliseconds

@@ -92,6 +92,8 @@ class Workplace:
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
             start_new_session=True,  # Ctrl-C reaches every process of the terminal, but this one ends last
         )  # fmt: skip
+        assert self._supervisor.stdin and self._supervisor.stdout
+        self._requests, self._answers = self._supervisor.stdin, self._supervisor.stdout
         self.folder = Path(self._answer()["folder"])
         self._folders = 0
 
@@ -100,13 +102,13 @@ class Workplace:
 
     def __exit__(self, *_) -> None:
         with suppress(OSError):
-            self._supervisor.stdin.close()
+            self._requests.close()
         try:
             self._supervisor.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             self._supervisor.kill()
             self._supervisor.wait()
-        self._supervisor.stdout.close()
+        self._answers.close()
         shutil.rmtree(self.folder, ignore_errors=True)  # in case something has killed the supervisor
 
     def new_folder(self) -> Path:
@@ -137,8 +139,8 @@ class Workplace:
         places = {"cwd": str(cwd), "output": str(output)}
         request = {"command": command, "environment": environment} | places | asdict(limits)
         with suppress(OSError):  # if the supervisor is gone, its missing answer tells
-            self._supervisor.stdin.write(json.dumps(request) + "\n")
-            self._supervisor.stdin.flush()
+            self._requests.write(json.dumps(request) + "\n")
+            self._requests.flush()
         answers: list[dict | None] = []
         reader = threading.Thread(target=lambda: answers.append(self._read()), daemon=True)
         reader.start()
@@ -151,7 +153,7 @@ class Workplace:
         return self._checked(self._read())
 
     def _read(self) -> dict | None:
-        line = self._supervisor.stdout.readline()
+        line = self._answers.readline()
         return json.loads(line) if line.endswith("\n") else None
 
     def _checked(self, answer: dict | None) -> dict:

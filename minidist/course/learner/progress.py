@@ -94,7 +94,7 @@ class Progress:
         chapters = dict.fromkeys(standing.task.chapter for standing in self._standings.values())
         begun = {standing.task.chapter for standing in self._standings.values() if not standing.untouched}
         saved = {name: Path(self._sources[name].path).stat().st_mtime for name in chapters if name in begun}
-        return max(saved, key=saved.get, default=next(iter(chapters)))
+        return max(saved, key=saved.__getitem__, default=next(iter(chapters)))
 
     def update(self, results: Sequence[TaskResult]) -> None:
         """Add new results and store everything."""

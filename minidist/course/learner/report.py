@@ -11,7 +11,7 @@ from rich.text import Text
 
 from minidist.course.answers import ROOT, implementation_folder, shown_path
 from minidist.course.learner.progress import FILE
-from minidist.course.tasks import TaskResult
+from minidist.course.tasks import TaskResult, Verdict
 
 STATES = {"passed": ("passed", "green"), "failed": ("failing", "red"), "todo": ("to do", "yellow"), "": ("-", "dim")}
 LINES = 12  # of a failure's message, unless one task is asked for
@@ -47,12 +47,12 @@ def report(
     chapters = dict.fromkeys(result.task.chapter for result in shown if result.task.chapter not in told)
     parts: list = [table_of(folder, name, [r for r in shown if r.task.chapter == name]) for name in chapters]
     current = next_task(shown)
-    failing = {result.task.number: result for result in all_results if result.state == "failed"}
+    failing = {r.task.number: verdict for r in all_results if (verdict := r.failure) and verdict.state == "failed"}
     alike: list[str] = []  # the tasks that fail for the same reason, such as a file that cannot be loaded
     if current is not None and current.failure is not None and current.failure.test:  # else it was not judged
-        alike = [number for number, result in failing.items() if result.failure.message == current.failure.message]
-        parts.append(_failure(current, alike, failing.keys(), in_full))
-    if others := [_with_culprits(result, failing.keys()) for number, result in failing.items() if number not in alike]:
+        alike = [number for number, verdict in failing.items() if verdict.message == current.failure.message]
+        parts.append(_failure(current, current.failure, alike, failing, in_full))
+    if others := [_with_culprits(verdict, failing) for number, verdict in failing.items() if number not in alike]:
         parts.append(Text(f"also failing: {', '.join(others)}", "red"))
     parts.append(_what_next(folder, current, next_task(in_turn(all_results, shown)), in_full))
     parts.append(_points(all_results))
@@ -75,15 +75,14 @@ def table_of(folder: Path, chapter: str, results: list[TaskResult]) -> Table:
     return table
 
 
-def _with_culprits(result: TaskResult, failing: Collection[str]) -> str:
+def _with_culprits(verdict: Verdict, failing: Collection[str]) -> str:
     """ "3.5", or "3.5 (uses 3.3)" if 3.3 fails: then 3.5 may fail only because of it."""
-    culprits = [number for number in result.failure.uses if number in failing]
-    return f"{result.task.number} (uses {' and '.join(culprits)})" if culprits else result.task.number
+    culprits = [number for number in verdict.uses if number in failing]
+    return f"{verdict.task} (uses {' and '.join(culprits)})" if culprits else verdict.task
 
 
-def _failure(result: TaskResult, alike: list[str], failing: Collection[str], in_full: bool) -> Panel:
+def _failure(result: TaskResult, verdict: Verdict, alike: list[str], failing: Collection[str], in_full: bool) -> Panel:
     """What is wrong with a task, and with those ``alike``, which fail for the same reason."""
-    verdict = result.failure
     title = f"{result.task.number} fails in {verdict.test}"
     lines, details = verdict.message.splitlines(), verdict.details
     if result.state == "failed" and len(alike) > 1:
@@ -110,14 +109,13 @@ def _failure(result: TaskResult, alike: list[str], failing: Collection[str], in_
 
 def _what_next(folder: Path, current: TaskResult | None, following: TaskResult | None, in_full: bool) -> Text:
     """What to work on: the current task, or the one that follows where everything shown is passed."""
-    text = Text()
-    if current is None and following is not None:
-        text.append("Well done! On to the next task.\n", "green")
-    elif current is None:
+    text, result = Text(), current or following
+    if result is None:
         text.append("Well done, you have solved every task! Now train on your own code:\n", "green")
         impl = next((name for name in ("exercises", "solutions") if folder == implementation_folder(name)), folder)
         return text.append(f"minidist train --dp 4 --impl {impl}", "green")
-    result = current or following
+    if current is None:
+        text.append("Well done! On to the next task.\n", "green")
     number = result.task.number
     text.append(f"{'fix' if result.state == 'failed' else 'next'}: {number}  {result.task.title}", "bold")
     text.append(f"\nedit {shown_path(folder / result.task.chapter)}.py")

@@ -115,8 +115,8 @@ def forbidden_files(entries: tuple[str, ...]):
     """Refuse to open or import the solutions, the graders and the source of these modules inside the ``with`` block."""
     global _paths, _files
     before = _paths, _files
-    modules = [sys.modules[name] for name in dict.fromkeys(entry.partition(":")[0] for entry in entries)]
-    sources = [path for module in modules for path in (module.__file__, module.__spec__.cached) if path]
+    specs = [sys.modules[name].__spec__ for name in dict.fromkeys(entry.partition(":")[0] for entry in entries)]
+    sources = [path for spec in specs for path in (spec.origin, spec.cached) if path]  # pyright: ignore[reportOptionalMemberAccess]  # all have one
     for path in sources:
         linecache.cache.pop(path, None)  # a traceback may have put the text there
     _paths, _files = (*FOLDERS, *sources), _courses_files() | _identities(sources)

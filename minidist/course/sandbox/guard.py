@@ -24,6 +24,7 @@ import tracemalloc
 import types
 from builtins import all, isinstance, list, map, setattr, vars  # noqa: UP029 - an answer may replace them
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import numpy as np
 
@@ -99,7 +100,7 @@ class _LimitedOutput(io.TextIOBase):
         self._stream.flush()
 
 
-Snapshot = dict[object, dict[str, object]]  # owner -> its names -> their values
+Snapshot = dict[types.ModuleType | type | str, dict[str, Any]]  # owner -> its names -> their values
 
 _snapshot: Snapshot = {}
 _known: set[str] = set()  # the modules looked at
@@ -137,11 +138,11 @@ def restore(before: Snapshot) -> list[str]:
     """Restore everything that differs from a snapshot; returns the names of what was replaced."""
     replaced = []
     for owner, values in before.items():
-        now = sys.modules if owner is SYS_MODULES else vars(owner)
+        now = sys.modules if isinstance(owner, str) else vars(owner)
         if all(map(operator.is_, map(now.get, values), values.values())):  # quick, and nearly always so
             continue
         for name in [name for name, value in values.items() if now.get(name) is not value]:
-            if owner is SYS_MODULES:
+            if isinstance(owner, str):
                 sys.modules[name] = values[name]
                 replaced.append(name)
             else:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from operator import attrgetter
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,7 @@ NUMBERS = set(np.sctypeDict.values())  # NumPy's own types: a subclass could bri
 class RankResult:
     """What one rank brought back from an answer."""
 
-    value: object  # what the grader's function returned there
+    value: Any  # what the grader's function returned there
     traffic: trace.Traffic  # of the whole call
     log: list  # the messages, for analysis/replay.py
     remarks: list[str]
@@ -141,7 +142,7 @@ def _enter(folder: str) -> None:
             continue
 
 
-def plain(value):
+def plain(value) -> Any:
     """The value, if it consists of numbers, strings and arrays only: nothing else leaves a rank.
 
     A Fraction becomes a float.
@@ -149,19 +150,20 @@ def plain(value):
     Raises:
         TypeError: naming any other type.
     """
-    if type(value) in (bool, int, float, complex, str, bytes, type(None)) or type(value) in NUMBERS:
+    kind = type(value)
+    if kind in (bool, int, float, complex, str, bytes, type(None)) or kind in NUMBERS:
         return value
-    if type(value) is np.ndarray and value.dtype.kind in "biufcSU":
+    if kind is np.ndarray and value.dtype.kind in "biufcSU":
         return value
-    if type(value) is Fraction:
+    if kind is Fraction:
         return float(value)
-    if type(value) in (list, tuple):
-        return type(value)(plain(item) for item in value)
-    if type(value) in (set, frozenset):
+    if kind in (list, tuple):
+        return kind(plain(item) for item in value)
+    if kind in (set, frozenset):
         return {plain(item) for item in value}
-    if type(value) is dict:
+    if kind is dict:
         return {plain(key): plain(item) for key, item in value.items()}
-    raise TypeError(f"expected the answer to return numbers or arrays, got a {type(value).__name__}")
+    raise TypeError(f"expected the answer to return numbers or arrays, got a {kind.__name__}")
 
 
 def load(source: Source, forbidden: tuple[str, ...], remarks: list[str]) -> types.ModuleType:

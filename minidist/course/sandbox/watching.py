@@ -14,6 +14,7 @@ import tracemalloc
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ class WatchedAnswers:
         vars(self).update(_module=module, _shared=shared, _earlier=deque(maxlen=EARLIER_ARRAYS), _lent=[], _replaced={})
         vars(self).update(_containers=deque(maxlen=EARLIER_CONTAINERS))
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         value = getattr(self._module, name)
         if callable(value) and not isinstance(value, type):  # also one that functools.cache has wrapped
             return lambda *args, **kwargs: self._call(name, value, args, kwargs)

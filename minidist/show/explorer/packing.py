@@ -1,11 +1,12 @@
 """Columns of a table without what they repeat: a number is written once for all sliders that it does not depend on."""
 
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 
 
-def packed_column(values: list[float | None], sizes: tuple[int, ...], digits: int) -> tuple[list[int], list]:
+def packed_column(values: Sequence[float | None], sizes: tuple[int, ...], digits: int) -> tuple[list[int], list]:
     """The strides of each slider in the shortened column, 0 where the numbers do not depend on it, and the numbers.
 
     Illegal positions take any number: nobody looks them up.

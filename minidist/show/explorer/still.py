@@ -17,12 +17,12 @@ def draw(gpu: str, models: tuple[str, ...], colours: dict[str, str]) -> Figure:
     """
     chip = load().accelerators[gpu]
     limit, widest = chip.memory / GIGA, 2 * chip.memory / GIGA
-    presets = [preset for preset in PRESETS if preset.model in models]
+    found = [(preset, CHOICES[preset.model]) for preset in PRESETS if preset.model in models]
+    presets = [(one, choice, at) for one, choice in found if (at := one.position(choice.sliders(chip))) is not None]
     figure = Figure(figsize=(10, 1.4 + 0.5 * len(presets)), layout="constrained")
     axes = figure.add_subplot()
-    for row, preset in enumerate(presets):
-        choice, left = CHOICES[preset.model], 0.0
-        run = Planner(choice, gpu)(preset.position(choice.sliders(chip)))
+    for row, (_, choice, position) in enumerate(presets):
+        run, left = Planner(choice, gpu)(position), 0.0
         for part, nbytes in vars(run.memory).items():
             axes.barh(row, nbytes / GIGA, left=left, color=on_paper(colours[part]), label="" if row else MEMORY[part])
             left += nbytes / GIGA
@@ -30,7 +30,7 @@ def draw(gpu: str, models: tuple[str, ...], colours: dict[str, str]) -> Figure:
         words = axes.text(min(left, widest), row, f" {left:.0f} GB{' →' if beyond else ''} ", va="center")
         words.set(ha="right" if beyond else "left", backgroundcolor=PAPER["paper"] if beyond else "none")
     axes.axvline(limit, color=PAPER["wrong"], linewidth=2)
-    axes.set_yticks(range(len(presets)), [preset.name for preset in presets])
+    axes.set_yticks(range(len(presets)), [preset.name for preset, *_ in presets])
     axes.invert_yaxis()
     axes.set_xlim(0, widest)
     axes.set_xlabel(f"GB on the fullest GPU; the line is what one {chip.name} has")

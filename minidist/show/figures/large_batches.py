@@ -57,7 +57,7 @@ def _tradeoff(axes, experiment: BatchExperiment, optimizer: str, colour: str, ma
 def _label(axes, experiment: BatchExperiment, batch: int) -> None:
     """A batch's name above the most steps that it took."""
     rates = [(optimizer, experiment.best_rate(optimizer, batch)) for optimizer in experiment.optimizers]
-    most = max(steps for optimizer, rate in rates for steps in experiment.steps(optimizer, batch, rate))
+    most = max(steps for optimizer, rate in rates for steps in experiment.steps(optimizer, batch, rate) if steps)
     offset = {"xytext": (9, 9), "textcoords": "offset points", "ha": "center", "va": "bottom"}
     axes.annotate(f"batch {batch}", (batch * most, most), color=INK, fontsize=9, **offset)
 

@@ -22,12 +22,12 @@ def files(made: Mapping[str, Animation | str], pictures: Sequence[Picture]) -> I
         made: the name of each demonstration, in the order of the menu -> its animation, or why there is none.
         pictures: pictures of the chapters.
     """
-    shown = [name for name, animation in made.items() if isinstance(animation, Animation)]
-    for number, name in enumerate(shown):
-        around = {"previous": shown[number - 1] if number else "", "next": "".join(shown[number + 1 : number + 2])}
-        links = {where: f"{other}.html" for where, other in around.items() if other} | {"gallery": INDEX}
-        yield f"{name}.html", made[name].html(links=links).encode()
-        yield f"{name}.png", made[name].small_picture()
+    shown = [(name, animation) for name, animation in made.items() if isinstance(animation, Animation)]
+    for number, (name, animation) in enumerate(shown):
+        around = {"previous": shown[number - 1 : number], "next": shown[number + 1 : number + 2]}
+        links = {where: f"{other}.html" for where, others in around.items() for other, _ in others} | {"gallery": INDEX}
+        yield f"{name}.html", animation.html(links=links).encode()
+        yield f"{name}.png", animation.small_picture()
     for picture in pictures:
         yield picture.file, picture.content
     yield INDEX, _index([_card(name, animation) for name, animation in made.items()], pictures).encode()

@@ -50,9 +50,9 @@ class Lecture:
             self.go(self.time)
         else:
             number, beat = self.beat, self.story.beats[self.beat]
+            asking = self.asking and self.time <= beat.at + 1e-6
             for reveals, question in ((True, beat.answers), (False, beat.asks)):
-                name = question and (question.text, number, reveals)
-                if self.asking and question and self.time <= beat.at + 1e-6 and name not in self.asked:
+                if asking and question and (name := (question.text, number, reveals)) not in self.asked:
                     self.asked.add(name)  # once in a lecture: who comes back has heard it
                     self.votes = self.counted.setdefault(question.text, [0] * len(question.choices))
                     self.question, self.revealed = question, reveals

@@ -29,7 +29,7 @@ def draw(axes, story: Story, moment: float, points: float = POINTS) -> None:
         now, still = mark.at(moment), mark.still
         if not now["opacity"]:
             continue
-        colour, look = PAPER.get(now["fill"], now["fill"]), {"alpha": now["opacity"], "zorder": order}
+        colour, look = PAPER.get(now["fill"]) or now["fill"], {"alpha": now["opacity"], "zorder": order}
         if mark.kind == "text":
             weight = "bold" if still.get("weight", 500) > 600 else "normal"
             at = {"start": "left", "middle": "center", "end": "right"}[still["anchor"]]

@@ -104,7 +104,7 @@ class Player(App):
     def tick(self) -> None:
         """Move the clock by a picture."""
         time = self.lecture.time + 1 / RATE
-        if time >= self.until:
+        if self.until is None or time >= self.until:
             self.stop(self.until)
         else:
             self.lecture.go(time)

@@ -217,7 +217,7 @@ def layout_in(manifest: Manifest) -> Layout:
         raise BadCheckpoint(f"the checkpoint was written in a layout that cannot be: {error}") from None
 
 
-def check_same_run(manifest: Manifest, config: TrainConfig, corpus: Corpus) -> None:
+def check_same_run(manifest: Manifest, config: TrainConfig, corpus: Corpus | DocumentCorpus) -> None:
     """Raises BadCheckpoint where a run with these settings and this text is not the one that wrote the checkpoint."""
     check_tokenizer(manifest, corpus.tokenizer)
     before, taken = config_in(manifest), manifest.progress.step

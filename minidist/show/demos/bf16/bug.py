@@ -11,6 +11,7 @@ BUG = "no master weights: each update is added to the 16-bit weights"
 def forget_masters(optimizer: ZeroStage1) -> None:
     """What the master knew beyond the 16 bits is lost."""
     for unit in optimizer.units:
+        assert unit.format is not None
         unit.master[...] = unit.format.decode(unit.shard)
 
 

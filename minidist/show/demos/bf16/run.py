@@ -122,12 +122,13 @@ def weight_of(run: Run, index: int) -> Weight:
         RuntimeError: if the ranks do not have the same numbers.
     """
     format = POLICIES[run.config.precision].compute
+    assert format is not None
     entries = _synced(run, 0)
     for rank in range(1, len(run.ranks)):
         if any((a.stored != b.stored).any() for a, b in zip(entries, _synced(run, rank), strict=True)):
             raise RuntimeError(f"rank {rank} has different weights than rank 0: this is a bug in minidist")
     before = GPT(run.config.model, seed=run.config.seed).blocks[0].norm1.gain.data[index]
-    masters = np.array([before, *(entry.masters[index] for entry in entries)], np.float32)
+    masters = np.array([before, *(entry.masters[index] for entry in entries if entry.masters is not None)], np.float32)
     first = format.encode(masters[:1])[0]
     return Weight(format, masters, np.array([first, *(entry.stored[index] for entry in entries)], format.dtype))
 

@@ -40,22 +40,16 @@ def ladder(name: str, right: Weight, lost: Weight, bug: str = "", details: str =
         (x, y), (_, below) = at(0, float(weight.masters[0])), at(0, float(weight.masters[1]))
         update = line([(x + 60, y), (x + 60, below)], MASTER, 8, head=True)
         marks += [update.leave(0.2), text(x + 76, (y + below) / 2, "the first update", anchor="start").leave(0.2)]
-        dot = box(*(place - 9 for place in at(0, float(weight.masters[0]))), 18, 18, MASTER, "float32 master", round=9)
+        dot = box(x - 9, y - 9, 18, 18, MASTER, "float32 master", round=9)
         for step in range(1, STEPS + 1):
             x, y = at(step, float(weight.masters[step]))
             dot.to(0.2 + (step - 1) * PACE, PACE, x=x - 9, y=y - 9)
         marks.append(dot)
+    colour = "wrong" if bug else STORED
     stairs = [point for step in range(1, STEPS + 1) for point in (at(step, numbers[step - 1]), at(step, numbers[step]))]
-    marks.append(line([at(0, numbers[0]), *stairs], "wrong" if bug else STORED, 8).trace(0.2, STEPS * PACE))
-    ball = box(
-        *(place - 22 for place in at(0, numbers[0])),
-        44,
-        44,
-        "wrong" if bug else STORED,
-        f"the weight in {name}",
-        round=22,
-        stroke="ink",
-    )
+    marks.append(line([at(0, numbers[0]), *stairs], colour, 8).trace(0.2, STEPS * PACE))
+    x, y = at(0, numbers[0])
+    ball = box(x - 22, y - 22, 44, 44, colour, f"the weight in {name}", round=22, stroke="ink")
     for step in range(1, STEPS + 1):
         x, y = at(step, numbers[step])
         start = 0.2 + (step - 1) * PACE

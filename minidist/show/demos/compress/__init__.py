@@ -31,7 +31,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     for name, (fine, bad) in pairs.items():
         check_harm(fine.run, bad.run)
         values = fine.drawn[0].sent
-        nbytes = read_method(fine.method).message_bytes(values.size, values.itemsize)
+        nbytes = int(read_method(fine.method).bytes_sent([values.shape], 2, values.itemsize))  # to one other rank
         stories += [
             story.columns(name, fine, fine, nbytes, "", _books(fine)),
             story.columns(name, bad, fine, nbytes, BUG),

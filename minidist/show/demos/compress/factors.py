@@ -88,7 +88,7 @@ def approximate(warm: WarmRanks, matrices: Sequence[np.ndarray], seed: int, refi
     for rounds in found[1:]:
         if any(one.q.tobytes() != other.q.tobytes() for one, other in zip(found[0], rounds, strict=True)):
             raise RuntimeError("the ranks have different factors: this is a bug in minidist")
-    return Approximation(sum(matrices), len(matrices), found[0])
+    return Approximation(sum(matrices[1:], matrices[0]), len(matrices), found[0])
 
 
 def check_harm(right: Approximation, broken: Approximation) -> None:

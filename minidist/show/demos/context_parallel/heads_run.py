@@ -84,7 +84,7 @@ def _parts(x, group: ProcessGroup, all_tokens: bool, qkv: bool) -> dict[Place, i
     return {(group.rank, head): zlib.crc32(part.tobytes()) for head, part in enumerate(array)}
 
 
-def exchanges_of(run: Run) -> list[list[Exchanged]]:
+def exchanges_of(run: Run) -> list[tuple[Exchanged, ...]]:
     """The two all-to-alls of forward, each with an entry for every rank.
 
     Raises:

@@ -30,14 +30,14 @@ class Visit:
         owner: the rank whose keys and values should be here.
         used: CRC-32 of the keys and values that the rank computed with.
         pairs: chunks of queries and of keys whose tiles it computed.
-        gradients: (2, H, B, T/N, D) float32, the terms for keys and values that backward adds; None in forward.
+        gradients: (2, H, B, T/N, D) float32, the terms for keys and values that backward adds; empty in forward.
     """
 
     way: str
     owner: int
     used: int
     pairs: list[tuple[int, int]]
-    gradients: np.ndarray | None
+    gradients: np.ndarray
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class Pass:
     def gradients(self, owner: int) -> np.ndarray:
         """Gradients of a rank's keys and values, summed over all ranks: (2, H, B, T/N, D)."""
         added = [visit.gradients for hop in self.visits for visit in hop if visit.owner == owner]
-        return np.sum(added, axis=0, dtype=np.float64)
+        return np.add.reduce(added, axis=0, dtype=np.float64)
 
     def stale(self) -> set[tuple[int, int]]:
         """(hop, rank) wherever a rank has work and computes with other keys than those that have arrived."""
@@ -170,7 +170,7 @@ def _watched(go_round: Callable, way: str) -> Callable:
             right_pairs = context.pairs
             with patch.object(context, "pairs", pairs):
                 gradients = visit(owner, keys_values)
-            added = None if gradients is None else gradients.rounded(np.float32)
+            added = np.empty(0) if gradients is None else gradients.rounded(np.float32)
             trace.record(Visit(way, owner, zlib.crc32(keys_values.tobytes()), sorted(done), added))
             return gradients
 

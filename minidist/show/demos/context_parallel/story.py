@@ -217,7 +217,7 @@ def _passing(run: Pass, longest: float, wrong) -> list[Mark]:
             if start > stop:
                 idle = text(x + 46, y - 12, "idle", 32, "wrong", weight=700)
                 found.append(idle.enter(_at(stop, longest), 0.1).leave(_at(start, longest) - 0.1, 0.1))
-    gathers = run.visits[0][0].gradients is not None
+    gathers = run.visits[0][0].gradients.size > 0
     for owner in range(ranks):
         keys = _Traveller(net, owner, 0, 84, f"keys and values of GPU {owner}")
         grown = _Traveller(net, owner, 92, 0, f"gradient of GPU {owner}'s keys") if gathers else None

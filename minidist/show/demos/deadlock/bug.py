@@ -29,7 +29,7 @@ def deadlock(cluster: Cluster, size: int, seed: int) -> tuple[list[Event], Deadl
     Raises:
         RuntimeError: if there was no deadlock.
     """
-    events: list[Event] = []
+    events: list = []
     try:
         cluster.run(rank_of_a_ring, send_first, size, seed, timeout=60, on_report=lambda _, event: events.append(event))
     except Deadlock as error:

@@ -89,7 +89,7 @@ def events_of(cluster: Cluster, program: Callable, size: int, seed: int) -> tupl
     Raises:
         RuntimeError: if a rank did not receive what its neighbour sent.
     """
-    events: list[Event] = []
+    events: list = []
     results = cluster.run(
         rank_of_a_ring, program, size, seed, timeout=60, on_report=lambda _, event: events.append(event)
     )

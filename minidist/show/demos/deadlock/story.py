@@ -1,6 +1,5 @@
 """What a deadlock looks like: GPUs in a ring, an arrow from each one that waits to the one it waits for."""
 
-from collections.abc import Sequence
 from math import cos, pi, sin
 
 from minidist.comm.failures import Deadlock
@@ -21,7 +20,7 @@ def tell(
     name: str,
     question: str,
     why: str,
-    program: Sequence[str],
+    program: tuple[str, ...],
     events: list[Event],
     size: int,
     error: Deadlock | None = None,
@@ -99,6 +98,7 @@ def _frame(net: Network, rank: int, colour: str) -> Mark:
 
 def _arrow(net: Network, rank: int, awaited: int, at: float) -> Mark:
     """An arrow from a rank to the one that it waits for, on the ring."""
+    assert net.ring is not None
     (x, y), (wide, high) = net.ring
     start, end = (2 * pi * one / len(net.places) for one in (rank, awaited))
     turn = (end - start + pi) % (2 * pi) - pi or pi

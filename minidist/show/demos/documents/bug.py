@@ -5,6 +5,7 @@ torchtitan (issue 2206) and transformers (gradient accumulation, until October 2
 
 from unittest.mock import patch
 
+from minidist.nn.loss import IGNORED
 from minidist.show.demos.documents.run import train_counting
 from minidist.train.parallelize import ParallelModel
 
@@ -19,7 +20,7 @@ def train_locally(world, config, layout, options):
         self.divisor = layout.dp
 
     def divide_by_own(self: ParallelModel, batch, scale: float) -> float:
-        own = sum(int((one.targets >= 0).sum()) for one in batch) / self.places
+        own = sum(int((one.targets != IGNORED).sum()) for one in batch) / self.places
         return forward_backward(self, batch, scale / own) / own
 
     with (

@@ -184,7 +184,7 @@ class Counted:
     @property
     def counts(self) -> np.ndarray:
         """Each rank's targets that count."""
-        return (self.targets >= 0).sum(-1)
+        return (self.targets != IGNORED).sum(-1)
 
     def weights(self, local: bool) -> np.ndarray:
         """What one target of each rank weighs in the loss."""

@@ -5,6 +5,7 @@ from math import ceil
 
 import numpy as np
 
+from minidist.nn.loss import IGNORED
 from minidist.show.demos.documents.run import DRAWN, Counted, Curves, Grid, Packed
 from minidist.show.palette import DOCUMENTS, MEANINGS, of_rank
 from minidist.show.stage.counter import counter
@@ -146,7 +147,7 @@ def one_step(step: Counted, bug: str = "", details: str = "") -> Story:
         foot = (rank + 1) * band - 46
         marks.append(text(20, foot - 20, f"GPU {rank}", 34, anchor="start", weight=700))
         marks.append(text(20, foot + 20, f"{counts[rank]} targets", 30, anchor="start"))
-        (places,) = np.nonzero(step.targets[rank] >= 0)
+        (places,) = np.nonzero(step.targets[rank] != IGNORED)
         start, end = int(places[0]) + 1, int(places[-1]) + 2
         parts = (
             (0, start, "faint", "prompt", bytes(step.tokens[rank, :start]).decode()),

@@ -163,8 +163,7 @@ def train_watched(
 
 def _by_expert(parameters: Sequence[Parameter]) -> list[list[np.ndarray]]:
     """The parts of the gradients that belong to each expert of this rank."""
-    experts = [parameter for parameter in parameters if parameter.expert_axis is not None]
-    moved = [np.moveaxis(to_host(parameter.grad), parameter.expert_axis, 0) for parameter in experts]
+    moved = [np.moveaxis(to_host(one.grad), one.expert_axis, 0) for one in parameters if one.expert_axis is not None]
     return [list(parts) for parts in zip(*moved, strict=True)]
 
 
@@ -190,7 +189,7 @@ def step_of(run: Run) -> Step:
     )
     routes = [entry for entry in entries if isinstance(entry, Routed)]
     row_bytes = run.config.width * np.dtype(np.float32).itemsize
-    capacity = run.config.moe.rows_at_most(run.config.micro_batch * run.config.context)
+    capacity = run.config.moe and run.config.moe.rows_at_most(run.config.micro_batch * run.config.context)
     found = Step(routes, run.layout.ep, row_bytes, gradients, run.losses[-1], run.fingerprint, capacity)
     if found.ranks > 1:
         _check_bytes(found, run)

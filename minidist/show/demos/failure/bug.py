@@ -34,7 +34,7 @@ class EarlySaver(Saver):
     def end_save(self, wait: bool) -> None:
         write = self.write
         super().end_save(wait)
-        if self.write is None:
+        if self.write is None and write is not None:
             self.disk.flush(write.path)
             self.disk.flush_folder(write.path.parent)
 

@@ -48,7 +48,7 @@ def tell(
     for number, (moment, other) in enumerate(zip(run.moments, others, strict=True)):
         at = seen * number - BEGUN
         ends[number] = at
-        if moment.stage is None:
+        if moment.keys is not None:
             row, column = place[moment.queries.start], place[moment.keys.start]
             if moment.mean is not None and (moment.mean != other.mean).any():
                 wrong_rows.add(row)
@@ -115,7 +115,7 @@ def tell(
 def _passed(moment: Moment, place: dict, parts: list, grid: dict, at: float) -> None:
     """A row of the standard form: its scores, or their softmax, were written; the third stage is the output."""
     row = max(number for start, number in place.items() if start <= moment.queries.start)
-    if moment.queries.stop != parts[row].stop or moment.stage == 2:
+    if moment.queries.stop != parts[row].stop or moment.stage not in (0, 1):
         return  # in the middle of a tile, or nothing of a tile
     for column in range(len(parts)):
         grid[row, column].to(at, 0.2, fill=(SCORES, MERGED)[moment.stage])

@@ -50,6 +50,7 @@ class CreditedTwice(AsynchronousServer):
 def rates_with_copies(self: AsynchronousShare, lr: float) -> Iterator[float]:
     """``AsynchronousShare.learning_rates``, with an update more for each copy."""
     axis = self.model.axes[0]
+    assert isinstance(axis, CreditedTwice)
     for _ in axis.workers:
         yield lr / len(axis.workers)
         if axis.copy:

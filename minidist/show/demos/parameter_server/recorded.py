@@ -61,8 +61,8 @@ class Recorded:
         Raises:
             RuntimeError: if a gradient was not computed with the bits of the version that the server's log names.
         """
-        layout, server = run.layout, run.ranks[run.layout.dp]
-        order = seeded_order(read_arrivals(layout.arrivals, layout.dp), run.config.steps, layout.slack, run.config.seed)
+        layout, config, server = run.layout, run.config, run.ranks[run.layout.dp]
+        order = seeded_order(read_arrivals(layout.arrivals, layout.dp) or (), config.steps, layout.slack, config.seed)
         ends = {(arrival.worker, arrival.step): arrival.seconds for arrival in order}
         made = [0.0] * (2 + max(push.found for push in server.pushes))
         for push in server.pushes:  # a synchronous server's update waits for the last of them

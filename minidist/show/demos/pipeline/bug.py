@@ -22,7 +22,7 @@ def activations_swapped(world, config, layout, options):
     """Stage 1 asks for micro-batch 1's activations where it needs 0's, and vice versa: all shapes fit."""
     tag = Pipeline.tag
 
-    def swapped(self, stage, i, way):
+    def swapped(self, stage: int, i: int, way: str) -> int:
         mine = self.group.rank == 1 and way == "forward" and stage == 0
         return tag(self, stage, SWAPPED.get(i, i) if mine else i, way)
 

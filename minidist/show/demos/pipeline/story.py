@@ -142,7 +142,7 @@ def _shelf(row: Sequence[Slot], lanes: Lanes, rank: int, x: float, width: float,
         action = slot.action
         if action.kind == "F":
             place = next((i for i, end in enumerate(free) if end <= slot.start), len(free))
-            end = ends.get((action.stage, action.micro_batch), lanes.span[1])
+            end = ends.get((action.stage, action.micro_batch)) or lanes.span[1]
             free[place : place + 1] = [end]
             y = lanes.top + (rank + 0.5) * lanes.high - high / 2
             w = width / virtual

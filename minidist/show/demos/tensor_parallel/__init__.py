@@ -84,7 +84,8 @@ def _steps(warm: WarmRanks, config: TrainConfig, layout: Layout, drops: Callable
     stories = []
     for one, side, details, bug_ in ((run, sides[0], proof, ""), (broken, sides[1], found, what)):
         *variants, here = [
-            story.step(name, one, *rest, bug_, details) for name, *rest in zip(names, side, axes, told, strict=True)
+            story.step(name, one, logs, axis, words, bug_, details)
+            for name, logs, axis, words in zip(names, side, axes, told, strict=True)
         ]
         stories += [replace(variants[LINK.start], marks=(), dials=(LINK,), variants=variants), here]
     return stories, [rank.log for rank in run.ranks]

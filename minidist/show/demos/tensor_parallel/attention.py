@@ -115,4 +115,4 @@ def _on_rank(world: ProcessGroup, numbers: Numbers, broken: bool) -> Held:
     if not np.allclose(weights @ v, output, rtol=CLOSE, atol=CLOSE):
         raise RuntimeError("attention is not softmax(QKᵀ/√d) V: this is a bug in minidist")
     arrays = (numbers.x, q, k, v, weights, output, to_host(partial.data)[0], to_host(y.data)[0])
-    return Held(*map(np.ascontiguousarray, arrays), int(world.traffic.sent[:, 0].sum()))
+    return Held(*map(np.ascontiguousarray, arrays), sent=int(world.traffic.sent[:, 0].sum()))
