@@ -13,7 +13,7 @@ from minidist.train.checkpoint import saver
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.manifest import Manifest, Progress
 from minidist.train.checkpoint.restore import Read, restore
-from minidist.train.checkpoint.saver import Saver
+from minidist.train.checkpoint.saver import Saver, Write
 from minidist.train.share import Share
 from minidist.train.trainer import train_rank
 
@@ -31,10 +31,9 @@ def write_without_flush(disk: Disk, path: Path, content: bytes) -> None:
 class EarlySaver(Saver):
     """Flushes this rank's file once the checkpoint has been committed."""
 
-    def end_save(self, wait: bool) -> None:
-        write = self.write
-        super().end_save(wait)
-        if self.write is None and write is not None:
+    def end_save(self, write: Write, wait: bool) -> None:
+        super().end_save(write, wait)
+        if self.write is None:
             self.disk.flush(write.path)
             self.disk.flush_folder(write.path.parent)
 
