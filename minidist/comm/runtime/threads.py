@@ -34,6 +34,7 @@ class Thread(threading.Thread):
 
     def kill(self) -> None:
         """Raise SystemExit in it, as soon as it runs Python's code again."""
+        assert self.ident is not None  # it has started
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(SystemExit))
 
 
@@ -53,8 +54,8 @@ class RankThread(RankProcess):
         """Nothing: who shares the process can see it."""
 
     def where(self, deadline: float) -> str:
-        innermost = sys._current_frames()[self.process.ident]
-        return describe_frame(users_frame(innermost) or innermost)
+        innermost = sys._current_frames().get(self.process.ident)
+        return "its end" if innermost is None else describe_frame(users_frame(innermost) or innermost)
 
     def ask_to_end(self, kill: bool) -> None:
         if kill:

@@ -139,7 +139,7 @@ class Segment:
     def disown(self) -> None:
         """Leave the name to whoever created it, in a process that has not inherited the creator's resource tracker:
         its own one would unlink the name when the process ends."""
-        if os.name == "posix":
+        if os.name == "posix" and isinstance(self._memory, shared_memory.SharedMemory):
             resource_tracker.unregister(self._memory._name, "shared_memory")
 
     def close(self) -> None:

@@ -153,7 +153,7 @@ class Faults(StepHook):
 
     def strike(self, fault: Fault) -> None:
         if fault.kind == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))  # on Windows the latter is as hard
         elif fault.kind == "raise":
             raise OrderedFault(f"as ordered: {fault}")
         elif fault.kind == "hang":
