@@ -54,7 +54,7 @@ class RankThread(RankProcess):
         """Nothing: who shares the process can see it."""
 
     def where(self, deadline: float) -> str:
-        innermost = sys._current_frames().get(self.process.ident)
+        innermost = sys._current_frames().get(self.process.ident or 0)
         return "its end" if innermost is None else describe_frame(users_frame(innermost) or innermost)
 
     def ask_to_end(self, kill: bool) -> None:
