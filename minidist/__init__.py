@@ -1,18 +1,18 @@
 """minidist: distributed training of transformers, for real, on a laptop; all layouts match bit for bit.
 
 The names below are imported at their first use. So the command line starts at once, and answers Ctrl-C with a sentence
-while it still loads NumPy.
+while it still loads NumPy. Editors and type checkers read __init__.pyi.
 
 The BLAS is pinned to one thread before anything loads NumPy. A rank stands for one device, so it gets one core, and the
 bits of a product may depend on the number of threads that compute it.
 """
 
-# ruff: noqa: F403, F405
+# ruff: noqa: F822
+# pyright: reportUnsupportedDunderAll=false
 
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING
 
 for _name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"):
     os.environ[_name] = "1"  # ranks are child processes and inherit it
@@ -21,10 +21,6 @@ if "numpy" in sys.modules:  # in a notebook, say: the BLAS has read the environm
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(limits=1, user_api="blas")
-
-if TYPE_CHECKING:  # what editors and type checkers read
-    from minidist import backend
-    from minidist.comm import *
 
 __version__ = "0.1.0"
 
@@ -45,7 +41,7 @@ WHERE = {  # modules of the names that are not minidist.comm's
     "train_rank": "train.trainer",
     "ulps_between": "verify.ulps",
 }
-__all__ = [  # pyright: ignore[reportUnsupportedDunderAll]: so that no name is listed twice
+__all__ = [
     *WHERE,
     "Cluster",
     "Deadlock",

@@ -12,7 +12,7 @@ import minidist.comm
 
 ROOT = Path(minidist.__file__).parent
 MAY_IMPORT = {  # a package or file -> the others that it may import
-    "comm": "backend trace overrides launched",
+    "comm": "backend trace overrides launched turns",
     "nn": "backend trace overrides ledger flops",
     "data": "files overrides nn",
     "parallel": "backend trace overrides ledger comm nn",
@@ -26,7 +26,7 @@ MAY_IMPORT = {  # a package or file -> the others that it may import
     "cli": "backend files ledger flops launched __version__ comm nn data parallel train plan verify analysis show "
     "course",
     "__init__": "backend comm",
-} | dict.fromkeys("backend trace overrides ledger flops launched files".split(), "")  # noqa: SIM905
+} | dict.fromkeys("backend trace overrides ledger flops launched files turns".split(), "")  # noqa: SIM905
 COURSE = ROOT / "course"
 COURSE_MAY_IMPORT = {  # the same within course/
     "tasks": "answers",
@@ -107,6 +107,8 @@ def test_the_package_offers_what_comm_offers_and_what_a_notebook_begins_with():
     assert sorted(minidist.__all__) == sorted([*minidist.comm.__all__, "backend", *minidist.WHERE])
     for name, module in minidist.WHERE.items():
         assert getattr(minidist, name).__module__ == f"minidist.{module}"
+    stub = {name[-1]: ".".join(name[1:-1]) for name in imports_of(ROOT / "__init__.pyi")}
+    assert stub == minidist.WHERE | {"backend": "", "*": "comm"}
 
 
 def test_no_two_test_files_have_one_name():

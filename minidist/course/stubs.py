@@ -32,7 +32,6 @@ from minidist.course.answers import (
     shown_path,
     write_atomically,
 )
-from minidist.course.dependencies import Definition
 
 BEGIN = re.compile(r"( *)# >>> (\d+\.\d+)\n")
 GIVEN = "# === given to the learner\n"
@@ -102,7 +101,7 @@ def release(folder: Path, solutions: bool) -> None:
     root = clone_here()
     unwanted = shutil.ignore_patterns("__pycache__", ".*", "clone", *([] if solutions else ["mutants"]))
     for name in HANDED_OUT:
-        source = LIBRARY if name == LIBRARY.name else root / name
+        source = root / name if (root / name).exists() else LIBRARY  # which a wheel does not have twice
         copy = shutil.copy if source.is_file() else partial(shutil.copytree, ignore=unwanted)
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         copy(source, folder / name)
@@ -137,7 +136,7 @@ def _definitions(text: str) -> dict[str, tuple[int, int]]:
     return {
         node.name: (min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.end_lineno or node.lineno)
         for node in ast.parse(text).body
-        if isinstance(node, Definition)
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
     }
 
 

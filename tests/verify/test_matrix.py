@@ -7,12 +7,14 @@ from collections import Counter
 from dataclasses import fields, replace
 
 import pytest
+from clusters import PatientCluster
 from parallel.faults import one_overflow
 from verify.sameness import difference
 from verify.settings import HAS_TOKENIZERS, with_every_pair, with_every_value
 
 from minidist.cli import main as cli
 from minidist.comm import RankFailed
+from minidist.comm.runtime.clusters import WarmClusters
 from minidist.nn.precision.policy import POLICIES, PRODUCTS
 from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS
@@ -54,6 +56,15 @@ def test_every_pair_of_settings_keeps_the_bits(ranks, tmp_path, part):
     cases = with_every_pair(4000)[part::PARTS]
     wrong = {str(case): difference(ranks, case, tmp_path / str(number)) for number, case in enumerate(cases)}
     assert not {case: what for case, what in wrong.items() if what}
+
+
+@pytest.mark.long
+def test_ranks_that_are_threads_keep_the_bits(ranks, tmp_path):
+    cases = with_every_value(5000)
+    with WarmClusters(lambda size: PatientCluster(size, start_method="thread")) as threads:
+        wrong = {str(case): difference(threads, case, tmp_path / str(number)) for number, case in enumerate(cases)}
+        assert not {case: what for case, what in wrong.items() if what}
+        assert agrees(run(ranks(1), SPARSE, Layout()), run(threads(4), SPARSE, Layout.parse("dp=2,ep=2,tp=2")))
 
 
 # Precisions

@@ -36,7 +36,7 @@ SEGMENT = re.compile(PREFIX + r"([0-9]{1,9}-[0-9]+-[0-9a-f]{8})-[0-9a-f]{6}")
 MARK = re.compile(PREFIX + r"([0-9]{1,9}-[0-9]+-[0-9a-f]{8})")
 SCRATCH = re.compile(PREFIX + r"([0-9]{1,9}-[0-9]+-[0-9a-f]{8})-\w{8}")  # eight as tempfile draws them
 SHORT, LONGEST = "/tmp", 70  # of 108 characters that the path of a socket may have, with those of multiprocess' names
-FOLDER, SOCKET = "pymp-", "listener-"  # how multiprocess begins the names of its folder and of the socket in it
+FOLDER, SOCKET = "pymp-", ("listener-", "sock-")  # multiprocess's folder and its socket begin so; the latter from 3.13
 
 
 def owner() -> str:
