@@ -13,6 +13,7 @@ import ast
 import hashlib
 import json
 import platform
+import shutil
 import re
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -140,6 +141,8 @@ def recorded() -> dict[str, str]:
 
 @cache
 def commit() -> str:
+    if shutil.which("git") is None:
+        return ""
     done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     return done.stdout.strip()
 

@@ -90,7 +90,7 @@ def stays(folder: Path, owner: str) -> bool:
     segment.touch()
     inside = Path(tempfile.mkdtemp(prefix="pymp-"))
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(inside / "listener-abc"))
+        listener.bind(str(inside / "sock-abc"))
     (inside / f"minidist-{owner}").touch()
     scratch = folder / f"minidist-{owner}-{os.urandom(4).hex()}"
     scratch.mkdir()

@@ -18,7 +18,7 @@ OF_RUNS = "near and tiled or fp8 and ep or odd or short"
 
 
 @pytest.mark.parametrize("which", [OF_ARRAYS, long("products"), long(OF_RUNS)])
-def test_its_tests_run_on_the_standin(which):
+def test_its_tests_run_on_the_standin(compiler, which):
     path = os.pathsep.join([str(ROOT / "tests" / "gpu" / "standin"), str(ROOT)])
     command = [sys.executable, "-m", "pytest", "tests/gpu/test_on_a_gpu.py", "-k", which, "-p", "no:cacheprovider"]
     environment = os.environ | {"PYTHONPATH": path}
