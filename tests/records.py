@@ -13,8 +13,8 @@ import ast
 import hashlib
 import json
 import platform
-import shutil
 import re
+import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from functools import cache
