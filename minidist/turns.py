@@ -2,7 +2,7 @@
 
 A process has modules of its own, so a rank may keep its state in them: the modes that stand, a log, a ledger, counts.
 Threads share all modules. So a rank that is a thread takes a turn to compute, and hands it on where it waits. Each time
-the values of the names in ``OWN`` are exchanged for those of the rank whose turn it is.
+the values of the names in ``OWN`` are exchanged for those of the rank whose turn it is; and what ranks have patched.
 
 Where ranks are processes nobody takes a turn, and nothing here does anything.
 """
@@ -12,6 +12,7 @@ import threading
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from copy import copy
+from types import ModuleType
 
 OWN = {  # module -> names whose values each rank has for itself; it begins with copies of the process's
     "minidist.comm.runtime.starting": ("rank_here",),
@@ -22,10 +23,19 @@ OWN = {  # module -> names whose values each rank has for itself; it begins with
     "minidist.overrides": ("calls", "_overrides"),
     "minidist.trace": ("log", "_watch"),
 }
+Place = tuple[ModuleType | type, str]  # an attribute of a module or class
+NOTHING = object()  # the value of a place that has none
 _turn = threading.Lock()
-_whose: Hashable = None  # the rank whose values the modules have; None: the process's own
-_values: dict[Hashable, dict[tuple[str, str], object]] = {}  # those of all others
+_whose: Hashable = None  # the rank whose values the places have; None: the process's own
+_values: dict[Hashable, dict[Place, object]] = {}  # those of all others
+_patched: dict[Place, object] = {}  # what ranks have there that have not patched it
 _here = threading.local()
+
+
+def own(owner: object, name: str) -> None:
+    """Let each rank have its own value of an attribute of a module or class, before the calling one patches it."""
+    if here() is not None and isinstance(owner, ModuleType | type):
+        _patched.setdefault((owner, name), vars(owner).get(name, NOTHING))
 
 
 def _take(rank: Hashable, seconds: float = -1) -> bool:
@@ -34,11 +44,16 @@ def _take(rank: Hashable, seconds: float = -1) -> bool:
     if not _turn.acquire(timeout=seconds):
         return False
     if rank != _whose:
-        there = {name: vars(sys.modules[name]) for name in OWN if name in sys.modules}
-        _values[_whose] = {(module, name): there[module][name] for module in there for name in OWN[module]}
-        usual = {place: copy(value) for place, value in _values[None].items()} if rank not in _values else {}
-        for (module, name), value in _values.pop(rank, usual).items():
-            there[module][name] = value
+        modules = {sys.modules[name]: names for name, names in OWN.items() if name in sys.modules}
+        places = [(module, name) for module, names in modules.items() for name in names] + list(_patched)
+        _values[_whose] = {(owner, name): vars(owner).get(name, NOTHING) for owner, name in places}
+        if rank not in _values:
+            _values[rank] = {place: copy(value) for place, value in _values[None].items() if place not in _patched}
+        for (owner, name), value in (_patched | _values.pop(rank)).items():
+            if value is not NOTHING:
+                setattr(owner, name, value)
+            elif name in vars(owner):
+                delattr(owner, name)
         _whose = rank
     return True
 
@@ -86,4 +101,5 @@ def end(seconds: float) -> None:
     if not _take(None, seconds):
         raise RuntimeError("a rank computes on, and nobody can end a thread: restart Python")
     _values.clear()
+    _patched.clear()
     _turn.release()

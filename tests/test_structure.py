@@ -16,7 +16,7 @@ MAY_IMPORT = {  # a package or file -> the others that it may import
     "nn": "backend trace overrides ledger flops",
     "data": "files overrides nn",
     "parallel": "backend trace overrides ledger comm nn",
-    "train": "backend files trace overrides ledger flops comm nn data parallel",
+    "train": "backend files trace overrides ledger flops turns comm nn data parallel",
     "plan": "comm nn parallel train",
     "verify": "comm nn parallel train",
     "analysis": "overrides trace comm parallel plan verify",

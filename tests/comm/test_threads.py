@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import threading
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -93,6 +94,30 @@ def test_what_a_rank_sets_is_its_own(cluster):
     for _ in range(2):
         assert cluster.run(main) == [(True, False), (True, True), (False, False)]
         assert trace.log is None and (Tensor(np.ones(1), requires_grad=True) * 2).requires_grad
+
+
+def test_a_patch_is_the_ranks_own(cluster):
+    """Entered and left in any order, in a module, a class or nowhere before."""
+
+    def main(world):
+        own = (trace.span, Tensor.backward)
+        with (
+            patch("minidist.trace.span", world.rank), patch.object(Tensor, "backward", world.rank),
+            patch.object(Tensor, "nobody_has_it", world.rank, create=True),
+        ):  # fmt: skip
+            values = []
+            for turn in range(SIZE):
+                if world.rank == turn:
+                    md.send(np.zeros(1), (turn + 1) % SIZE, world)
+                if world.rank == (turn + 1) % SIZE:
+                    md.recv(np.zeros(1), turn, world)
+                values += [trace.span, Tensor.backward, Tensor.nobody_has_it]
+        return {*values} == {world.rank} and own == (trace.span, Tensor.backward)
+
+    before = trace.span, Tensor.backward
+    for _ in range(2):
+        assert cluster.run(main) == [True] * SIZE
+        assert before == (trace.span, Tensor.backward) and not hasattr(Tensor, "nobody_has_it")
 
 
 def test_errors_are_those_of_processes(cluster):

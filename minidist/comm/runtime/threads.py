@@ -1,8 +1,8 @@
 """Ranks that are threads of one process and take turns: for where no process can be started, and for a debugger.
 
 They land on the same bits, and send the same messages. What they lack: two never compute at the same time, so nothing
-is faster on more ranks; none can be killed alone, or outlive another; and what a function changes in a module, but for
-what turns.py lists, it changes for all of them.
+is faster on more ranks; none can be killed alone, or outlive another; and what a function changes in a module, it
+changes for all of them, but for what turns.py lists and what it patches with ``unittest.mock.patch``.
 """
 
 import ctypes
@@ -82,18 +82,26 @@ class PrintsOfThreads:
 
 @contextmanager
 def run_of_threads() -> Iterator[None]:
-    """Let ranks that are threads print and take turns within it; then the process has its own values again.
+    """Let ranks that are threads print, patch and take turns within it; then the process has its own values again.
 
     Raises:
         RuntimeError: if another Cluster's threads run.
     """
     if not _running.acquire(blocking=False):
         raise RuntimeError("ranks that are threads run one function at a time: wait for the end of the other Cluster's")
-    before = sys.stdout, sys.stderr
+    from unittest import mock  # takes a while to import
+
+    def enter_as_own(self):
+        turns.own(self.getter(), self.attribute)
+        return enter(self)
+
+    before, enter = (sys.stdout, sys.stderr), mock._patch.__enter__
     sys.stdout, sys.stderr = PrintsOfThreads("stdout"), PrintsOfThreads("stderr")
+    mock._patch.__enter__ = enter_as_own
     try:
         yield
     finally:
         sys.stdout, sys.stderr = before
+        mock._patch.__enter__ = enter
         _running.release()
         turns.end(STOP_SECONDS)

@@ -32,6 +32,7 @@ from minidist.parallel.tools.regions import Region, place_in_full
 from minidist.train.hooks import StepHook
 from minidist.train.notation import number, whole_number
 from minidist.train.share import Share
+from minidist.turns import here
 
 KINDS = ("kill", "raise", "hang", "slow", "flip")
 FLIPS = ("weights", "moments", "gradients", "message")
@@ -152,9 +153,9 @@ class Faults(StepHook):
             self.mine.append(Fault.parse(f"rank={self.world.rank},step={step},kind={what}"))
 
     def strike(self, fault: Fault) -> None:
-        if fault.kind == "kill":
+        if fault.kind == "kill" and here() is None:
             os.kill(os.getpid(), getattr(signal, "SIGKILL", signal.SIGTERM))  # on Windows the latter is as hard
-        elif fault.kind == "raise":
+        elif fault.kind in ("kill", "raise"):  # a rank that is a thread does not end the process of all
             raise OrderedFault(f"as ordered: {fault}")
         elif fault.kind == "hang":
             while True:
