@@ -78,7 +78,8 @@ def test_prepared_documents_are_the_same_bytes(tmp_path):
     minidist(tmp_path, f"train --dp 2 --steps 2 --text there --packing best-fit {SIZES}")
 
 
-@pytest.mark.parametrize("name", ["ring", pytest.param("failure", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["ring", "failure"])
 def test_a_demonstration_is_shown_and_written(tmp_path, name):
     assert "also: --scene" in minidist(tmp_path, f"demo {name}")
     minidist(tmp_path, f"demo {name} --html page.html")

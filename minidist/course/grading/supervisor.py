@@ -32,8 +32,10 @@ import psutil
 from minidist.comm.runtime.starting import end_with_parent
 from minidist.comm.runtime.sweep import scratch_folder, sweep
 
-if sys.platform != "win32":  # on Windows, processes get no limits
+try:
     import resource
+except ImportError:  # on Windows, whose processes get no limits
+    resource = None
 
 FILE_BYTES = 512 << 20  # largest size of any file; the ranks' shared memory counts as a file
 POLL_SECONDS = 0.25  # to list the processes takes milliseconds
@@ -131,6 +133,7 @@ def _prepare(own_shared_memory: bool, memory: float) -> None:
     end_with_parent()
     if own_shared_memory:
         have_own_shared_memory()
+    assert resource is not None
     limits = [(resource.RLIMIT_FSIZE, FILE_BYTES), (resource.RLIMIT_CORE, 0)]
     if memory < math.inf:
         limits.append((resource.RLIMIT_AS, int(memory * 2**30)))
