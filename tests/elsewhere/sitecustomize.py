@@ -30,6 +30,7 @@ sys.modules.update(dict.fromkeys(MODULES))  # None: an import fails
 sys.platform = "elsewhere"
 psutil.PROCFS_PATH = "//proc"  # its own way to processes, which it has on each system
 subprocess.Popen.kill = subprocess.Popen.terminate
+psutil.Process.kill = psutil.Process.terminate
 multiprocess.popen_fork.Popen.kill = multiprocess.popen_fork.Popen.terminate
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from choosing import long
 
@@ -58,7 +59,8 @@ def test_sigterm_ends_a_run_with_a_checkpoint(capsys, tmp_path):
     saved, schedule = tmp_path / "saved", "--lr-schedule=constant"
     command = [sys.executable, "-m", "minidist.cli", "train", *SMALL, schedule, "--steps=1000000", "--dp=2"]
     run = subprocess.Popen([*command, f"--save={saved}", "--save-every=1000000"], stderr=subprocess.DEVNULL)
-    while not saved.exists():  # which the run makes when it waits for the signal already
+    while not any(server.children() for server in psutil.Process(run.pid).children()):  # the server that forks ranks
+        assert run.poll() is None
         time.sleep(0.05)
     run.send_signal(signal.SIGTERM)
     assert run.wait() == 130
