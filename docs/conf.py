@@ -21,6 +21,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinxarg
 root_doc = "docs/index"
 include_patterns = ["docs/*.md", "chapters/*.ipynb"]
 nb_execution_mode = "off"  # the outputs are those that are stored
+nb_render_markdown_format = "myst"  # CommonMark has no tables
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 myst_links_external_new_tab = True

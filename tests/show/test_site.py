@@ -92,6 +92,8 @@ def test_a_browser_shows_it(site, open_page, width):
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     page = open_page((site / "chapters" / "01_a_transformer_in_numpy.html").as_uri(), width)
     assert page.locator("math").count() > 5
+    page = open_page((site / "chapters" / "04_data_parallelism.html").as_uri(), width)
+    assert page.locator("table").count() > 5 and "<p>| " not in page.inner_html("article")
     page = open_page((site / "docs" / "reference.html").as_uri(), width)
     assert page.locator("[id='minidist.all_reduce']").count()
     page = open_page((site / "docs" / "flags.html").as_uri(), width)
