@@ -18,6 +18,7 @@ Gradients are summed in float64 by default, so that neither the order of the ran
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from operator import attrgetter, is_
 
 from minidist import ledger
 from minidist.backend import xp
@@ -75,12 +76,12 @@ class Bucket:
         self.parameters = parameters
         self.buffer = xp.zeros(sum(parameter.size for parameter in parameters), reduce_dtype)
         ledger.hold("gradients", self.buffer)
+        self.views = views_of(self.buffer, [parameter.shape for parameter in parameters])
         self.clear()
 
     def clear(self) -> None:
         """Begin a step: all gradients are zero, and views of the buffer."""
         self.buffer[:] = 0
-        self.views = views_of(self.buffer, [parameter.shape for parameter in self.parameters])
         for parameter, view in zip(self.parameters, self.views, strict=True):
             parameter.grad = view
         self.awaited = set(self.parameters)  # those whose gradient backward has not completed yet
@@ -88,7 +89,7 @@ class Bucket:
 
     def holds_gradients(self) -> bool:
         """Whether the gradients still are those views."""
-        return all(parameter.grad is view for parameter, view in zip(self.parameters, self.views, strict=True))
+        return all(map(is_, map(attrgetter("grad"), self.parameters), self.views))
 
 
 def all_reduce_bucket(bucket: Bucket, group: ProcessGroup, algorithm: str) -> Work | None:
@@ -96,7 +97,9 @@ def all_reduce_bucket(bucket: Bucket, group: ProcessGroup, algorithm: str) -> Wo
 
     One rank has the sum at once, and no work.
     """
-    return all_reduce(bucket.buffer, ReduceOp.SUM, group, async_op=group.size > 1, algorithm=algorithm)
+    if group.size == 1:
+        return None
+    return all_reduce(bucket.buffer, ReduceOp.SUM, group, async_op=True, algorithm=algorithm)
 
 
 Hook = Callable[[Bucket, ProcessGroup, str], Work | None]  # what ``all_reduce_bucket`` is
@@ -156,15 +159,17 @@ class BucketedDataParallel(NaiveDataParallel):
         Raises:
             RuntimeError: if gradients are not in the buckets, so that they would not be summed.
         """
-        if self.finished or not all(bucket.holds_gradients() for bucket in self.buckets):
-            raise RuntimeError(
-                "the gradients would not be summed: begin each step with zero_grad() of this object, "
-                "not of the model or the optimizer"
-            )
+        for bucket in self.buckets:
+            if self.finished or not bucket.holds_gradients():
+                raise RuntimeError(
+                    "the gradients would not be summed: begin each step with zero_grad() of this object, "
+                    "not of the model or the optimizer"
+                )
         while self.next < len(self.buckets):  # those that no backward of this rank has completed
             self._send_next()
-        for work in filter(None, [bucket.work for bucket in self.buckets]):
-            work.wait()
+        for bucket in self.buckets:
+            if bucket.work is not None:
+                bucket.work.wait()
         self.finished = True
 
     def _on_gradient(self, parameter: Parameter) -> None:
@@ -200,8 +205,6 @@ class DataParallel(Axis):
         holds: predicate: whether a parameter belongs to this axis.
     """
 
-    splits_loss = splits_batch = True  # each rank has micro-batches, or sequence chunks, of its own
-
     def __init__(
         self,
         group: ProcessGroup,
@@ -209,6 +212,7 @@ class DataParallel(Axis):
         holds: Holds = everything,
     ) -> None:
         super().__init__(group)
+        self.splits_loss = self.splits_batch = group.size > 1  # then each has micro-batches, or chunks, of its own
         self.make_sums = make_sums or (lambda parameters: bucketed_data_parallel(parameters, group))
         self.holds = holds
         self.weights: MasterWeights | None = None

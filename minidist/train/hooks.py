@@ -1,8 +1,8 @@
 """The second door of the core: hooks around a step.
 
 Whoever measures, saves, checks, shows or breaks a run is a ``StepHook``. The loop (trainer.py) calls all of them before
-the first step, around each step, and after the last one; ``train_step`` calls them once inside. They nest: the hook
-that is first before a step is last after it.
+the first step, around each step, and after the last one. They nest: the hook that is first before a step is last after
+it.
 
 (PyTorch Lightning's ``Callback`` and torchtitan's ``train_step`` with its profiler, checkpointer and fault tolerance
 around it are such doors, too. The first door is a mode around an operation: nn/tensor.py.)
@@ -20,9 +20,6 @@ class StepHook:
 
     def begin_step(self, step: int) -> None:
         """A step, counted from 0 over the whole run, is about to begin."""
-
-    def complete_gradients(self) -> None:
-        """This rank's own gradients are complete; if sums over ranks overlap with backward, some are on their way."""
 
     def end_step(self, step: int, loss: float, last: bool) -> None:
         """The step has ended, with this loss; ``last``: of this run."""

@@ -19,7 +19,7 @@ from typing import Any
 from minidist.nn.data import MicroBatch
 from minidist.train.config import TrainConfig
 from minidist.train.hooks import StepHook
-from minidist.train.share import Share, batch_of, corpus_of, on_device
+from minidist.train.share import Share, batch_of, corpus_of
 
 Numbers = tuple[int | None, ...]
 
@@ -45,7 +45,7 @@ class Loader(StepHook):
         share.prepared = self.batch
 
     def batch(self, step: int, numbers: Sequence[int | None]) -> list[MicroBatch]:
-        """The micro-batches of a step, by their numbers, on this rank's device."""
+        """The micro-batches of a step, by their numbers, in host memory."""
         wanted = step, tuple(numbers)
         while self.asked and self.asked[0] != wanted:
             self.asked.popleft()
@@ -54,7 +54,7 @@ class Loader(StepHook):
             self.asked.append((later, wanted[1]))
             self._send(self.asked[-1])
         self.asked.popleft()
-        return [on_device(one) for one in self._receive()]
+        return self._receive()
 
     def _send(self, what: object) -> None:
         pickle.dump(what, self.requests)

@@ -45,7 +45,8 @@ class Share:
         max_norm: the largest global gradient norm.
         losses: loss of each step so far, the mean over the global batch.
         pushes: of a parameter server those that it has taken, in order.
-        prepared: function from a step and numbers to micro-batches that a loader has prepared; None without one.
+        prepared: function from a step and numbers to micro-batches that a loader has prepared in host memory; None
+            without one.
     """
 
     world: ProcessGroup
@@ -85,12 +86,12 @@ class Share:
         """The model, of which this rank may hold a part only."""
         return self.model.model
 
-    def batch(self, step: int, numbers: Sequence[int | None]) -> Sequence[MicroBatch]:
-        """Return micro-batches of a step, by their numbers within it."""
-        if self.prepared is None:
-            return Batch(self.corpus, self.config, step, numbers)
+    def batch(self, step: int, numbers: Sequence[int | None]) -> list[MicroBatch]:
+        """Return micro-batches of a step, by their numbers within it, on the device of ``xp``."""
         with trace.span("data"):
-            return self.prepared(step, numbers)
+            if self.prepared is not None:
+                return list(map(on_device, self.prepared(step, numbers)))
+            return [on_device(batch_of(self.corpus, self.config, step, number)) for number in numbers]
 
     def learning_rates(self, lr: float) -> Iterable[float]:
         """Learning rates of the updates in one step of the run: one, as a rule."""
@@ -187,23 +188,3 @@ def on_device(micro_batch: MicroBatch) -> MicroBatch:
     """A micro-batch that was made in host memory, its tokens and targets on the device of ``xp``."""
     tokens, targets = map(backend.from_host, micro_batch[:2])
     return micro_batch._replace(tokens=tokens, targets=targets)
-
-
-@dataclass(frozen=True)
-class Batch(Sequence):
-    """Micro-batches of a step, by their ``numbers`` within it: each is drawn as it is asked for, so that none waits.
-
-    (In torch: a map-style ``Dataset``.)
-    """
-
-    corpus: Corpus | DocumentCorpus
-    config: TrainConfig
-    step: int
-    numbers: Sequence[int | None]
-
-    def __len__(self) -> int:
-        return len(self.numbers)
-
-    def __getitem__(self, place: int) -> MicroBatch:
-        with trace.span("data"):
-            return on_device(batch_of(self.corpus, self.config, self.step, self.numbers[place]))

@@ -125,10 +125,6 @@ def _train_rank(
     hooks = [*hooks, *hooks_around(share, options, instruments)]
     model, scaler, loss_sums = share.model, share.scaler, []
 
-    def complete_gradients() -> None:
-        for hook in hooks:
-            hook.complete_gradients()
-
     for hook in hooks:
         hook.begin_run(share)
     for step in range(first, config.steps):
@@ -136,7 +132,7 @@ def _train_rank(
         for hook in hooks:
             hook.begin_step(step)
         with diverging(step, scaler, None if model.steps_apart else world):
-            loss = take_step(share, step, complete_gradients)
+            loss = take_step(share, step, instruments.complete_gradients)
             check_loss(loss)
         share.losses.append(loss)
         loss_sums.append(model.loss_sum)

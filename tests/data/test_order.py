@@ -8,7 +8,7 @@ import pytest
 
 from minidist.data.order import MIX, ROUNDS, WORD, permuted, sample_at
 from minidist.train.config import Ramp, TrainConfig
-from minidist.train.share import Batch, corpus_of
+from minidist.train.share import batch_of, corpus_of
 
 LARGE = (10**6, 2**20, 2**20 + 1, 2**31, 3**25, 10**15, 2**62 + 3)
 
@@ -107,8 +107,8 @@ def test_who_sees_what_depends_on_no_batch_size_and_no_rank(packing, tmp_path):
     for size in sizes:
         config, rows, step = TrainConfig(**shared, **size), [[], [], []], 0
         while len(rows[0]) < count:
-            batch = Batch(corpus_of(config), config, step, range(config.batch_at(step) // config.micro_batch))
-            found = [batch[place] for place in reversed(range(len(batch)))]  # as other ranks may ask for them
+            numbers = range(config.batch_at(step) // config.micro_batch)
+            found = [batch_of(corpus_of(config), config, step, n) for n in reversed(numbers)]  # as other ranks may ask
             for tokens, targets, _, documents in reversed(found):
                 for row, array in zip(rows, (tokens, targets, documents.first), strict=True):
                     row.extend(array)

@@ -7,7 +7,7 @@ import minidist as md
 from minidist.nn.optim.clip import grad_norm
 from minidist.parallel.data import share_of
 from minidist.train.parallelize import data_axis, forward_backward, parallelize
-from minidist.train.share import Batch, batch_of
+from minidist.train.share import batch_of
 
 from .model_states import KINDS
 
@@ -33,12 +33,18 @@ def held_after_backward(world, config, layout) -> dict[str, tuple[int, int]]:
     return held
 
 
+def batch(config, numbers):
+    """Return these micro-batches of the first step."""
+    corpus = md.load_corpus(None, config.context)
+    return [batch_of(corpus, config, 0, number) for number in numbers]
+
+
 def traffic(world, config, layout):
     """Return what this rank sends in a step, from ``zero_grad`` to ``sync_params``: a ``Traffic``."""
     model, axis = md.GPT(config.model, seed=0), data_axis(world, layout, config)
     axis.apply(model)
     numbers = share_of(world.rank, world.size, config.micro_batches)
-    *others, last = Batch(md.load_corpus(None, config.context), config, 0, numbers)
+    *others, last = batch(config, numbers)
     before = world.traffic
     axis.zero_grad()
     with axis.no_sync():
@@ -55,6 +61,6 @@ def norms(world, config, layout) -> tuple[float, float]:
     mesh = md.init_device_mesh((1, layout.dp, 1), mesh_dim_names=("pp", "dp", "tp"), group=world)
     model = parallelize(md.GPT(config.model, seed=0), mesh, layout, config)
     model.zero_grad()
-    model.forward_backward(Batch(md.load_corpus(None, config.context), config, 0, model.micro_batches), scale=1.0)
+    model.forward_backward(batch(config, model.micro_batches), scale=1.0)
     model.sync_gradients()
     return grad_norm(model.trained), grad_norm(model.trained, model.global_max, model.global_sum)

@@ -59,7 +59,8 @@ class Instruments(StepHook):
         experts = {p.name for p in self.model.model.parameters() if p.expert_axis is not None}
         self.expert_bytes = sum(p.data.nbytes for p in self.model.trained if p.name in experts)
         self.memory.forget_peaks()
-        self.model.local.register_forward_pre_hook(self.begin_micro_batch)
+        if self.balance is not None:  # all ranks with experts run as often, some without samples
+            self.model.local.register_forward_pre_hook(self.begin_micro_batch)
         self.traffic, self.flops, self.started = self.world.traffic, flops.snapshot(), time.perf_counter()
 
     def begin_step(self, step: int) -> None:
@@ -80,6 +81,7 @@ class Instruments(StepHook):
             self.complete_gradients()
 
     def complete_gradients(self) -> None:
+        """This rank's own gradients are complete; if sums over ranks overlap with backward, some are on their way."""
         self.gradients_done = min(self.gradients_done, self.world.transport.clock.seconds())
 
     def end_step(self, step: int, loss: float, last: bool) -> None:
