@@ -73,7 +73,6 @@ COLLECTIVES = {
     "reduce-scatter": MEANINGS["reduce-scatter"],
     "all-gather": MEANINGS["all-gather"],
 }
-ON_LIGHT = "#000000"  # words on a light colour, in a bright page and in a dark one
 PAPER = {"ink": "#1A1A1A", "faint": "#D0D0D0", "paper": "#FFFFFF", "wrong": "#C2002F", "right": "#00734F"}
 
 

@@ -10,34 +10,9 @@ from minidist.plan.scaling.laws import FLOPS_PER_PARAMETER, Training, check
 
 PETAFLOP_DAY = 1e15 * 24 * 3600  # FLOPs: 8.64e19
 
-# Laws of one variable, the other not limiting (equations 1.1 to 1.3): L = (X_c / X)^alpha_X
-N_C, ALPHA_N = 8.8e13, 0.076
-D_C, ALPHA_D = 5.4e13, 0.095
-C_C, ALPHA_C = 3.1e8, 0.050  # of C_min, in PF-days
-# L(N, D) (table 2): fitted together, so the constants differ from those above
-JOINT_N_C, JOINT_ALPHA_N = 6.4e13, 0.076
-JOINT_D_C, JOINT_ALPHA_D = 1.8e13, 0.103
+C_C, ALPHA_C = 3.1e8, 0.050  # L(C_min) = (C_c / C_min)^alpha_C, of PF-days (equation 1.3)
 # The best size (table 6): N_opt = 1.3e9 C_min^0.73
 N_E, SIZE_EXPONENT = 1.3e9, 0.73
-
-
-def loss_of_size(parameters):
-    """L(N): a model of N non-embedding parameters, trained to convergence on as much text as it takes."""
-    check(parameters=parameters)
-    return (N_C / parameters) ** ALPHA_N
-
-
-def loss_of_tokens(tokens):
-    """L(D): a large model on D tokens, stopped early."""
-    check(tokens=tokens)
-    return (D_C / tokens) ** ALPHA_D
-
-
-def loss(parameters, tokens):
-    """L(N, D) = ((N_c / N)^(alpha_N / alpha_D) + D_c / D)^alpha_D: both limit; stopped early, epochs allowed."""
-    check(parameters=parameters, tokens=tokens)
-    of_size = (JOINT_N_C / parameters) ** (JOINT_ALPHA_N / JOINT_ALPHA_D)
-    return (of_size + JOINT_D_C / tokens) ** JOINT_ALPHA_D
 
 
 def optimum(flops: float) -> Training:

@@ -11,7 +11,6 @@ from math import dist, hypot
 
 WIDTH, HEIGHT = 1280, 600
 SMALLEST = 28  # pixels of type; the last row reads no less
-THEME = ("ink", "faint", "paper", "wrong", "right")  # colours that a page chooses for its background
 MOVING = ("x", "y", "w", "h", "fill", "opacity", "turn")  # what may change; all else of a mark stays
 
 

@@ -1,6 +1,6 @@
 """The load of the experts over a training run, without and with a balance loss: two runs, and both with the bug."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ from minidist.show.demos.shared.runs import WarmRanks
 from minidist.train.config import TrainConfig
 from minidist.train.result import Run
 
-STEPS, STRIDE = 32, 4  # of a run, and how many a frame adds
+STEPS = 32  # of a run
 AUX_LOSS = {"no balance loss": 0.0, "balance loss": 0.01}  # coefficients
 EXPERTS_OF_RANK = 2
 
@@ -40,9 +40,6 @@ class Load:
         """How many times the mean the busiest rank computed, in each step: (steps,)."""
         by_rank = self.counts.reshape(len(self.counts), -1, EXPERTS_OF_RANK).sum(axis=2)  # (steps, ranks)
         return by_rank.max(axis=1) / by_rank.mean(axis=1)
-
-
-Loads = Mapping[str, Load]  # by the names of AUX_LOSS
 
 
 def config_of(ranks: int, seed: int, aux_loss: float) -> TrainConfig:
