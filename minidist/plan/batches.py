@@ -43,11 +43,6 @@ def samples_to_loss(batch: float, critical_batch: float, least_steps: float) -> 
     return batch * steps_to_loss(batch, critical_batch, least_steps)
 
 
-def speedup(batch: float, base: float, critical_batch: float) -> float:
-    """How many times fewer steps than with the base batch."""
-    return steps_to_loss(base, critical_batch, 1) / steps_to_loss(batch, critical_batch, 1)
-
-
 @dataclass(frozen=True)
 class Tradeoff:
     """What a loss takes at least: S_min steps, with endless batches, and E_min samples, with tiny ones."""

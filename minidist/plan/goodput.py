@@ -115,20 +115,6 @@ def goodput(mtbf: float, interval: float, pause: float, recovery: float = 0.0, w
     return interval / mtbf * exp(-(recovery + write) / mtbf) / grown
 
 
-def expected_wall_time(
-    work: float, mtbf: float, interval: float, pause: float, recovery: float = 0.0, write: float = 0.0
-) -> float:
-    """The expected time for this much training: M exp(R/M) (exp((tau + delta)/M) - 1) for each tau (Daly, for W = 0).
-
-    It takes ``work`` as a whole number of intervals with a save after each, so it is weak where a run has few of them:
-    it counts a save at the end, and a fraction of an interval as if failures found it as often as a whole one. With W,
-    the time until the last save is written is left out. ``inf`` where no run would ever end.
-    """
-    _check_not_negative(work=work)
-    useful = goodput(mtbf, interval, pause, recovery, write)
-    return work / useful if useful else inf
-
-
 def _check_run(mtbf: float, interval: float, pause: float, recovery: float, write: float) -> None:
     _check(mtbf=mtbf, interval=interval)
     _check_not_negative(pause=pause, recovery=recovery, write=write)

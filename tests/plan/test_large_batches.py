@@ -16,7 +16,6 @@ from minidist.plan.batches import (
     fit_tradeoff,
     linear_rate,
     samples_to_loss,
-    speedup,
     square_root_rate,
     steps_to_loss,
 )
@@ -32,7 +31,6 @@ def test_steps_and_samples_lie_on_the_hyperbola_of_mccandlish_and_rates_follow_t
         steps, samples = steps_to_loss(batch, CRITICAL, LEAST), samples_to_loss(batch, CRITICAL, LEAST)
         assert samples == pytest.approx(batch * steps)
         assert (steps / LEAST - 1) * (samples / (CRITICAL * LEAST) - 1) == pytest.approx(1)
-    assert speedup(2, 1, 1e9) == pytest.approx(2) and speedup(2e9, 1e9, 1) == pytest.approx(1)
     assert linear_rate(0.1, 256, 8192) == pytest.approx(3.2)  # Goyal et al.: ImageNet in one hour
     assert square_root_rate(1e-3, 256, 1024) == pytest.approx(2e-3)
     small, large = (best_rate(1.0, 2.0, critical) / best_rate(1.0, 1.0, critical) for critical in (1e6, 1e-6))

@@ -233,7 +233,8 @@ def left_out(real: Real) -> float:
     """Bytes of activations that the ledger of a rank counts, and the plan does not: tokens, targets, a few copies."""
     config, planned, e = real.config, real.planned, HERE.activation
     tokens = config.micro_batch * config.context / planned.cp
-    found = config.micro_batch * (config.context + 1) + TARGET * tokens  # an array of bytes, with one token more
+    step = config.global_batch / planned.dp  # samples, whose tokens stay for all of the step
+    found = step * (config.context + 1) + TARGET * tokens  # an array of bytes, with one token more
     layer = 0.0
     if planned.recompute != "full":
         layer += rotary_tables(real)
