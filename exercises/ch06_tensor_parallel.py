@@ -155,7 +155,7 @@ class ColumnParallelLinear(Module):
         self.group, self.sequence, self.reduce_dtype = group, sequence, reduce_dtype
 
     def forward(self, x: Tensor) -> Tensor:
-        """From an input that every rank has to the columns of this rank's heads.
+        """Compute the columns of this rank's heads from an input that every rank has.
 
         Cost: nothing; in backward one all-reduce of B T C elements (with sequence parallelism, other calls).
         """
@@ -177,8 +177,10 @@ class RowParallelLinear(Module):
         self.group, self.sequence, self.reduce_dtype = group, sequence, reduce_dtype
 
     def forward(self, x: Tensor) -> Tensor:
-        """From this rank's heads to an output that every rank has. Between the products and the result, sums are taken
-        in ``reduce_dtype`` and rounded once, to the dtype of the products: the products are terms of a sum.
+        """Compute an output that every rank has from this rank's heads.
+
+        Between the products and the result, sums are taken in ``reduce_dtype`` and rounded once, to the dtype of the
+        products: the products are terms of a sum.
 
         Cost: one all-reduce of B T C elements; in backward nothing (with sequence parallelism, other calls).
         """
@@ -303,7 +305,7 @@ class VocabParallelCrossEntropy(Function):
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        """From the gradient of the mean, a scalar, to that of this rank's logits, (H/N, B, T, V/H). Sends nothing."""
+        """The gradient of this rank's logits, (H/N, B, T, V/H), from that of the mean, a scalar. Sends nothing."""
         raise NotImplementedError("task 6.5")
 
 

@@ -192,12 +192,12 @@ def in_flight(actions: Sequence[Action]) -> int:
 
 
 def gpipe_in_flight(rank: int, ranks: int, micro_batches: int) -> int:
-    """The same for GPipe, as a formula."""
+    """The most micro-batches that a rank holds at once with GPipe, as a formula."""
     raise NotImplementedError("task 7.6")
 
 
 def one_f_one_b_in_flight(rank: int, ranks: int, micro_batches: int) -> int:
-    """The same for 1F1B, as a formula."""
+    """The most micro-batches that a rank holds at once with 1F1B, as a formula."""
     raise NotImplementedError("task 7.6")
 
 
@@ -229,7 +229,7 @@ class Stage:
         return y, (x, y)
 
     def backward_input(self, kept: object, grad_y: np.ndarray) -> tuple[np.ndarray, object]:
-        """From the activations and the gradient of y: the gradient of x, and what the second half needs."""
+        """The gradient of x, and what the second half needs, from the activations and the gradient of y."""
         x, y = kept
         grad = grad_y * (y > 0)
         return grad @ self.weight.T, (x, grad)

@@ -358,7 +358,7 @@ def all_to_all_seconds(tokens: int, width: int, k: int, ranks: int, node_size: i
 def limited_seconds(
     tokens: int, width: int, k: int, most: int, ranks: int, node_size: int, fast: float, slow: float
 ) -> float:
-    """The same with node-limited routing, on more than one node.
+    """How long the all-to-alls take with node-limited routing, on more than one node.
 
     A token's k experts are on ``most`` nodes, at most k. Each node is equally likely, the token's own included. The
     token goes to each of these nodes once, however many of its experts are there. The rank that receives it passes the

@@ -171,7 +171,7 @@ def ring_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, floa
 
 
 def dealt_ring_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, float]:
-    """The same ring where ranks were dealt out to the nodes like cards: rank r is on node r % n."""
+    """A ring through the ranks in order, which were dealt out to the nodes like cards: rank r is on node r % n."""
     raise NotImplementedError("task 13.5")
 
 

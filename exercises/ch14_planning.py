@@ -128,7 +128,7 @@ def layer_activations(model: Model, layout: Layout) -> float:
 
 
 def chunks_in_flight(layout: Layout, stage: int, micro_batches: int) -> int:
-    """For how many (micro-batch, chunk of layers) a rank of the pipeline holds activations when it holds most.
+    """How many (micro-batch, chunk of layers) a rank of the pipeline holds activations of when it holds most.
 
     1F1B (virtual = 1): rank 0 holds pp micro-batches, each further rank one less. Interleaved: rank r runs
     2 (pp - r - 1) + (virtual - 1) pp forward passes before its first pair of a forward and a backward, and that forward
@@ -178,7 +178,7 @@ def utilization(model: Model, tokens_per_second: float, cluster: Cluster, causal
 
 
 def other_count(model: Model, mfu: float, causal: bool) -> float:
-    """The same MFU as authors would publish it who count the other way. ``causal``: how ``mfu`` was counted."""
+    """An MFU as authors would publish it who count the other way. ``causal``: how ``mfu`` was counted."""
     raise NotImplementedError("task 14.3")
 
 

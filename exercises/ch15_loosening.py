@@ -62,7 +62,7 @@ def may_begin(clocks: Sequence[int], worker: int, staleness: float) -> bool:
 
 
 def versions_read(order: Sequence[int]) -> list[int]:
-    """For each update the version that its gradient was computed from. ``order``: the worker of each update."""
+    """The version that each update's gradient was computed from. ``order``: the worker of each update."""
     raise NotImplementedError("task 15.3")
 
 

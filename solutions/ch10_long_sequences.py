@@ -58,7 +58,7 @@ def standard_accesses(length: int, width: int) -> int:
 
 
 def tiled_accesses(length: int, width: int, tile: int) -> int:
-    """The same for causal tiled attention.
+    """The elements that causal tiled attention reads from slow memory and writes to it.
 
     For each tile of queries it reads these once, reads each tile of keys and of values that these need once, and writes
     the output and one number for each query.
@@ -288,7 +288,7 @@ def passing_bytes(ranks: int, length: int, kv_width: int, itemsize: int) -> floa
 
 
 def ulysses_bytes(ranks: int, length: int, width: int, kv_width: int, itemsize: int) -> float:
-    """The same for "ulysses": an all-to-all of queries, keys and values, and one of the output.
+    """The bytes that a rank sends for "ulysses": an all-to-all of queries, keys and values, and one of the output.
 
     In an all-to-all a rank keeps 1/N of what it has.
     """

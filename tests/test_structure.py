@@ -132,3 +132,16 @@ def test_every_library_mutant_changes_a_line_that_is_there_once():
         if (ROOT / package / mutant["file"]).read_text(encoding="utf-8").count(mutant["line"]) != 1
     ]
     assert sum(map(len, mutants.values())) == 60 and not gone
+
+
+def test_docstrings_stand_alone():
+    """They say what is done or returned: not what it is of, and not that it is the same as something above."""
+    kinds = ast.FunctionDef | ast.ClassDef | ast.Module
+    opened = [
+        (file.name, docstring.split("\n")[0])
+        for file in (*FILES, *(ROOT.parent / "solutions").rglob("*.py"))
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, kinds) and (docstring := ast.get_docstring(node) or "")
+        if re.match(r"(Of|From|For|The same)\b", docstring)
+    ]
+    assert opened == []

@@ -8,7 +8,7 @@ KINDS = ("parameters", "gradients", "optimizer", "activations")
 
 
 def stacks(memories: Mapping[str, Mapping[str, int]], kinds=KINDS) -> dict[str, list[tuple[str, int, int]]]:
-    """For each layout, its segments (kind, from, to) in bytes, from the bottom up."""
+    """Each layout's segments (kind, from, to) in bytes, from the bottom up."""
     found = {}
     for layout, memory in memories.items():
         level, found[layout] = 0, []

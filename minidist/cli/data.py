@@ -147,7 +147,7 @@ def _waste(packing: Packing) -> dict[str, float]:
 
 
 def _attention(corpus: DocumentCorpus, config: TrainConfig, cp: int) -> dict:
-    """Of a run's first micro-batches the share of scores in tiles that documents save, beside those in the future.
+    """The share of a run's first scores in tiles that documents save, beside those in the future.
 
     Those of a micro-batch that ends early count as saved, and its padding is measured here.
 

@@ -63,7 +63,7 @@ class Manifest:
 
     @property
     def bytes_per_token(self) -> float:
-        """Of all documents."""
+        """The mean over all documents."""
         return self.text_bytes / self.tokens
 
 

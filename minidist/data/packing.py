@@ -114,7 +114,7 @@ class Packing:
 
     @cached_property
     def places(self) -> int:
-        """Of all documents."""
+        """The number of targets in all documents."""
         return len(self.documents.tokens) - len(self.documents)
 
     @cached_property

@@ -97,7 +97,7 @@ class DocumentCorpus:
 
     @property
     def bytes_per_token(self) -> float:
-        """Of all documents."""
+        """The mean over all documents."""
         return self.documents.manifest.bytes_per_token
 
     @property

@@ -160,7 +160,7 @@ def _kernel_for_all(cupy: ModuleType, in_c: tuple, dtypes: tuple[str, ...]):
 
 
 def for_all(in_c: tuple, dtypes: tuple[str, ...]) -> tuple[str, ...]:
-    """The same C for elements of many arrays: inputs, outputs, operation, name, preamble.
+    """Write a fused function's C for the elements of many arrays: inputs, outputs, operation, name, preamble.
 
     Args:
         in_c: of a function that is ``fused``.

@@ -389,7 +389,7 @@ class ParallelModel:
         return regions
 
     def _after_each_axis(self, trained: bool = True) -> Iterator[dict[str, Region]]:
-        """The same of what each axis leaves, of the last one last."""
+        """Yield the regions that are left after each axis."""
         regions = {name: Region.full(shape) for name, shape in self.shapes.items()}
         for axis in self.axes:
             regions = axis.regions(regions, trained)

@@ -91,7 +91,7 @@ def standard_attention(memory: SlowMemory, q: np.ndarray, k: np.ndarray, v: np.n
 def tiled_attention(
     memory: SlowMemory, q: np.ndarray, k: np.ndarray, v: np.ndarray, tile: int, causal: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same, tile by tile with an online softmax; scores never leave the fast memory.
+    """Attention tile by tile, with an online softmax; scores never leave the fast memory.
 
     Args:
         tile: how many queries, and how many keys, are in the fast memory at a time.

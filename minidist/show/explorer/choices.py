@@ -90,7 +90,7 @@ def own_choice(shape: str) -> Choice:
 
 
 def with_positions(choice: Choice, text: str) -> Choice:
-    """The same model with a slider's positions from ``SLIDER=VALUE,VALUE;SLIDER=...``.
+    """Give a model a slider's positions from ``SLIDER=VALUE,VALUE;SLIDER=...``.
 
     Raises:
         ValueError: naming what is no slider with whole numbers.

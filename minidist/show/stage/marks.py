@@ -60,7 +60,7 @@ class Mark:
         return self.to(at, lasting, opacity=0)
 
     def trace(self, at: float, lasting: float) -> "Mark":
-        """Of a line: be drawn from its start to its end, each piece between two points in the same time."""
+        """Draw a line from its start to its end, each piece between two points in the same time."""
         points = self.still["points"]
         lengths = [dist(*pair) for pair in pairwise(points)]
         self.keys[0][1]["turn"] = drawn = 0.0

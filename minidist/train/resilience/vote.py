@@ -31,7 +31,9 @@ TITLES = {GRADIENT: "gradient of ", "exp_avg.": "exp_avg of ", "exp_avg_sq.": "e
 
 @dataclass(frozen=True)
 class Key:
-    """Which part. Two ranks with the same key must hold the same bits, unless it is a gradient, which no sum has met.
+    """A part of the state.
+
+    Two ranks with the same key must hold the same bits, unless it is a gradient, which no sum has met.
 
     The ``kind`` is a gradient, the weights that the optimizer updates, one of its states of them, the weights that the
     model computes with where these are others (16 bits wide, or gathered), ...

@@ -157,7 +157,7 @@ def _wires(step: Step, places, longest: float) -> list[Mark]:
 
 
 def _shade(load: float) -> str:
-    """From grey to red, by how full a link is."""
+    """The colour of a link, grey to red by how full it is."""
     one, other = (208, 208, 208), (194, 0, 47)
     return "#" + "".join(f"{round(a + (b - a) * min(1, load)):02X}" for a, b in zip(one, other, strict=True))
 

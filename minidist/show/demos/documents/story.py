@@ -34,7 +34,7 @@ def sign_of(number: int) -> str:
 
 
 def packs(packed: Sequence[Packed]) -> Story:
-    """The same documents in samples, in four ways beside each other."""
+    """Show documents in samples, packed in four ways beside each other."""
     most, wide, end = max(len(one.samples) for one in packed), 285, (DRAWN - BEGUN) * PACE
     high, marks = min(370 / most, 36), []
     for column, one in enumerate(packed):

@@ -37,7 +37,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
 
 
 def pair(size: int, seed: int) -> tuple[Sums, Sums]:
-    """The same numbers on a grid, and on the broken one, where their sums differ.
+    """Sum numbers on a grid, and on the broken one, where their sums differ.
 
     Raises:
         RuntimeError: if there are none, so that the bug does no harm.
