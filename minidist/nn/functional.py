@@ -330,29 +330,23 @@ class Embedding(Function):
     @staticmethod
     def forward(ctx: Context, weight, tokens, first=0):
         rows = weight.reshape(-1, weight.shape[-1])  # (V, C): each head has consecutive rows of the vocabulary
-        ctx.save_for_backward(tokens)
-        ctx.weight_shape, ctx.first = weight.shape, first
-        row, here = _rows_here(tokens, first, len(rows))
+        row = tokens.astype(xp.int64) - first  # (...)
+        here = (row >= 0) & (row < len(rows))
+        row = xp.where(here, row, 0)
+        ctx.save_for_backward(row, here)
+        ctx.weight_shape = weight.shape
         return xp.where(here[..., None], rows[row], 0)  # (..., C)
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        (tokens,) = ctx.saved_arrays
+        row, here = ctx.saved_arrays
         grad_weight = xp.zeros(ctx.weight_shape)  # float64: a token may occur many times
         grad_rows = grad_weight.reshape(-1, gradient.shape[-1])  # (V, C), a view
-        row, here = _rows_here(tokens, ctx.first, len(grad_rows))
         add_at(grad_rows, row, xp.where(here[..., None], gradient, 0).astype(xp.float64))
         return grad_weight, None, None
 
 
 embedding = Embedding.apply
-
-
-def _rows_here(tokens, first: int, count: int):
-    """Each token's row among the ``count`` from ``first`` on, (...), and whether it has one there; if not, row 0."""
-    row = tokens.astype(xp.int64) - first
-    here = (row >= 0) & (row < count)
-    return xp.where(here, row, 0), here
 
 
 class AddPositions(Function):

@@ -84,10 +84,6 @@ def test_what_a_run_brings_back(device_ranks):
             run(device_ranks(2), replace(PLAIN, backend=name, **changes), Layout(dp=2), options).ranks[0]
             for name in ("numpy", "cupy")
         )
-        # NumPy's tokens are a view of the text: with the target of the last one, a byte more of each sample here
-        more = PLAIN.global_batch // 2
-        found.memory["activations"] += more
-        assert expected.memory.pop("peak") - found.memory.pop("peak") in range(more + 1)  # of those kept then
         for name in ("fingerprint", "step_digests", "validation_loss", "sample", "flops", "memory"):
             assert getattr(found, name) == getattr(expected, name), (name, changes)
         assert found.traffic.as_dict() == expected.traffic.as_dict(), changes

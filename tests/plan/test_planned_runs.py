@@ -91,7 +91,8 @@ SHORT = (  # the cases of EVEN that plain ``pytest`` runs
     "dp=2,zero=1; dp=2,zero=3,prefetch=1; dp=2,bucket_mb=0.05; tp=2,sp=1; pp=2,virtual=2; pp=2,recompute=full; "
     "pp=2,schedule=zb-h1"
 )
-MORE = 1.1  # of a pipeline, where the plan spreads what the first and the last stage hold over all
+MORE = 1.15  # of a pipeline, where the plan spreads what the first and the last stage hold, and leaves out tokens' rows
+ROW = 8 + 1  # bytes that the embedding keeps of a token: its row, int64, and whether it is here
 TARGET = 3 * 8  # bytes that the loss keeps of a token's target: its head, its column and its row, int64 each
 NAMES = {"reduce_scatter": "reduce_scatter_tensor", "all_gather": "all_gather_into_tensor"}
 NEVER = 1e30  # bytes/s: such a link, or memory, takes no time
@@ -233,8 +234,7 @@ def left_out(real: Real) -> float:
     """Bytes of activations that the ledger of a rank counts, and the plan does not: tokens, targets, a few copies."""
     config, planned, e = real.config, real.planned, HERE.activation
     tokens = config.micro_batch * config.context / planned.cp
-    step = config.global_batch / planned.dp  # samples, whose tokens stay for all of the step
-    found = step * (config.context + 1) + TARGET * tokens  # an array of bytes, with one token more
+    found = (ROW + TARGET) * tokens
     layer = 0.0
     if planned.recompute != "full":
         layer += rotary_tables(real)
