@@ -24,6 +24,11 @@ def until(condition: Callable[[], object], limit: float = LIMIT) -> None:
         time.sleep(0.05)
 
 
+def python(*arguments: str, **more) -> subprocess.CompletedProcess:
+    """How Python ended in a process of its own, and the text that it printed."""
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=LIMIT, **more)
+
+
 @contextmanager
 def running(folder: Path, body: str, **environment: str) -> Iterator[subprocess.Popen]:
     """A script without ``if __name__ == "__main__"``, in a session of its own, all of which ends with the block."""

@@ -5,13 +5,13 @@ import io
 import os
 import random
 import signal
-import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 
 import pytest
 from choosing import long
 from clusters import Started, start_no_ranks
+from scripts import python
 
 from minidist.cli import main as cli
 
@@ -87,6 +87,7 @@ def test_every_flag_of_every_command(monkeypatch, tmp_path, share):
 
 
 SIZES = ["--layers", "1", "--width", "16", "--heads", "2", "--context", "8", "--global-batch", "6"]
+MINIDIST = ["-m", "minidist.cli"]
 TRAIN = ["train", "--dp", "3", "--steps", "1", *SIZES]
 COMMANDS = [
     "plan --model llama3-8b --cluster h100:8 --batch-tokens 4M", "hardware", "hardware h100:2x8",
@@ -108,39 +109,30 @@ def test_no_character_ends_a_command(monkeypatch, encoding, command):
     assert len(shown) > 200 and shown.count("?") < 20
 
 
-def command_in(folder, arguments, *python, **more):
-    """A command in a process of its own: (exit status, what it printed on standard error)."""
-    done = subprocess.run(
-        [sys.executable, *(python or ("-m", "minidist.cli")), *arguments], cwd=folder, **more,
-        capture_output=True, text=True, timeout=SECONDS,
-    )  # fmt: skip
-    return done.returncode, done.stderr
-
-
 @pytest.mark.long
 def test_a_long_path_for_temporary_files_and_python_without_asserts(tmp_path):
     folder = tmp_path / ("d" * 90) / ("e" * 90)
     folder.mkdir(parents=True)
-    assert command_in(tmp_path, TRAIN, env=os.environ | {"TMPDIR": str(folder)})[0] == 0
+    assert python(*MINIDIST, *TRAIN, env=os.environ | {"TMPDIR": str(folder)}).returncode == 0
     assert list(folder.iterdir()) == []
-    check, optimized = ["check", "3.1", "--impl", str(tmp_path)], os.environ | {"PYTHONOPTIMIZE": "2"}
-    status, printed = command_in(tmp_path, check, env=optimized)
-    assert status in (1, 2) and "docstring" not in printed  # graders have their asserts
+    optimized = os.environ | {"PYTHONOPTIMIZE": "2"}
+    done = python(*MINIDIST, "check", "3.1", "--impl", str(tmp_path), cwd=tmp_path, env=optimized)
+    assert done.returncode in (1, 2) and "docstring" not in done.stderr  # graders have their asserts
 
 
 def test_a_folder_that_is_gone(tmp_path):
     script = "import os; os.mkdir('x'); os.chdir('x'); os.rmdir('../x'); from minidist.cli.main import main; main()"
     message = "minidist: the folder in which you are has been removed: change to another one\n"
-    assert command_in(tmp_path, TRAIN, "-c", script)[1] == message
+    assert python("-c", script, *TRAIN, cwd=tmp_path).stderr == message
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts open files in /proc")
-def test_too_few_open_files_is_one_error(tmp_path):
+def test_too_few_open_files_is_one_error():
     import resource
 
     def few():
         resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
 
-    status, printed = command_in(tmp_path, TRAIN, preexec_fn=few)
-    assert status == 2 and "this process may have 20: allow more (ulimit -n 1024)" in printed
-    assert printed.count("minidist: ") == 1 and "Traceback" not in printed
+    done = python(*MINIDIST, *TRAIN, preexec_fn=few)
+    assert done.returncode == 2 and "this process may have 20: allow more (ulimit -n 1024)" in done.stderr
+    assert done.stderr.count("minidist: ") == 1 and "Traceback" not in done.stderr

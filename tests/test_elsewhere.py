@@ -6,17 +6,15 @@ Their own memory, processes and file systems are what an imitation cannot show: 
 import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from scripts import python
 
 HERE = Path(__file__).parent
 TEXT = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": "cp1252:strict"}
 ELSEWHERE = TEXT | {"PYTHONPATH": str(HERE / "elsewhere")}
 SIZES = "--layers 2 --width 16 --heads 2 --context 8 --global-batch 6"
-SECONDS = 600
 FAILING = """
 import minidist as md
 import numpy as np
@@ -34,11 +32,9 @@ if __name__ == "__main__":
 
 def run(folder, *arguments: str, system: dict = ELSEWHERE) -> str:
     """What Python prints for these arguments, within another system's limits."""
-    command, environment = [sys.executable, *arguments], os.environ | system
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=SECONDS)
-    shown = (done.stdout + done.stderr).decode("cp1252" if system else "utf-8")
-    assert done.returncode == 0, shown
-    return shown
+    done = python(*arguments, cwd=folder, env=os.environ | system, encoding="cp1252" if system else "utf-8")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
 
 
 def minidist(folder, command: str, **more) -> str:

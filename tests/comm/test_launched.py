@@ -1,9 +1,9 @@
 """Who has started this process: what the launchers' variables say, whether MPI says so too."""
 
-import subprocess
 import sys
 
-from mpiexec import LIMIT, needs_mpi, of_a_job
+from mpiexec import needs_mpi, of_a_job
+from scripts import python
 
 from minidist.cli.main import main
 from minidist.comm.runtime.job import check_agreement, ranges
@@ -58,8 +58,7 @@ def test_a_process_without_mpiexec_is_alone_and_refused_where_slurm_says_four(tm
         (slurm, ["-c", ALONE], 1, refused),
         (slurm, ["-m", "minidist.cli", "train", "--steps=1"], 2, f"minidist: {refused}"),
     ):
-        done = subprocess.run([sys.executable, *command], env=inherited | more, capture_output=True, text=True,
-                              timeout=LIMIT, cwd=tmp_path)  # fmt: skip
+        done = python(*command, env=inherited | more, cwd=tmp_path)
         assert done.returncode == status and text in done.stdout + done.stderr, done
 
 
