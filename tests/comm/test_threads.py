@@ -2,18 +2,19 @@
 
 import os
 import re
-import subprocess
-import sys
 import threading
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import numpy as np
 import pytest
 from clusters import PatientCluster
+from scripts import python
 
 import minidist as md
-from minidist import trace
+from minidist import trace, turns
 from minidist.cli import main as cli
+from minidist.comm.runtime import threads
 from minidist.comm.runtime.clusters import new_cluster
 from minidist.nn.tensor import Tensor, grad_mode
 
@@ -59,8 +60,7 @@ sys.exit(cli.main(sys.argv[1:]))
     )
     for method, works in (("spawn", False), ("thread", True)):
         environment = os.environ | {"MINIDIST_START_METHOD": method}
-        arguments = [sys.executable, "-c", script, *command.split()]
-        done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
+        done = python("-c", script, *command.split(), cwd=tmp_path, env=environment)
         assert (done.returncode == 0) == works, done.stderr
     assert cli.main(command.split()) == 0
     here, there = (re.search(r"fingerprint: (\w{64})", text)[1] for text in (capsys.readouterr().out, done.stdout))
@@ -141,6 +141,23 @@ def test_errors_are_those_of_processes(cluster):
         cluster.run(compute_for_ever, timeout=1)
     assert cluster.run(lambda world: world.rank) == [0, 1, 2]
     assert sum(thread.name.startswith("rank") for thread in threading.enumerate()) == SIZE
+
+
+def test_the_process_has_its_own_values_back_before_another_run_begins(cluster, monkeypatch):
+    """Whatever putting them back raises, another may begin then."""
+
+    def end(seconds):
+        with pytest.raises(RuntimeError, match="one function at a time"):
+            cluster_of_one.run(len)
+        turns.end(seconds)
+        raise ValueError("after the end")
+
+    with PatientCluster(1, start_method="thread") as cluster_of_one:
+        monkeypatch.setattr(threads, "turns", SimpleNamespace(end=end))
+        with pytest.raises(ValueError, match="after the end"):
+            cluster.run(lambda world: world.rank)
+        monkeypatch.undo()
+        assert cluster_of_one.run(lambda world: world.rank) == [0]
 
 
 def test_what_threads_cannot_do_is_refused(cluster):

@@ -103,5 +103,7 @@ def run_of_threads() -> Iterator[None]:
     finally:
         sys.stdout, sys.stderr = before
         mock._patch.__enter__ = enter
-        _running.release()
-        turns.end(STOP_SECONDS)
+        try:
+            turns.end(STOP_SECONDS)
+        finally:
+            _running.release()
