@@ -278,8 +278,8 @@ class Transport(ABC):
     def _spin(self, work: Send | Receive | AnyOf) -> bool:
         """Poll for a while, and return whether the work is done."""
         began, without_core, fruitless = time.perf_counter(), 0.0, 0
-        spins = SPINS if self.active_threads == 1 else 0  # leave the core to a computing thread of this rank
-        spins = 0 if turns.here() else spins  # and the turn to another rank, without which nothing can come
+        # leave the core to a computing thread of this rank, and the turn to another rank that is a thread
+        spins = 0 if self.active_threads > 1 or turns.here() else SPINS
         while not work.done:
             if self.progress():
                 fruitless = 0
