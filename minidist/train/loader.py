@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from minidist.comm.runtime.starting import interrupts_held
 from minidist.nn.data import MicroBatch
 from minidist.train.config import TrainConfig
 from minidist.train.hooks import StepHook
@@ -36,7 +37,8 @@ class Loader(StepHook):
         self.config, self.ahead = config, ahead
         self.asked: deque[tuple[int, Numbers]] = deque()
         command = [sys.executable, "-m", __name__]
-        self.process = process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        with interrupts_held():  # it ends with its rank
+            self.process = process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert process.stdin and process.stdout
         self.requests, self.answers = process.stdin, process.stdout
         self._send(config)

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import product
 
 import multiprocess
 import numpy as np
@@ -107,6 +108,20 @@ def test_a_script_without_a_guard_starts_ranks_in_threads_and_beside_forks(tmp_p
 
 
 @unix
+@pytest.mark.parametrize("method", [METHODS[0], *map(long, METHODS[1:])])
+def test_ranks_that_nobody_has_closed_end_with_python(tmp_path, method):
+    """Also where multiprocess ends its processes before the Cluster can: by SIGTERM, which ranks outlive."""
+    script = f"""
+        import weakref
+        weakref.finalize(weakref.finalize, print, "the end")   # the first finalizer decides when all are called
+        import minidist as md
+        forgotten = md.Cluster(2, start_method="{method}")
+        print(forgotten.run(lambda world: world.rank))
+        """
+    assert in_script(tmp_path, script) == (0, "[0, 1]\nthe end\n", "")
+
+
+@unix
 def test_a_child_can_start_ranks_after_its_parent_has_ended(tmp_path):
     """As a daemon does. The parent takes its fork server and its temporary folder with it."""
     script = """
@@ -151,36 +166,37 @@ STOPS = "world.rank or os.kill(os.getpid(), signal.SIGSTOP); time.sleep(600)"  #
         *(long(STOPS, "KILL", method) for method in ("spawn", "fork")),
     ],
 )
-def test_interrupting_or_killing_the_parent_leaves_nothing(tmp_path, work, name, method):
-    with running(tmp_path, WAITING.format(work, method)) as process:
+def test_interrupting_or_killing_the_parent_leaves_nothing(tmp_path, scratch, work, name, method):
+    """SIGKILL is for the parent alone. A terminal's Ctrl-C goes to every process, and so does what ends a job."""
+    with running(tmp_path, WAITING.format(work, method), TMPDIR=str(scratch)) as process:
         for _ in range(3):
             assert process.stdout.readline() == "ready\n"
         if work == STOPS:
             until(lambda: "stopped" in states_of(process.pid))
-        if name == "INT":
-            os.killpg(process.pid, signal.SIGINT)  # a terminal's Ctrl-C goes to every process
-        else:
-            os.kill(process.pid, getattr(signal, f"SIG{name}"))
+        assert len(list(scratch.iterdir())) == (method == "forkserver")
+        (os.kill if name == "KILL" else os.killpg)(process.pid, getattr(signal, f"SIG{name}"))
         assert_nothing_left(process.pid)
+        assert not list(scratch.iterdir())
         assert process.stdout.read() == "interrupted\n" * (name == "INT")
 
 
 @unix
-def test_a_rank_ignores_the_interrupt_that_a_terminal_sends_to_all():
-    """Idle or at work: the parent hears of it too, and decides."""
+def test_a_rank_outlives_what_a_terminal_or_the_end_of_a_job_sends_to_all():
+    """Idle or at work: the parent hears of it too, and decides. What a rank starts can be ended."""
 
     def interrupted(world):
-        os.kill(os.getpid(), signal.SIGINT)
-        for _ in range(1000):  # Python calls a handler between two bytecodes
-            pass
+        for name in "SIGINT", "SIGTERM":
+            signal.raise_signal(getattr(signal, name))
+        with subprocess.Popen(["sleep", "600"]) as child:
+            child.terminate()
         return os.getpid()
 
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits that it is ignored
     for method in METHODS:
         with md.Cluster(2, start_method=method) as cluster:
             pids = cluster.run(interrupted, timeout=LIMIT)
-            for pid in pids:
-                os.kill(pid, signal.SIGINT)
+            for pid, name in product(pids, ("SIGINT", "SIGTERM")):
+                os.kill(pid, getattr(signal, name))
             assert cluster.run(interrupted, timeout=LIMIT) == pids
     signal.signal(signal.SIGINT, handler)
 

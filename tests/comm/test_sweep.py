@@ -47,8 +47,8 @@ BODY = """
 
 
 def test_what_a_killed_script_leaves_is_removed_and_what_a_living_one_has_stays(folder):
-    """With all its processes nobody is left to remove it; alone, its ranks and servers end and remove the segment.
-    Once a run has begun all ranks have attached to the segment, so it needs no name."""
+    """With all its processes nobody is left to remove it; alone, its ranks and servers end and remove it. Once a run
+    has begun all ranks have attached to the segment, so it needs no name."""
     for name, begun, kill in (("all", False, os.killpg), ("begun", True, os.killpg), ("parent", False, os.kill)):
         with running(folder, BODY.format(begun=begun), TMPDIR=str(folder)) as process:
             assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
@@ -58,11 +58,20 @@ def test_what_a_killed_script_leaves_is_removed_and_what_a_living_one_has_stays(
             assert (segments_of(process.pid), list(folder.glob("pymp-*"))) == before and process.poll() is None, name
             kill(process.pid, signal.SIGKILL)
             process.communicate(timeout=LIMIT)  # until the last rank has closed standard output
-            if kill is os.kill:
-                until(lambda: not segments_of(process.pid))
-            assert list(folder.glob("pymp-*")) == before[1], name
-            start_a_cluster()
-            assert not segments_of(process.pid) and not list(folder.glob("pymp-*")), name
+            if kill is os.killpg:
+                assert list(folder.glob("pymp-*")) == before[1], name
+                start_a_cluster()
+            until(lambda: not segments_of(process.pid) and not list(folder.glob("pymp-*")))
+
+
+def test_a_server_leaves_a_folder_that_others_use(folder):
+    """A worker of multiprocess's Pool has the folder of its parent, and a server of its own in it."""
+    for names, left in (("minidist-7-7-0123abcd",), False), (("minidist-7-7-0123abcd", "listener-b"), True), ((), True):
+        inside = Path(tempfile.mkdtemp(prefix="pymp-"))
+        for name in ("listener-a", *names):
+            (inside / name).touch()
+        sweep.remove_socket(str(inside / "listener-a"))
+        assert inside.exists() == left and not (inside / "listener-a").exists(), names
 
 
 @pytest.mark.parametrize("command", ["verify dp=2 tp=2 --interrupt --steps 900", long("check 3.5 --impl solutions")])

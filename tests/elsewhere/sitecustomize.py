@@ -53,5 +53,10 @@ def open_text(file, mode="r", buffering=-1, encoding=None, errors=None, newline=
     return _open(file, mode, buffering, encoding, errors, newline, *more, **named)
 
 
+def kill(pid, number, _kill=os.kill):
+    """``os.kill``, where SIGTERM asks nobody."""
+    _kill(pid, 9 if number == signal.SIGTERM else number)
+
+
 sys.addaudithook(refuse)
-os.stat, io.open, builtins.open = stat, open_text, open_text
+os.stat, os.kill, io.open, builtins.open = stat, kill, open_text, open_text

@@ -1,17 +1,22 @@
 """A run that goes on longer than it was to, or ends before: the bits of one that was never interrupted."""
 
 import json
+import os
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
 from choosing import long
+from scripts import LIMIT, assert_nothing_left, running, until
 
 from minidist.cli.main import main as cli
+from minidist.cli.train import resilience
+from minidist.train.checkpoint.saver import Saving
+
+unix = pytest.mark.skipif(sys.platform == "win32", reason="signals as on Unix")
 
 DOCUMENTS = str(Path(__file__).parents[1] / "verify" / "documents.jsonl")
 SMALL = [
@@ -53,20 +58,38 @@ def test_a_run_whose_steps_would_have_had_other_learning_rates_is_not_prolonged(
     assert "the checkpoint is of step 4, and this run has 3" in capsys.readouterr().err
 
 
-@pytest.mark.long
-@pytest.mark.skipif(not hasattr(signal, "SIGTERM"), reason="needs SIGTERM")
-def test_sigterm_ends_a_run_with_a_checkpoint(capsys, tmp_path):
+@unix
+@pytest.mark.parametrize("send", [long("kill"), long("killpg")])
+def test_sigterm_ends_a_run_with_a_checkpoint(capsys, tmp_path, send):
+    """Sent to the command alone, or to all its processes: ranks, what starts them, and their loaders."""
     saved, schedule = tmp_path / "saved", "--lr-schedule=constant"
-    command = [sys.executable, "-m", "minidist.cli", "train", *SMALL, schedule, "--steps=1000000", "--dp=2"]
-    run = subprocess.Popen([*command, f"--save={saved}", "--save-every=1000000"], stderr=subprocess.DEVNULL)
-    while not any(server.children() for server in psutil.Process(run.pid).children()):  # the server that forks ranks
-        assert run.poll() is None
-        time.sleep(0.05)
-    run.send_signal(signal.SIGTERM)
-    assert run.wait() == 130
+    command = ["train", *SMALL, schedule, "--steps=1000000", "--dp=2", "--loader=1"]
+    command += [f"--save={saved}", "--save-every=1000000"]
+    script = f"import sys\nfrom minidist.cli import program\nsys.argv[1:] = {command}\nsys.exit(program())"
+    with running(tmp_path, script) as run:
+        until(lambda: len(psutil.Process(run.pid).children(recursive=True)) > 4)  # also a loader
+        getattr(os, send)(run.pid, signal.SIGTERM)
+        run.communicate(timeout=LIMIT)
+        assert run.returncode == 130
+        assert_nothing_left(run.pid)
     (checkpoint,) = saved.glob("step-*")
     taken = int(checkpoint.name.removeprefix("step-"))
     assert taken < 1000
     longer = [f"--steps={taken + 2}", schedule]
     found = trained(capsys, f"--resume={saved}", *longer)
     assert found["fingerprint"] == trained(capsys, *SMALL, *longer)["fingerprint"]
+
+
+@unix
+def test_a_second_sigterm_ends_a_run_at_once_unless_both_are_one(monkeypatch, tmp_path):
+    """``timeout`` sends one to the command, and one to all its processes."""
+    looks = iter((7.0, 7.0 + resilience.SAME_SECONDS, 7.1 + resilience.SAME_SECONDS))
+    monkeypatch.setattr(resilience, "time", SimpleNamespace(monotonic=lambda: next(looks)))
+    with resilience.stopping(Saving(str(tmp_path))) as file:
+        assert not Path(file).exists()
+        for _ in range(2):
+            signal.raise_signal(signal.SIGTERM)
+            assert Path(file).exists()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+    assert not Path(file).exists()

@@ -75,7 +75,7 @@ def preload(*modules: str) -> None:
         from multiprocess import forkserver, resource_tracker
 
         claim_temporary_folder()
-        forkserver.set_forkserver_preload(["minidist.comm.runtime.worker", *modules])
+        forkserver.set_forkserver_preload(["minidist.comm.runtime.server", *modules])
         resource_tracker.ensure_running()  # otherwise the server starts it, and lets interrupts through
         with interrupts_held():
             forkserver.ensure_running()

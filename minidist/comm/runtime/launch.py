@@ -211,7 +211,7 @@ class Cluster:
                 survivor.regroup(number, self._segment)
             if not self._threads and self._context.get_start_method() == "forkserver":
                 # its server imports NumPy once, for all ranks
-                self._context.set_forkserver_preload(["minidist.comm.runtime.worker"])
+                self._context.set_forkserver_preload(["minidist.comm.runtime.server"])
                 claim_temporary_folder()
             with script_hidden(), interrupts_held(), daemons_allowed():
                 for number in range(len(ranks), self.world_size):

@@ -61,19 +61,28 @@ def script_hidden():
 
 @contextmanager
 def interrupts_held():
-    """Hold Ctrl-C back from this thread until the end of the ``with`` block, and from what starts inside for good.
+    """Hold SIGINT and SIGTERM back from this thread until the end of the ``with`` block, and from what starts inside
+    for good.
 
-    Ctrl-C reaches every process of the terminal. One that is still importing would print a traceback, though it is the
-    parent that decides. What a thread blocks stays blocked in the processes that it starts.
+    Ctrl-C reaches every process of the terminal, and what ends a job every process of its group. It is the parent that
+    decides: it may save the run first. What a thread blocks stays blocked in the processes that it starts.
     """
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def leave_signals_to_parent() -> None:
+    """Let a rank outlive what ``interrupts_held`` has held back from it so far."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: None)  # neither ignored nor blocked: what the rank starts can be ended
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 @contextmanager

@@ -1,9 +1,9 @@
 """Removes what killed processes left behind: shared memory and temporary folders whose creator is gone.
 
 A Cluster cleans up however it ends, unless nobody is left to do it. ``kill -9`` of all its processes leaves its
-shared-memory segment, if it comes before the first run has begun on all ranks: after that the segment has no name. And
-``kill -9`` of the parent leaves the folder with the socket of multiprocess's fork server, and the parent's scratch
-folders. So each start of a Cluster first looks for such leftovers.
+shared-memory segment, if it comes before the first run has begun on all ranks: after that the segment has no name. It
+also leaves the folder with the socket of multiprocess's fork server, and ``kill -9`` of the parent alone the parent's
+scratch folders. So each start of a Cluster first looks for such leftovers.
 
 Segments and folders carry the name of their creator, the *owner*, such as ``24917-8813312-1f3a9c02``:
 
@@ -55,6 +55,14 @@ def claim_temporary_folder() -> None:
     if process.current_process()._config.get("tempdir") is None:
         with suppress(OSError), _short_paths():
             Path(util.get_temp_dir(), PREFIX + owner()).touch()
+
+
+def remove_socket(path: str) -> None:
+    """Remove the socket of a server that nobody uses any longer, and its folder, unless others use that."""
+    with suppress(OSError):
+        os.unlink(path)
+        if (names := os.listdir(os.path.dirname(path))) and all(map(MARK.fullmatch, names)):
+            shutil.rmtree(os.path.dirname(path))
 
 
 @contextmanager

@@ -7,7 +7,6 @@ question "where are you?"; the thread also ends the process as soon as the paren
 import gc
 import io
 import os
-import signal
 import sys
 import threading
 import time
@@ -39,7 +38,7 @@ def rank_main(number: int, place: tuple, commands, questions, parent_stays: bool
         # debugger), whose threads do not run to watch the parent
         starting.leave_fork_server()
         starting.end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the parent decides
+    starting.leave_signals_to_parent()
     sys.setswitchinterval(SWITCH_SECONDS)
     threading.Thread(target=_watch_parent, args=(questions, threading.main_thread().ident), daemon=True).start()
     serve(number, place, commands, partial(setattr, sys))
@@ -209,6 +208,7 @@ class RankProcess:
         arguments = (self.number, segment.place, commands, questions, parent_stays)
         self.process = context.Process(target=rank_main, args=arguments, daemon=True, name=f"rank {self.number}")
         self.process.start()
+        self.process._popen.terminate = self.process._popen.kill  # as Python's exit ends it; a SIGTERM it outlives
         commands.close()
         questions.close()
 

@@ -1,0 +1,13 @@
+"""What the server that forks ranks imports first, once for all of them: what they run, and how the server ends.
+
+It ends after all that use it, however they end: so it can remove what a killed parent leaves.
+"""
+
+import atexit
+
+from multiprocess import forkserver
+
+import minidist.comm.runtime.worker  # noqa: F401
+from minidist.comm.runtime.sweep import remove_socket
+
+atexit.register(lambda: remove_socket(str(forkserver._forkserver._forkserver_address or "")))
