@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from itertools import permutations
 from math import inf
 
-from multiprocess import get_all_start_methods, get_context  # pyright: ignore[reportAttributeAccessIssue]  # dynamic
+from multiprocess import get_all_start_methods, set_forkserver_preload  # pyright: ignore[reportAttributeAccessIssue]
 
 from minidist.comm.failures import Deadlock, Hang, RankFailed, describe_exit
 from minidist.comm.runtime import serialization, starting
@@ -93,9 +93,7 @@ class Cluster:
         self.world_size = world_size
         if keep_survivors and start_method == "thread":
             raise ValueError("ranks that are threads of one process end together: keep_survivors needs processes")
-        self._threads = start_method == "thread"
-        self._context = get_context(None if self._threads else start_method)
-        self._queue_bytes, self._keep_survivors = queue_bytes, keep_survivors
+        self._method, self._queue_bytes, self._keep_survivors = start_method, queue_bytes, keep_survivors
         self._ranks: list[RankProcess] = []
         self._segment: Segment  # of the last start
         self._complete = False  # whether all ranks are there, with a segment that no failed run has used
@@ -170,7 +168,7 @@ class Cluster:
             )
         try:
             self._on_report = on_report or (lambda rank, thing: None)
-            with run_of_threads() if self._threads else nullcontext():
+            with run_of_threads() if self._method == "thread" else nullcontext():
                 return self._run(fn, args, timeout, patience)
         finally:
             self._running.release()
@@ -200,7 +198,7 @@ class Cluster:
             return
         sweep()
         check_open_files(self.world_size - len(self._ranks))
-        self._segment = Segment(self.world_size, self._queue_bytes, private=self._threads)
+        self._segment = Segment(self.world_size, self._queue_bytes, private=self._method == "thread")
         ranks = self._ranks
         # the ranks end even if the Cluster is dropped, or Python exits, without close()
         self._owner = os.getpid()
@@ -209,14 +207,13 @@ class Cluster:
         try:
             for number, survivor in enumerate(ranks):
                 survivor.regroup(number, self._segment)
-            if not self._threads and self._context.get_start_method() == "forkserver":
-                # its server imports NumPy once, for all ranks
-                self._context.set_forkserver_preload(["minidist.comm.runtime.server"])
+            if self._method == "forkserver":  # its server imports NumPy once, for all ranks
+                set_forkserver_preload(["minidist.comm.runtime.server"])
                 claim_temporary_folder()
             with script_hidden(), interrupts_held(), daemons_allowed():
                 for number in range(len(ranks), self.world_size):
-                    rank = RankThread if self._threads else RankProcess
-                    ranks.append(rank(self._context, number, self._segment))
+                    rank = RankThread if self._method == "thread" else RankProcess
+                    ranks.append(rank(self._method, number, self._segment))
         except BaseException:
             self._end()
             raise

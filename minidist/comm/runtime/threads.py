@@ -41,7 +41,7 @@ class Thread(threading.Thread):
 class RankThread(RankProcess):
     """The handle on a rank that is a thread."""
 
-    def _start(self, context, segment: Segment, commands) -> None:
+    def _start(self, segment: Segment, commands) -> None:
         self._segment = segment
         self.process = Thread(target=self._serve, args=(commands,), daemon=True, name=f"rank {self.number}")
         self.process.start()

@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from multiprocess import connection, parent_process  # pyright: ignore[reportAttributeAccessIssue]  # dynamic
+from multiprocess import connection, get_context, parent_process  # pyright: ignore[reportAttributeAccessIssue]  # dynamic
 
 from minidist import trace, turns
 from minidist.comm.failures import Aborted, describe_frame, own_traceback, summary, users_frame
@@ -193,20 +193,19 @@ def _watch_parent(questions, main_thread: int) -> None:
 class RankProcess:
     """The parent's handle on one rank."""
 
-    def __init__(self, context, number: int, segment: Segment) -> None:
-        self.number = number
+    def __init__(self, method: str, number: int, segment: Segment) -> None:
+        self.method, self.number = method, number
         self.attached = False  # whether it has the shared memory, and so no longer needs the memory's name
-        self.reports, commands = context.Pipe()
-        self._start(context, segment, commands)
+        self.reports, commands = connection.Pipe()
+        self._start(segment, commands)
 
-    def _start(self, context, segment: Segment, commands) -> None:
-        self._questions, questions = context.Pipe()
+    def _start(self, segment: Segment, commands) -> None:
+        self._questions, questions = connection.Pipe()
         # a process's parent is a thread, to Linux: the fork server's only one, or this one, which may end early
-        parent_stays = (
-            context.get_start_method() == "forkserver" or threading.current_thread() is threading.main_thread()
-        )
+        parent_stays = self.method == "forkserver" or threading.current_thread() is threading.main_thread()
         arguments = (self.number, segment.place, commands, questions, parent_stays)
-        self.process = context.Process(target=rank_main, args=arguments, daemon=True, name=f"rank {self.number}")
+        start = get_context(self.method).Process
+        self.process = start(target=rank_main, args=arguments, daemon=True, name=f"rank {self.number}")
         self.process.start()
         self.process._popen.terminate = self.process._popen.kill  # as Python's exit ends it; a SIGTERM it outlives
         commands.close()
