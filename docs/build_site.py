@@ -13,12 +13,22 @@ def build(folder: Path) -> None:
         if not (folder / page).exists():
             to = str(folder / page.removesuffix("/index.html"))
             subprocess.run([sys.executable, "-m", "minidist.cli", *command, "--html", to], check=True)
+        lead_back(folder / page, "../" * page.count("/"))
     docs = Path(__file__).parent
     sphinx = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "-c", str(docs)]
     with TemporaryDirectory() as between:
         subprocess.run([*sphinx, "-d", between, str(docs.parent), str(folder)], check=True)
-    start = '<!doctype html><title>minidist</title><meta http-equiv="refresh" content="0; url=docs/index.html">'
+    start = '<!doctype html><title>minidist</title><link rel="icon" href="data:,">'
+    start += '<meta http-equiv="refresh" content="0; url=docs/index.html">'
     (folder / "index.html").write_text(start, encoding="utf-8")
+
+
+def lead_back(path: Path, up: str) -> None:
+    """Let a page that stands alone elsewhere lead to the site's first page."""
+    text = path.read_text(encoding="utf-8")
+    home = f'<header><a href="{up}docs/index.html" style="color: inherit">← minidist</a> '
+    if home not in text:
+        path.write_text(text.replace("<header>", home, 1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,15 +22,18 @@ root_doc = "docs/index"
 include_patterns = ["docs/*.md", "chapters/*.ipynb"]
 nb_execution_mode = "off"  # the outputs are those that are stored
 nb_render_markdown_format = "myst"  # CommonMark has no tables
+nb_code_prompt_show, nb_code_prompt_hide = "Show {type}", "Hide {type}"
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 myst_links_external_new_tab = True
 html_theme, html_title, html_show_sourcelink = "furo", "minidist", False
-html_static_path, html_css_files = ["site"], ["site.css"]
+html_static_path, html_css_files, html_favicon = ["site"], ["site.css"], "site/icon.svg"
 autodoc_member_order, autodoc_typehints = "bysource", "signature"
 
 DEMO = re.compile(r"minidist demo ([a-z][\w-]*)")
+PAGES = {"minidist demo --all": "gallery/index.html", "minidist explore": "explorer.html"}  # that a command writes
 EXPLAINED = (
+    "rank",
     "layout",
     "fingerprint",
     "grain",
@@ -42,15 +45,17 @@ EXPLAINED = (
     "mutant",
 )
 PAGE = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").replace("`", "")
-MEANINGS = dict(re.findall(r"^\| (.+?) \| (.+?) \|$", PAGE, re.MULTILINE))
+MEANINGS = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", PAGE, re.MULTILINE))
 GLOSSARY = {word: MEANINGS[word] for word in EXPLAINED}
-WORDS = re.compile(rf"\b({'|'.join(EXPLAINED)})\b")
+WORDS = re.compile(rf"(?<![\w-])({'|'.join(EXPLAINED)})s?\b")
 
 
 def prepare(app, name: str, source: list[str]) -> None:
-    """Hide the outputs that JupyterLab hides, and let a chapter have one title; list the names of the reference."""
+    """Hide what a chapter imports and the outputs that JupyterLab hides; let it have one title; list the reference."""
     if name.startswith("chapters/"):
         notebook = json.loads(source[0])
+        imports = next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")
+        imports["metadata"]["tags"] = [*imports["metadata"].get("tags", ()), "hide-input"]
         for number, cell in enumerate(notebook["cells"]):
             if number and cell["cell_type"] == "markdown":
                 cell["source"] = [re.sub("^# ", "## ", line) for line in cell["source"]]
@@ -98,7 +103,7 @@ def is_readme(target: str) -> bool:
 
 
 def finish(app, tree, name: str) -> None:
-    """Put a player below each demonstration's command, and what a word of the glossary means behind its first use."""
+    """Put what a command makes, a player or a page, below it; explain a word of the glossary at its first use."""
     seen = set()
     for literal in [one for kind in (nodes.literal_block, nodes.literal) for one in tree.findall(kind)]:
         block = literal
@@ -111,10 +116,16 @@ def finish(app, tree, name: str) -> None:
                 player = f'<details class="player"><summary>Play <code>{demo}</code> here</summary>'
                 player += f'<iframe loading="lazy" title="{demo}" src="{address}"></iframe></details>'
                 block.parent.insert(block.parent.index(block) + 1, nodes.raw("", player, format="html"))
+        for command, page in PAGES.items():
+            if isinstance(literal, nodes.literal_block) and command in literal.astext() and page not in seen:
+                seen.add(page)
+                link = f'<p><a href="{relative_uri(f"{name}.html", page)}">Open <code>{page}</code></a></p>'
+                block.parent.insert(block.parent.index(block) + 1, nodes.raw("", link, format="html"))
     left = dict(GLOSSARY) if name != "docs/glossary" else {}
     for text in list(tree.findall(nodes.Text)):
-        if left and isinstance(text.parent, nodes.paragraph) and (found := WORDS.search(text)) and found[0] in left:
-            term = nodes.abbreviation(found[0], found[0], explanation=left.pop(found[0]))
+        found = next((one for one in WORDS.finditer(text) if one[1] in left), None)
+        if found and isinstance(text.parent, nodes.paragraph):
+            term = nodes.abbreviation(found[0], found[0], explanation=left.pop(found[1]))
             parts = nodes.Text(text[: found.start()]), term, nodes.Text(text[found.end() :])
             text.parent.replace(text, [part for part in parts if part.astext()])
 
@@ -139,6 +150,12 @@ def language_of(source: str) -> str:
         return "text"
 
 
+def commands_by_name(app, env) -> None:
+    """Let a search show a command's name, not all that its --help says."""
+    found = env.get_domain("commands").data
+    found["commands"] = [(command, command, *rest) for command, _, *rest in found["commands"]]
+
+
 def mathml(translator, node) -> None:
     """Formulas as MathML, which browsers draw without a library."""
     translator.body.append(convert(node.astext(), display="block" if isinstance(node, nodes.math_block) else "inline"))
@@ -148,6 +165,7 @@ def mathml(translator, node) -> None:
 def setup(app) -> None:
     app.connect("source-read", prepare)
     app.connect("doctree-read", to_files, priority=100)  # before Sphinx collects what is to be downloaded
+    app.connect("env-updated", commands_by_name)
     app.connect("doctree-resolved", finish)
     app.connect("html-collect-pages", code_pages)
     app.add_html_math_renderer("mathml", (mathml, None), (mathml, None))

@@ -12,7 +12,7 @@ from minidist.show.demos import DEMONSTRATIONS
 
 DOCS = Path(__file__).parents[2] / "docs"
 MOST = 1_000_000  # bytes of a page, with all that it loads at once
-PLAYER = "<!doctype html><title>a player</title><p>frames"
+PLAYER = "<!doctype html><title>a player</title><header></header><p>frames"
 
 
 class Page(HTMLParser):
@@ -55,7 +55,8 @@ def test_every_link_leads_somewhere_and_pages_are_small(site):
     assert {f"{name}.html" for name in ("index", *(file.stem for file in DOCS.glob("*.md")))} <= names(pages, "docs")
     chapters = [file.stem for file in (DOCS.parent / "chapters").glob("*.ipynb")]
     assert {f"{name}.html" for name in chapters} == names(pages, "chapters") and len(chapters) > len(chapter_names())
-    wrong, large = [], {}
+    wrong, large, first = [], {}, site / "docs" / "index.html"
+    lost = {path for path in pages if path.stem not in DEMONSTRATIONS} - {site / "index.html", first}
     for path, page in pages.items():
         for address in page.links + page.loads:
             parts = urlsplit(address)
@@ -63,6 +64,7 @@ def test_every_link_leads_somewhere_and_pages_are_small(site):
                 continue
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             there = pages.get(target)
+            lost -= {path} if target == first else set()
             if not target.is_file() or (parts.fragment and there and unquote(parts.fragment) not in there.places):
                 wrong.append((str(path.relative_to(site)), address))
         local = {(path.parent / unquote(urlsplit(one).path)).resolve() for one in page.loads if ":" not in one}
@@ -71,6 +73,10 @@ def test_every_link_leads_somewhere_and_pages_are_small(site):
         assert not [one for one in page.loads if one.startswith(("http:", "https:", "//"))], path
     assert not wrong
     assert not large
+    assert not lost  # no page is a dead end
+    for name, made in (("demonstrations", "gallery/index.html"), ("explorer", "explorer.html")):
+        assert f"../{made}" in pages[site / "docs" / f"{name}.html"].links
+    assert "&#x27;" not in (site / "searchindex.js").read_text(encoding="utf-8")
 
 
 def names(pages, folder: str) -> set[str]:
@@ -98,3 +104,18 @@ def test_a_browser_shows_it(site, open_page, width):
     assert page.locator("[id='minidist.all_reduce']").count()
     page = open_page((site / "docs" / "flags.html").as_uri(), width)
     assert "--zero" in page.inner_text("article")
+
+
+@pytest.mark.long
+def test_a_first_visitor_needs_no_scrolling_and_knows_the_words(site, open_page):
+    page = open_page((site / "docs" / "index.html").as_uri(), 1280, 800)
+    hero = page.locator("iframe.hero").bounding_box()
+    assert hero["y"] + hero["height"] <= 800  # its buttons are at its foot
+    page.get_by_role("link", name="Install").first.click()
+    assert page.url.endswith("#install")
+    chapter = site / "chapters" / "07_pipeline_parallelism.html"
+    page = open_page(chapter.as_uri(), 390, 844, is_mobile=True, has_touch=True)
+    assert not page.locator("article .cell_input").first.locator("pre").is_visible()  # what the notebook imports
+    rank = page.locator("abbr", has_text="rank")
+    rank.tap()
+    assert "one GPU" in rank.evaluate("one => getComputedStyle(one, '::after').content")
