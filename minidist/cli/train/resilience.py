@@ -6,11 +6,9 @@ import re
 import signal
 import sys
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from math import inf
 from pathlib import Path
 from statistics import median
 
@@ -273,12 +271,11 @@ def add_elastic(command: argparse.ArgumentParser) -> None:
     )
 
 
-SAME_SECONDS = 1.0  # between two SIGTERMs that are one: ``timeout`` sends one to the command, and one to its group
-
-
 @contextmanager
 def stopping(saving: Saving | None) -> Iterator[str | None]:
-    """Context manager: SIGTERM ends a run that saves after its next step, and once more, SAME_SECONDS later, at once.
+    """Context manager: SIGTERM ends a run that saves after its next step.
+
+    Further ones change nothing: ``timeout`` sends one to the command, and one to its group. Ctrl-C ends it at once.
 
     Yields ``RunOptions.stop_file``, in the folder of checkpoints; None where nothing is saved, or a signal cannot be
     waited for: in a thread, or in an MPI job, whose launcher sends SIGTERM when it ends all processes at once.
@@ -287,15 +284,12 @@ def stopping(saving: Saving | None) -> Iterator[str | None]:
     if saving is None or not waits:
         yield None
         return
-    file, asked = Path(saving.folder, f".stop-{os.getpid()}"), inf
+    file = Path(saving.folder, f".stop-{os.getpid()}")
 
     def stop(*_) -> None:
-        nonlocal asked
-        now = time.monotonic()
-        if now > asked + SAME_SECONDS or not file.parent.exists():  # asked before, or no step has been taken
+        if not file.parent.exists():  # no step has been taken
             raise KeyboardInterrupt
-        if asked == inf:
-            asked = now
+        if not file.exists():
             file.touch()
             print("minidist: SIGTERM: the run ends after this step, and saves it", file=sys.stderr, flush=True)
 
