@@ -41,7 +41,6 @@ def site(tmp_path_factory) -> Path:
     (folder / "gallery").mkdir()
     for name in ("index", *DEMONSTRATIONS):
         (folder / "gallery" / f"{name}.html").write_text(PLAYER)
-    (folder / "explorer.html").write_text(PLAYER)
     sys.path.insert(0, str(DOCS))
     from build_site import build
 

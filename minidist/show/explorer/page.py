@@ -1,6 +1,7 @@
 """The page of the explorer: the tables of all models as JSON, compressed, and what shows them.
 
-No script in web/ knows a formula of the plan. It looks numbers up, compares them, and draws them to scale.
+No script in web/ knows a formula of the plan. It looks numbers up, adds and compares them, and draws them
+to scale.
 """
 
 import json
@@ -10,14 +11,16 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
+import numpy as np
+
 from minidist.plan.cluster.hardware import ClusterSpec, load
 from minidist.plan.cluster.toml_tables import choose
 from minidist.plan.memory import FRAGMENTATION, RESERVED
 from minidist.plan.published_runs import family_of, spread_of
 from minidist.show.explorer.choices import CHOICES, SLIDERS, Choice, own_choice, with_positions
-from minidist.show.explorer.packing import packed_column
+from minidist.show.explorer.packing import corrections, packed_column, rounded
 from minidist.show.explorer.presets import PRESETS
-from minidist.show.explorer.table import AXES, COUNTED, DIGITS, GIGA, MEMORY, TIME, TOKENS, Table, table_of
+from minidist.show.explorer.table import AXES, DIGITS, FORETOLD, GIGA, MEMORY, TIME, TOKENS, Table, table_of
 from minidist.show.explorer.zoom import NODES_IN_RACK, PODS, RACKS_IN_POD, levels_of
 from minidist.show.notebook import png
 from minidist.show.palette import AXES as AXIS_COLOURS
@@ -36,6 +39,7 @@ SCRIPTS = (
     "map",
     "explorer",
 )  # in this order, one script
+FACTOR = 7  # digits of how far a column is from others that foretell it
 GPUS = ("h100", "h200", "a100")  # with nodes of eight, whose parts hardware.toml knows down to the tensor core
 TITLE = "What would training cost?"
 COLOURS = {  # parts of memory and of time -> their meaning in the palette
@@ -174,10 +178,17 @@ def model_as_dict(choice: Choice, table: Table) -> dict:
     """One model in the page: its sliders, and each different column once."""
     sizes = tuple(map(len, table.sliders.values()))
     shape = choice.shape(table.sliders["sequence"][0])
+    exact = {name: np.array(values, np.float64) for name, values in table.columns.items()}
+    shown = {name: rounded(values, DIGITS[name]) for name, values in exact.items()}
+    written = dict(shown)
+    for name, (others, power) in FORETOLD.items():
+        factor = rounded(exact[name] / sum(exact[other] for other in others) ** power, FACTOR)
+        foretold = factor * sum(shown[other] for other in others) ** power
+        written[name], written[f"{name} factor"] = corrections(shown[name], foretold, DIGITS[name]), factor
     numbers: dict[str, int] = {}
     columns = {}
-    for name, values in table.columns.items():
-        text = json.dumps(packed_column(values, sizes, DIGITS.get(name, 3)))
+    for name, values in written.items():
+        text = json.dumps(packed_column(values, sizes))
         columns[name] = numbers.setdefault(text, len(numbers))
     return {
         "name": shape.name,
@@ -186,8 +197,9 @@ def model_as_dict(choice: Choice, table: Table) -> dict:
         "source": choice.source,
         "sliders": table.sliders,
         "columns": columns,
+        "foretold": {name: (*how, DIGITS[name]) for name, how in FORETOLD.items()},
         "numbers": [json.loads(text) for text in numbers],
-        "reasons": packed_column(table.reasons, sizes, COUNTED),
+        "reasons": packed_column(np.array(table.reasons, np.float64), sizes),
         "texts": table.texts,
     }
 

@@ -1,5 +1,6 @@
 """Every position of one model's sliders, planned: the page only looks up what stands here."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
@@ -38,8 +39,16 @@ TIME = {  # parts of plan.time.StepTime -> what they are called
 }
 AXES = ("tp", "cp", "ep", "dp", "pp")
 COUNTED = 9  # digits of what is counted
-DIGITS = {"memory": 4, "step": 4} | dict.fromkeys(("dp", "virtual", "micro_batches"), COUNTED)  # of columns; else 3
-DIGITS |= {f"group.{axis}": COUNTED for axis in AXES}
+DIGITS = defaultdict(lambda: 3, {"memory": 4, "step": 4})  # of columns
+DIGITS |= dict.fromkeys(("dp", "virtual", "micro_batches", *(f"group.{axis}" for axis in AXES)), COUNTED)
+FORETOLD = {  # column -> columns to whose sum, or to whose reciprocal, it is proportional but for their rounding
+    "memory.fragmentation": (("memory.activations", "memory.gathered", "memory.recomputed"), 1),
+    "memory": (tuple(f"memory.{part}" for part in MEMORY), 1),
+    "step": (tuple(f"time.{part}" for part in TIME), 1),
+    "mfu": (("step",), -1),
+    "tokens_per_second": (("step",), -1),
+    "days": (("step",), 1),
+}
 
 
 @dataclass(frozen=True)

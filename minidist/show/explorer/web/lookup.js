@@ -1,5 +1,6 @@
 "use strict";
-// Looks up what was planned. packing.py left out of each column the sliders that its numbers do not depend on.
+// Looks up what was planned. packing.py left out of each column the sliders that its numbers do not depend on, and of
+// numbers that others foretell all but a correction.
 
 const $ = (id) => document.getElementById(id);
 
@@ -12,8 +13,15 @@ const indexOf = (strides, place) => strides.reduce((index, stride, i) => index +
 
 // ``place`` is the number of each slider's position, in the order of the model's sliders.
 function look(model, place, name) {
-  const [strides, values] = model.numbers[model.columns[name]];
-  return values[indexOf(strides, place)];
+  const written = (column) => {
+    const [strides, values] = model.numbers[model.columns[column]];
+    return values[indexOf(strides, place)];
+  };
+  if (!model.foretold[name]) return written(name);
+  const [others, power, digits] = model.foretold[name];
+  const foretold = written(`${name} factor`) * others.reduce((sum, other) => sum + look(model, place, other), 0) ** power;
+  const unit = 10 ** (Math.floor(Math.log10(foretold) - 1e-4) - digits + 1);
+  return Number((foretold + written(name) * unit).toPrecision(digits));
 }
 
 function reasonAt(model, place) { // why this place is illegal; "" if it is legal
