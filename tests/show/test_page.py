@@ -8,6 +8,7 @@ import pytest
 from pages import LOADS, data_in, packed_in
 
 from minidist.show.stage.lecture import Lecture
+from minidist.show.stage.marks import HEIGHT, SMALLEST
 
 CARTS = carts.animation()
 SLOW, LATE, BAD = CARTS.scenes[:3]
@@ -174,7 +175,7 @@ CONTRASTS = """() => {
 }"""
 
 
-@pytest.mark.parametrize("size", [(1280, 720), (1920, 1080), (390, 844), (844, 390)])
+@pytest.mark.parametrize("size", [(1280, 720), (1920, 1080), (390, 844), (360, 640), (844, 390)])
 def test_nothing_overlaps_or_is_cut_off_and_words_are_large(opened, size):
     for address in ("slow@1", "slow!+@2", "dialled@2"):
         page = opened(address, *size)
@@ -189,6 +190,13 @@ def test_nothing_overlaps_or_is_cut_off_and_words_are_large(opened, size):
                 assert min(across, down) <= 1, (name, other)
         high = "parseFloat(getComputedStyle(document.getElementById('says')).fontSize)"
         assert page.evaluate(high) >= (min(28, size[1] / 34) if size[0] > 1000 else 15)
+        assert page.evaluate(
+            "() => { const { scrollWidth, clientWidth } = stage.parentElement; return scrollWidth <= clientWidth; }"
+        )
+        if size[0] < 600:  # the smallest type, however narrow, is as high as that of 12 pixels
+            stages = [one.bounding_box() for one in page.locator("svg:visible").all()]
+            assert min(one["height"] for one in stages) * len(stages) >= 12 / SMALLEST * HEIGHT
+            assert len(stages) == 1 or "(above)" in page.text_content("#bug")
         if size[0] > 1000:
             assert page.locator("#stage").bounding_box()["height"] > 0.6 * size[1]
         assert all(one.bounding_box()["height"] >= 44 for one in page.locator("footer button").all())  # of a finger
@@ -217,3 +225,17 @@ def test_in_a_notebook_the_player_replaces_the_picture(open_page, tmp_path):
         assert player.locator("#says").text_content() == "slow begins." and player.locator("#bug").is_visible()
     quiet = open_page(path.as_uri(), java_script_enabled=False)
     assert quiet.locator("img").count() == 2 and quiet.locator("iframe").count() == 0
+
+
+@pytest.mark.parametrize("width", [360, 600, 740, 1000])
+def test_in_a_notebook_no_words_are_below_the_edge_of_the_frame(open_page, tmp_path, width):
+    path = tmp_path / "notebook.html"
+    path.write_text(f"<body style='width:{width}px'>{CARTS._repr_html_()}", encoding="utf-8")
+    page = open_page(path.as_uri())
+    player = page.wait_for_selector("iframe").content_frame()
+    player.wait_for_selector("body[data-ready]")
+    for keys in (["c", "End"], ["b"], ["c"], ["s"], ["s", "End"]):
+        for key in keys:
+            player.press("body", key)
+        player.evaluate("says.textContent += ' and so on,'.repeat(12)")
+        assert player.evaluate("document.documentElement.scrollHeight <= innerHeight"), keys

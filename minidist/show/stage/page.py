@@ -41,7 +41,7 @@ def whole(title: str, stories: Sequence[Story], first: int = 0, links: Mapping[s
     )
 
 
-def in_notebook(page: str, title: str, picture: bytes, size: str = "aspect-ratio:16/9;min-height:420px") -> str:
+def in_notebook(page: str, title: str, picture: bytes, size: str = "aspect-ratio:16/9;min-height:640px") -> str:
     """What a notebook shows: the page in a frame of its own; without scripts, as on GitHub, a picture.
 
     Args:

@@ -26,10 +26,14 @@ function element(name, attributes = {}, parent = null) {
   return made;
 }
 
+const upright = () => matchMedia("(max-width: 600px)").matches; // a phone, as in stage.css: two stages are one above the other
+const sides = () => (upright() ? ["Above", "Below"] : ["Left", "Right"]);
+
 class Stage { // one svg with the marks of a story
   constructor(svg) {
     this.svg = svg;
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    new ResizeObserver(() => svg.setAttribute("preserveAspectRatio", upright() ? "none" : "")).observe(svg);
   }
 
   show(story) {
@@ -112,7 +116,7 @@ function show(story, { time = 0, other = null, dials = story.dials.map((dial) =>
   if (other) beside.show(turned(other));
   $("beside").toggleAttribute("hidden", !other);
   $("question").textContent = state.now.question;
-  $("bug").textContent = bad ? `Broken${other ? (bad === story ? " (left)" : " (right)") : ""}: ${bad.broken}.` : "";
+  $("bug").textContent = bad ? `Broken${other ? ` (${sides()[Number(bad !== story)].toLowerCase()})` : ""}: ${bad.broken}.` : "";
   $("bug").hidden = !bad;
   document.body.classList.toggle("broken", Boolean(story.broken));
   $("break").textContent = story.broken ? "fix it" : "break it";
@@ -165,7 +169,7 @@ function tell(beat) {
   const { story, now, other } = state, { says, facts, lines, cue } = now.beats[beat], last = beat === now.beats.length - 1;
   const outcomes = last ? [now, ...(other ? [turned(other)] : [])] : [];
   $("says").replaceChildren(says, ...outcomes.filter((one) => one.verdict).map(({ verdict, broken }, i) => make("b",
-    { textContent: ` ${other ? ["Left: ", "Right: "][i] : ""}${verdict}`, className: broken ? "wrong" : "right" })));
+    { textContent: ` ${other ? `${sides()[i]}: ` : ""}${verdict}`, className: broken ? "wrong" : "right" })));
   $("clock").setAttribute("aria-valuetext", says);
   $("facts").replaceChildren(...Object.entries(facts ?? {}).flatMap(([name, value]) => [make("dt", { textContent: name }), make("dd", { textContent: value })]));
   $("cue").textContent = cue;
