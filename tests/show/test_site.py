@@ -94,6 +94,9 @@ def test_a_browser_shows_it(site, open_page, width):
     assert player.first.locator("iframe").is_visible()
     hidden = page.locator("details.hide")  # the outputs that JupyterLab hides
     assert hidden.count() > 3 and not hidden.first.locator("div").first.is_visible()
+    page.emulate_media(media="print")
+    assert hidden.first.locator("div").first.is_visible()
+    page.emulate_media(media="screen")
     stored = page.wait_for_selector("[data-animation] iframe", state="attached")
     assert stored.evaluate("one => getComputedStyle(one).height") == "640px"  # whichever it was stored with
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
