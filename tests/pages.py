@@ -5,7 +5,7 @@ import gzip
 import json
 import re
 
-LOADS = r"\b(src|href)=|https?://(?!www\.w3\.org/2000/svg)|@import|url\("  # what would need a network
+LOADS = r"\b(src|href)=(?!.data:)|https?://(?!www\.w3\.org/2000/svg)|@import|url\("  # what would need a network
 
 
 def data_in(page: str, name: str) -> dict:

@@ -198,7 +198,7 @@ function ask(question, reveals) { // each click on a choice is a vote, for a cla
   state.votes.set(question.text, votes);
   state.asked = { question, reveals };
   $("text").textContent = question.text;
-  $("reason").textContent = reveals ? question.reason : "";
+  $("reason").textContent = reveals ? question.reason : "▶ shows what happens.";
   $("choices").replaceChildren(...question.choices.map((choice, i) => make("li",
     { onclick: () => vote(i), className: reveals && i === question.answer ? "right" : "" },
     make("span", { textContent: choice }), make("b", { textContent: votes[i] ? ` ${votes[i]}` : "" }))));
