@@ -106,7 +106,8 @@ def test_keys_do_what_they_do_in_a_terminal(opened, seed):
             assert page.locator("#choices span").all_text_contents() == list(lecture.question.choices)
             counts = page.locator("#choices b").all_text_contents()  # apart from the answer
             assert [int(text or 0) for text in counts] == lecture.votes, pressed
-            assert page.text_content("#reason") == (lecture.question.reason if lecture.revealed else "▶ shows what happens.")
+            reason = lecture.question.reason if lecture.revealed else "▶ shows what happens."
+            assert page.text_content("#reason") == reason
 
 
 def test_a_comparison_says_both_verdicts_and_its_address_opens_it_again(opened):
