@@ -27,6 +27,7 @@ myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
 myst_links_external_new_tab = True
 html_theme, html_title, html_show_sourcelink = "furo", "minidist", False
+html_show_search_summary = False  # for an excerpt a search would load each page that it finds, 6 MB in all
 html_static_path, html_css_files, html_favicon = ["site"], ["site.css"], "site/icon.svg"
 autodoc_member_order, autodoc_typehints = "bysource", "signature"
 
