@@ -25,6 +25,7 @@ from minidist.plan.memory import (
     HERE,
     Memory,
     Numerics,
+    in_flight,
     memory_of,
     parameters_of_layers,
     parameters_of_rank,
@@ -91,7 +92,7 @@ SHORT = (  # the cases of EVEN that plain ``pytest`` runs
     "dp=2,zero=1; dp=2,zero=3,prefetch=1; dp=2,bucket_mb=0.05; tp=2,sp=1; pp=2,virtual=2; pp=2,recompute=full; "
     "pp=2,schedule=zb-h1"
 )
-MORE = 1.15  # of a pipeline, where the plan spreads what the first and the last stage hold, and leaves out tokens' rows
+MORE = 1.1  # of a pipeline, where the plan spreads what the first and the last stage hold over all
 ROW = 8 + 1  # bytes that the embedding keeps of a token: its row, int64, and whether it is here
 TARGET = 3 * 8  # bytes that the loss keeps of a token's target: its head, its column and its row, int64 each
 NAMES = {"reduce_scatter": "reduce_scatter_tensor", "all_gather": "all_gather_into_tensor"}
@@ -203,10 +204,12 @@ def check_memory(real: Real) -> None:
             assert before["parameters"] == plan.parameters + HERE.parameter * padded
         elif planned.pp == 1 and planned.reshard_after_forward:
             check_what_zero_gathers(real, plan, found)
+        begun = in_flight(planned, stage, planned.micro_batches(batch))
+        rows = ROW * begun * real.config.micro_batch * real.config.context / planned.cp if stage == 0 else 0
         if planned.schedule == "zb-h1":  # W needs no scores, but gradients of outputs, which the ledger does not enter
-            assert plan.activations / 2 < before["activations"] <= plan.activations * MORE
+            assert plan.activations / 2 < before["activations"] <= plan.activations * MORE + rows
         elif planned.pp > 1:
-            assert before["activations"] == pytest.approx(plan.activations, rel=MORE - 1)
+            assert before["activations"] == pytest.approx(plan.activations + rows, rel=MORE - 1)
         else:
             assert before["activations"] == plan.activations + left_out(real)
             if real.config.sequence_chunks == 1 or planned.recompute == "none":
