@@ -113,7 +113,7 @@ def test_no_character_ends_a_command(monkeypatch, encoding, command):
 def test_a_long_path_for_temporary_files_and_python_without_asserts(tmp_path):
     folder = tmp_path / ("d" * 90) / ("e" * 90)
     folder.mkdir(parents=True)
-    assert python(*MINIDIST, *TRAIN, env=os.environ | {"TMPDIR": str(folder)}).returncode == 0
+    assert python(*MINIDIST, *TRAIN, cwd=tmp_path, env=os.environ | {"TMPDIR": str(folder)}).returncode == 0
     assert list(folder.iterdir()) == []
     optimized = os.environ | {"PYTHONOPTIMIZE": "2"}
     done = python(*MINIDIST, "check", "3.1", "--impl", str(tmp_path), cwd=tmp_path, env=optimized)
@@ -127,12 +127,12 @@ def test_a_folder_that_is_gone(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts open files in /proc")
-def test_too_few_open_files_is_one_error():
+def test_too_few_open_files_is_one_error(tmp_path):
     import resource
 
     def few():
         resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))
 
-    done = python(*MINIDIST, *TRAIN, preexec_fn=few)
+    done = python(*MINIDIST, *TRAIN, cwd=tmp_path, preexec_fn=few)
     assert done.returncode == 2 and "this process may have 20: allow more (ulimit -n 1024)" in done.stderr
     assert done.stderr.count("minidist: ") == 1 and "Traceback" not in done.stderr
