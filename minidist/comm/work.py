@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from minidist import backend, trace, turns
 from minidist.comm.failures import Aborted, caller
 from minidist.comm.transports.messages import Part, Work
-from minidist.comm.transports.transport import Transport, Waiting
+from minidist.comm.transports.transport import Transport
 
 ABORT_CHECK_SECONDS = 0.05
 
@@ -109,8 +109,8 @@ class BackgroundWork(Work):
     def wait(self) -> bool:
         self._transport.check_usable()
         if not self._ended.is_set():
-            waiting = Waiting(self._transport, 0, self._ended.is_set)  # the background thread says for which rank
-            with self._transport.clock.paused(), waiting, trace.span("wait for the background", "wait"):
+            blocked = self._transport.blocked(0, self._ended.is_set)  # the background thread says for which rank
+            with self._transport.clock.paused(), blocked, trace.span("wait for the background", "wait"):
                 while not self._ends_within(ABORT_CHECK_SECONDS):
                     self._transport.raise_background_error()
                     if self._transport.aborted and not self._ends_within(4 * ABORT_CHECK_SECONDS):

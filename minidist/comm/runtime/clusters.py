@@ -5,8 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from minidist.comm.runtime.launch import Cluster
-from minidist.comm.runtime.starting import interrupts_held, usual_start_method
-from minidist.comm.runtime.sweep import claim_temporary_folder
+from minidist.comm.runtime.starting import interrupts_held, prepare_fork_server, usual_start_method
 
 _make: Callable[[int], Any] = Cluster
 _job_size: int | None = None
@@ -74,8 +73,7 @@ def preload(*modules: str) -> None:
     if usual_start_method() == "forkserver" and job_size() is None:
         from multiprocess import forkserver, resource_tracker
 
-        claim_temporary_folder()
-        forkserver.set_forkserver_preload(["minidist.comm.runtime.server", *modules])
+        prepare_fork_server(*modules)
         resource_tracker.ensure_running()  # otherwise the server starts it, and lets interrupts through
         with interrupts_held():
             forkserver.ensure_running()

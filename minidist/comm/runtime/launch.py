@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from itertools import permutations
 from math import inf
 
-from multiprocess import get_all_start_methods, set_forkserver_preload  # pyright: ignore[reportAttributeAccessIssue]
+from multiprocess import get_all_start_methods  # pyright: ignore[reportAttributeAccessIssue]
 
 from minidist.comm.failures import Deadlock, Hang, RankFailed, describe_exit
 from minidist.comm.runtime import serialization, starting
@@ -25,10 +25,11 @@ from minidist.comm.runtime.starting import (
     daemons_allowed,
     forget_parents_processes,
     interrupts_held,
+    prepare_fork_server,
     script_hidden,
     usual_start_method,
 )
-from minidist.comm.runtime.sweep import claim_temporary_folder, sweep
+from minidist.comm.runtime.sweep import sweep
 from minidist.comm.runtime.threads import RankThread, run_of_threads
 from minidist.comm.runtime.worker import RankProcess, end_ranks, with_reports
 from minidist.comm.transports.cores import PatientClock
@@ -179,7 +180,7 @@ class Cluster:
         self._start()
         try:
             for line in self._segment.status:  # a rank that has not started yet must not count as finished
-                line.write(RUNNING, 0, 0)
+                line.write(RUNNING, 0, 0, 0)
             for rank in self._ranks:
                 rank.send("run", payload)
             return self._collect(timeout, patience)
@@ -208,8 +209,7 @@ class Cluster:
             for number, survivor in enumerate(ranks):
                 survivor.regroup(number, self._segment)
             if self._method == "forkserver":  # its server imports NumPy once, for all ranks
-                set_forkserver_preload(["minidist.comm.runtime.server"])
-                claim_temporary_folder()
+                prepare_fork_server()
             with script_hidden(), interrupts_held(), daemons_allowed():
                 for number in range(len(ranks), self.world_size):
                     rank = RankThread if self._method == "thread" else RankProcess

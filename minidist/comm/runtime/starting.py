@@ -8,7 +8,13 @@ import sys
 import threading
 from contextlib import contextmanager, suppress
 
-from multiprocess import process, resource_tracker
+from multiprocess import (
+    process,
+    resource_tracker,
+    set_forkserver_preload,  # pyright: ignore[reportAttributeAccessIssue]
+)
+
+from minidist.comm.runtime.sweep import claim_temporary_folder
 
 _hiding = threading.Lock()
 rank_here = False  # whether this process is a rank
@@ -42,6 +48,12 @@ def usual_start_method() -> str:
     return os.environ.get("MINIDIST_START_METHOD") or ("forkserver" if sys.platform == "linux" else "spawn")
 
 
+def prepare_fork_server(*modules: str) -> None:
+    """Have the server that forks ranks import what all of them run, and these modules, once it starts."""
+    set_forkserver_preload(["minidist.comm.runtime.server", *modules])
+    claim_temporary_folder()
+
+
 @contextmanager
 def script_hidden():
     """Hide the user's script from multiprocess while ranks start; it would import the script in each of them.
@@ -61,8 +73,7 @@ def script_hidden():
 
 @contextmanager
 def interrupts_held():
-    """Hold SIGINT and SIGTERM back from this thread until the end of the ``with`` block, and from what starts inside
-    for good.
+    """Hold SIGINT and SIGTERM back from this thread within the ``with`` block, and for good from what starts inside.
 
     Ctrl-C reaches every process of the terminal, and what ends a job every process of its group. It is the parent that
     decides: it may save the run first. What a thread blocks stays blocked in the processes that it starts.

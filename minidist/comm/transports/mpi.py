@@ -34,22 +34,19 @@ IN_FLIGHT = 4  # MPI messages to one peer or from it that MPI knows of at a time
 class MPITransport(Transport):
     """One rank's end of ``comm``, in which only a run's ranks send. ``questions`` ends a run that does not move."""
 
+    _published: tuple[int, ...] = ()
+
     def __init__(self, comm: MPI.Comm, nodes: tuple[int, ...], questions: "Questions") -> None:
         super().__init__(comm.Get_rank(), comm.Get_size())
         self.comm, self.nodes, self._questions = comm, nodes, questions
         self.outgoing: dict[int, deque[MPI.Request]] = {peer: deque() for peer in self.sends}  # that MPI is sending
         self.incoming = {peer: Incoming(comm, peer) for peer in self.sends}
 
-    # No other process sees what this rank publishes: whoever wants to know asks it
-
-    def publish(self, state: int, awaited: int) -> None:
-        self.moved_at = time.monotonic()
-
-    def tell_moved(self) -> None:
-        self.moved_at = time.monotonic()
-
-    def count_poll(self) -> None:
-        pass
+    def publish(self) -> None:
+        """Note when something last moved. No other process sees it: whoever wants to know asks this one."""
+        if (self.state, self.awaited, self.moved) != self._published:
+            self._published = self.state, self.awaited, self.moved
+            self.moved_at = time.monotonic()
 
     @property
     def aborted(self) -> bool:

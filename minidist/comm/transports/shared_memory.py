@@ -36,16 +36,11 @@ class StatusLine:
     def __init__(self, memory: memoryview) -> None:
         self._words = memory[:ALIGNMENT].cast("Q")  # state, awaited, moved, polls
 
-    def write(self, state: int, awaited: int, moved: int) -> None:
+    def write(self, state: int, awaited: int, moved: int, polls: int) -> None:
         self._words[1] = awaited
         self._words[2] = moved
+        self._words[3] = polls
         self._words[0] = state
-
-    def tell_moved(self, moved: int) -> None:
-        self._words[2] = moved
-
-    def count_poll(self) -> None:
-        self._words[3] += 1
 
     def read(self) -> Status:
         return Status(*self._words[:4])
@@ -198,14 +193,8 @@ class SharedMemoryTransport(Transport):
         self.incoming = {peer: segment.queue(peer, rank) for peer in self.sends}
         self.short = min([SHORT, *(queue.capacity - HEADER_BYTES for queue in self.outgoing.values())])
 
-    def publish(self, state: int, awaited: int) -> None:
-        self.status.write(state, awaited, self.moved)
-
-    def tell_moved(self) -> None:
-        self.status.tell_moved(self.moved)
-
-    def count_poll(self) -> None:
-        self.status.count_poll()
+    def publish(self) -> None:
+        self.status.write(self.state, self.awaited, self.moved, self.polls)
 
     @property
     def aborted(self) -> bool:

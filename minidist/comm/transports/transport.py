@@ -15,7 +15,8 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +77,7 @@ class Transport(ABC):
         self.gpus: Any = None  # Gpus of all ranks, where they are known: see nccl/stream.py
         self.groups: list = []  # the process groups of this run; closed at its end
         self.lock = threading.RLock()  # shared by the main thread and the threads of asynchronous collectives
-        self.moved = 0  # pieces of messages
+        self.state, self.awaited, self.moved, self.polls = RUNNING, 0, 0, 0  # as in Status
         self.core = Core()
         self.clock = ComputeClock()  # of the main thread, which makes the transport
         self.main_thread = threading.get_ident()
@@ -85,22 +86,14 @@ class Transport(ABC):
         self.mismatched: dict[Receive, Exception] = {}  # errors of receives that have not been raised yet
         self.ended = False  # whether the run is over: its groups may not be used later
         self.active_threads = 1  # threads of this rank that compute rather than wait
-        self.waits: dict[int, Waiting] = {}  # thread -> what it is blocked on
-        self.publish(RUNNING, 0)
+        self.waits: dict[int, tuple[int, Callable[[], bool]]] = {}  # thread -> whom it awaits, whether it is over
+        self.publish()
 
     # What others see of this rank, and it of them
 
     @abstractmethod
-    def publish(self, state: int, awaited: int) -> None:
-        """Tell whether this rank is RUNNING, BLOCKED or FINISHED, and which ranks it waits for, as bits."""
-
-    @abstractmethod
-    def tell_moved(self) -> None:
-        """Publish that pieces have moved since the last time."""
-
-    @abstractmethod
-    def count_poll(self) -> None:
-        """Publish an unsuccessful poll of a rank that is blocked."""
+    def publish(self) -> None:
+        """Tell the Status of this rank: its ``state``, ``awaited``, ``moved`` and ``polls``."""
 
     @property
     @abstractmethod
@@ -168,7 +161,7 @@ class Transport(ABC):
                     self._pull(peer)
             if self.moved == before:
                 return False
-            self.tell_moved()
+            self.publish()
             return True
 
     @abstractmethod
@@ -297,7 +290,7 @@ class Transport(ABC):
     def _wait_long(self, work: Send | Receive | AnyOf) -> None:
         """Sleep between polls, and publish which rank we wait for, so that the parent can detect a deadlock."""
         started, pause = time.perf_counter_ns(), POLL_SECONDS[0]
-        with Waiting(self, work.awaited, lambda: work.done):
+        with self.blocked(work.awaited, lambda: work.done):
             while not work.done:
                 if self._poll():
                     break
@@ -314,18 +307,34 @@ class Transport(ABC):
         with self.lock:
             if self.progress():
                 return True
-            if not any(wait.is_over() for wait in self.waits.values()):
-                self.count_poll()
+            if not any(is_over() for _, is_over in self.waits.values()):
+                self.polls += 1
+                self.publish()
             return False
+
+    @contextmanager
+    def blocked(self, awaited: int, is_over: Callable[[], bool]) -> Iterator[None]:
+        """Count the calling thread as blocked, on the ranks whose bits are set, until ``is_over()`` is true."""
+        thread = threading.get_ident()
+        with self.lock:
+            self.waits[thread] = awaited, is_over
+            self.change_active(-1)
+        try:
+            yield
+        finally:
+            with self.lock:
+                del self.waits[thread]
+                self.change_active(+1)
 
     def change_active(self, by: int) -> None:
         """Count a thread that begins (+1) or stops (-1) computing, and publish whether any is left."""
         with self.lock:
             self.active_threads += by
-            awaited = 0
-            for wait in self.waits.values():
-                awaited |= wait.awaited
-            self.publish(RUNNING if self.active_threads else BLOCKED, awaited)
+            self.state = RUNNING if self.active_threads else BLOCKED
+            self.awaited = 0
+            for awaited, _ in self.waits.values():
+                self.awaited |= awaited
+            self.publish()
 
     def check_usable(self) -> None:
         """Raise RuntimeError if this transport does not serve the calling thread or the current run."""
@@ -358,8 +367,8 @@ class Transport(ABC):
                 self.wait(sends[-1])
         if self.mismatched:
             raise next(iter(self.mismatched.values()))
-        self.ended = True
-        self.publish(FINISHED, 0)
+        self.ended, self.state, self.awaited = True, FINISHED, 0
+        self.publish()
 
     def leftovers(self) -> list[str]:
         """Describe the messages that this rank never received. Call it once all ranks have finished."""
@@ -374,22 +383,3 @@ class Transport(ABC):
             for peer, messages in self.unexpected.items()
             for message in messages
         ]
-
-
-class Waiting:
-    """A context in which the calling thread counts as blocked, on the ranks whose bits are set in ``awaited``, until
-    ``is_over()`` is true."""
-
-    def __init__(self, transport: Transport, awaited: int, is_over: Callable[[], bool]) -> None:
-        self.transport, self.awaited, self.is_over = transport, awaited, is_over
-        self.thread = threading.get_ident()
-
-    def __enter__(self) -> None:
-        with self.transport.lock:
-            self.transport.waits[self.thread] = self
-            self.transport.change_active(-1)
-
-    def __exit__(self, *_) -> None:
-        with self.transport.lock:
-            del self.transport.waits[self.thread]
-            self.transport.change_active(+1)
