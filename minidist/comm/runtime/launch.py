@@ -18,9 +18,10 @@ from math import inf
 from multiprocess import get_all_start_methods  # pyright: ignore[reportAttributeAccessIssue]
 
 from minidist.comm.failures import Deadlock, Hang, RankFailed, describe_exit
-from minidist.comm.runtime import serialization, starting
+from minidist.comm.runtime import serialization
 from minidist.comm.runtime.deadlock import DeadlockWatch, describe
 from minidist.comm.runtime.starting import (
+    check_alone,
     check_open_files,
     daemons_allowed,
     forget_parents_processes,
@@ -35,7 +36,6 @@ from minidist.comm.runtime.worker import RankProcess, end_ranks, with_reports
 from minidist.comm.transports.cores import PatientClock
 from minidist.comm.transports.shared_memory import MAX_RANKS, Segment
 from minidist.comm.transports.transport import BLOCKED, RUNNING
-from minidist.launched import launched
 
 WATCH_SECONDS = 0.05  # between two looks at the ranks' statuses
 GRACE_SECONDS = 2.0  # after a failure, for the other ranks to say where they are
@@ -84,7 +84,7 @@ class Cluster:
         keep_survivors: bool = False,
     ) -> None:
         _check_size(world_size)
-        _check_alone()
+        check_alone()
         methods = [*get_all_start_methods(), "thread"]
         start_method = start_method or usual_start_method()
         if start_method not in methods:
@@ -245,10 +245,8 @@ class Cluster:
         results: list = [None] * self.world_size
         pending = dict(enumerate(self._ranks))
         unreceived = False
-        watch, looked = (
-            DeadlockWatch(lambda: [line.read() for line in self._segment.status], self._clock),
-            time.monotonic(),
-        )
+        watch = DeadlockWatch(lambda: [line.read() for line in self._segment.status], self._clock)
+        looked = time.monotonic()
         while pending:
             for rank in with_reports(pending.values(), WATCH_SECONDS):
                 kind, content = rank.receive()
@@ -384,19 +382,6 @@ class Cluster:
 def _check_size(world_size: int) -> None:
     if isinstance(world_size, bool) or not isinstance(world_size, int) or not 1 <= world_size <= MAX_RANKS:
         raise ValueError(f"world_size must be a whole number from 1 to {MAX_RANKS}, but is {world_size!r}")
-
-
-def _check_alone() -> None:
-    """Refuse to start ranks in each of several processes, such as other ranks."""
-    if starting.rank_here:
-        raise RuntimeError("this process is a rank, which starts no ranks of its own: use new_group for some of them")
-    found = launched()
-    if found is not None and found.size > 1:
-        raise RuntimeError(
-            f"{found.by} has started this process as rank {found.rank} of {found.size} ({found.variables}), and each "
-            "of them would start ranks of its own. Call minidist.init() for the world of all of them "
-            "(docs/cluster.md), or start one process"
-        )
 
 
 def _name_ranks(ranks, one: str = "was", more: str = "were") -> str:

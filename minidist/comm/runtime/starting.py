@@ -15,6 +15,7 @@ from multiprocess import (
 )
 
 from minidist.comm.runtime.sweep import claim_temporary_folder
+from minidist.launched import launched
 
 _hiding = threading.Lock()
 rank_here = False  # whether this process is a rank
@@ -24,6 +25,20 @@ rank_here = False  # whether this process is a rank
 atexit.register(setattr, resource_tracker._resource_tracker, "_pid", None)
 if hasattr(os, "register_at_fork"):  # a rank is forked while its parent holds the lock
     os.register_at_fork(after_in_child=_hiding._at_fork_reinit)  # pyright: ignore[reportAttributeAccessIssue]  # hidden
+
+
+def check_alone() -> None:
+    """Refuse to start ranks in each of several processes, such as other ranks."""
+    if rank_here:
+        raise RuntimeError("this process is a rank, which starts no ranks of its own: use new_group for some of them")
+    found = launched()
+    if found is not None and found.size > 1:
+        raise RuntimeError(
+            f"{found.by} has started this process as rank {found.rank} of {found.size} ({found.variables}), and each "
+            "of them would start ranks of its own. Call minidist.init() for the world of all of them "
+            "(docs/cluster.md), or start one process"
+        )
+
 
 FILES_OF_RANK, FILES_OF_START = 4, 9  # that are open here: pipes of each rank; and those of the server that forks them
 
