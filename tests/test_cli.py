@@ -12,6 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from scripts import python
 
 from minidist import backend, files
 from minidist.cli import main as cli
@@ -218,18 +219,20 @@ def test_a_closed_pipe_has_an_exit_status_of_its_own_and_files_are_written(tmp_p
 
 
 INTERRUPTED = """
-import sys
+import signal, sys
 
-class InterruptedByNumpy:
+class SignalledByNumpy:
     def find_spec(self, name, path, target=None):
         if name == "numpy":
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
-sys.meta_path.insert(0, InterruptedByNumpy())
+sys.meta_path.insert(0, SignalledByNumpy())
 from minidist.cli import program
-sys.argv = ["minidist", "verify"]
+sys.argv = ["minidist", "verify", "dp=0"]
 sys.exit(program())
 """
+HUNG_UP = INTERRUPTED.replace("SIGINT", "SIGHUP")
+UNDER_NOHUP = f"import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{HUNG_UP}"
 STARTED = "import sys, minidist.cli.main as cli; cli.build_parser('check'); print('numpy' in sys.modules)"
 
 
@@ -238,8 +241,13 @@ def test_ctrl_c_while_importing_is_answered_and_a_command_imports_only_what_it_n
         (INTERRUPTED, (130, "", "minidist: interrupted; all ranks have ended\n")),
         (STARTED, (0, "False\n", "")),
     ):
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
+        done = python("-c", script)
         assert (done.returncode, done.stdout, done.stderr) == expected
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals as on Unix")
+def test_a_terminal_that_closes_ends_a_command_but_not_under_nohup():
+    assert [python("-c", script).returncode for script in (HUNG_UP, UNDER_NOHUP)] == [130, 2]  # 2: there is no dp=0
 
 
 def test_text_from_the_model_has_no_control_characters():

@@ -7,11 +7,15 @@ INTERRUPTED = 130  # the exit status that a shell gives to what Ctrl-C ended
 
 
 def program() -> int:
-    """Run the command line; returns the exit status. SIGTERM and SIGHUP end it, and its ranks, as Ctrl-C does."""
+    """Run the command line; returns the exit status. SIGTERM and SIGHUP end it, and its ranks, as Ctrl-C does.
+
+    Where they are ignored from the start, as SIGHUP is under ``nohup``, they stay so.
+    """
     try:
         for name in ("SIGTERM", "SIGHUP"):
-            if hasattr(signal, name):
-                signal.signal(getattr(signal, name), signal.default_int_handler)
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, signal.default_int_handler)
         from minidist.cli.main import main, print_in_any_encoding
 
         print_in_any_encoding()

@@ -105,7 +105,5 @@ def test_nvidias_compiler_takes_every_kernel_and_joins_no_product_and_sum():
         pytest.skip(f"not installed: {missing}")
     result = subprocess.run([sys.executable, COMPILE], capture_output=True, text=True, timeout=LIMIT)
     assert result.returncode == 0, result.stdout + result.stderr
-    kernels = (
-        2 * 17 + 2 * 8
-    )  # contiguous and strided; those for many arrays: inputs are arrays or numbers
+    kernels = 2 * 17 + 2 * 8  # contiguous and strided; those for many arrays: inputs are arrays or numbers
     assert result.stdout.count(": 0 fused multiply-adds") == 2 * kernels  # for two GPUs
