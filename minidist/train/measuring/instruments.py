@@ -52,6 +52,7 @@ class Instruments(StepHook):
         Its peaks count from here: every rank has held the full model for a moment, where real systems init shards.
         """
         self.model, self.balance = share.model, share.gpt.balance
+        share.complete_gradients = self.complete_gradients
         for parameter in self.model.trained:  # master weights are entered already
             ledger.hold("parameters", parameter.data)
         for array in share.optimizer.state().values():
