@@ -94,12 +94,6 @@ def square_root_rate(rate: float, base: float, batch: float) -> float:
     return rate * sqrt(batch / base)
 
 
-def best_rate(rate: float, batch: float, critical_batch: float) -> float:
-    """Best learning rate of SGD at a batch: rate / (1 + B_crit / B), ``rate`` being that of endless batches."""
-    _check(rate=rate, batch=batch, critical_batch=critical_batch)
-    return rate / (1 + critical_batch / batch)
-
-
 def _check(**values: float) -> None:
     for name, value in values.items():
         if not value > 0:

@@ -243,15 +243,6 @@ def in_repair_probabilities(mtbf: float, repair: float, spares: int, machines: i
     return [weight / total for weight in weights]
 
 
-def waiting_share(mtbf: float, repair: float, spares: int, machines: int, least: int) -> float:
-    """The share of all time in which a run that needs ``least`` of its ``machines`` waits for a repair.
-
-    With ``least == machines`` this is Erlang's B formula for ``spares + 1`` lines. A repair starts at the failure, so a
-    run that takes time to detect it waits a little less.
-    """
-    return in_repair_probabilities(mtbf, repair, spares, machines, least)[-1]
-
-
 def speed_with_spares(mtbf: float, repair: float, spares: int, machines: int, least: int) -> float:
     """The mean speed of the run, over all time: 1 with all machines at work, 0 while the run waits.
 
