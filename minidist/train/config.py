@@ -83,9 +83,13 @@ def _stages(ramp: Ramp) -> tuple[tuple[int, int], ...]:
 def read_ramp(text: str, full: int, micro_batch: int) -> Ramp:
     """The ramp written START,INCREMENT,SAMPLES, up to ``full`` samples a step, by multiples of ``micro_batch``.
 
+    "" is none: full from the first step on.
+
     Raises:
         ValueError: for what cannot be, with the nearest numbers that can.
     """
+    if not text:
+        return Ramp(full, 1, 0, full)
     what = f"rampup_batch_size {text}"
     try:
         start, increment, samples = (whole_number(part) for part in text.replace(" ", "").split(","))
@@ -227,14 +231,13 @@ class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, M
         return self.global_batch // self.micro_batch
 
     @property
-    def ramp(self) -> Ramp | None:
-        """How the batch grows; None for one that is full from the first step on.
+    def ramp(self) -> Ramp:
+        """How the batch grows.
 
         Raises:
             ValueError: for a ramp that cannot be.
         """
-        text = self.rampup_batch_size
-        return read_ramp(text, self.global_batch, self.micro_batch) if text else None
+        return read_ramp(self.rampup_batch_size, self.global_batch, self.micro_batch)
 
     def lr_at(self, step: int) -> float:
         """The learning rate of one step, counted from 0."""
@@ -244,11 +247,11 @@ class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, M
 
     def batch_at(self, step: int) -> int:
         """Samples in one step, counted from 0."""
-        return ramp.batch_at(step) if (ramp := self.ramp) else self.global_batch
+        return self.ramp.batch_at(step)
 
     def samples_before(self, step: int) -> int:
         """Samples in all steps before one."""
-        return ramp.samples_before(step) if (ramp := self.ramp) else step * self.global_batch
+        return self.ramp.samples_before(step)
 
     @property
     def tokens_per_step(self) -> int:
@@ -262,7 +265,7 @@ class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, M
     def check(self, layout: Layout) -> None:
         """Raises ValueError where this run cannot be split that way (rules.py). Called before any rank starts."""
         check(of_loosened_run(self, layout))
-        if not self.ramp:
+        if not self.rampup_batch_size:
             check(of_run(self, layout))
             return
         for size in self.ramp.sizes:
