@@ -133,7 +133,8 @@ def _train_rank(
             hook.begin_step(step)
         with diverging(step, scaler, None if model.steps_apart else world):
             loss = take_step(share, step)
-            check_loss(loss)
+            if not isfinite(loss):  # a lower scale of the loss would not help
+                raise FloatingPointError(f"the loss is {loss}. A lower learning rate or a longer warmup may help")
         share.losses.append(loss)
         loss_sums.append(model.loss_sum)
         for hook in reversed(hooks):
@@ -247,9 +248,3 @@ def diverging(step: int, scaler: GradScaler, world: ProcessGroup | None) -> Iter
             f"training diverged in step {step}: gradients overflow in {scale:g} of their size. A lower learning "
             "rate may help"
         )
-
-
-def check_loss(loss: float) -> None:
-    """Raises FloatingPointError where the loss is not finite: a lower scale of the loss would not help."""
-    if not isfinite(loss):
-        raise FloatingPointError(f"the loss is {loss}. A lower learning rate or a longer warmup may help")

@@ -34,7 +34,6 @@ class Instruments(StepHook):
     def __init__(self, world: ProcessGroup, traced_from: int | None) -> None:
         self.world, self.traced_from = world, traced_from
         self.memory = ledger.start()
-        self.log: list = []
         self.collectives = trace.Collectives()
         self.step_seconds: list[float] = []
         self.compute_seconds: list[float] = []

@@ -161,13 +161,13 @@ class ReplicaChecks(StepHook):
 
     def compute_again(self, noted: list[Noted]) -> Finding | None:
         """Replay the steps since the last check; a third time if the second differs from the first."""
-        computations, second = [noted], self.replayed(1)
+        computations, second = [noted], replay(self.share, 1, self.kept, self.steps)
         computations.append(self.by_role(second, 1))
         time = first_difference(*computations)
         if time is None:
             return None
         if self.world.size > 1 and time > 0:  # a copy that has changed is the same in every replay
-            computations.append(self.by_role(self.replayed(2), 2))
+            computations.append(self.by_role(replay(self.share, 2, self.kept, self.steps), 2))
         rank, different = judge(self.keys, computations, time)
         names = tuple(dict.fromkeys(str(key) for keys in different.values() for key in keys))
         suspects = tuple(different)
@@ -175,9 +175,6 @@ class ReplicaChecks(StepHook):
             rank = suspects[0] if len(suspects) == 1 else None
         elements = self.differences(second) if time == len(self.steps) else []
         return Finding("replay", self.step_at(time), self.verified, rank, suspects, names, self.agreed(elements))
-
-    def replayed(self, shift: int) -> Notes:
-        return replay(self.share, shift, self.kept, self.steps)
 
     def by_role(self, notes: Notes, shift: int) -> list[Noted]:
         """What was noted of every role, in a computation with roles shifted."""
