@@ -37,7 +37,6 @@ EXPLORE = """\
 Plan every combination of model, GPUs, axes, ZeRO, recomputation, precision, sequence length and micro-batch that
 the page's sliders can be set to, and write them into one page that needs no network."""
 TOKENS = 15e12  # Llama 3's
-NUMBERS = ("fits", "step_seconds", "mfu", "hfu", "mfu_all_pairs", "mfu_causal", "tokens_per_second")
 MOST_SEQUENCES = 10**9  # in a step: how they may be dealt out takes long to search for more
 
 
@@ -215,7 +214,10 @@ def layout_numbers(costs: StepCosts, run: PlannedRun, whole: Campaign) -> dict:
     spread = spread_of(family_of(run.layout.zero == 3))
     return {
         "layout": str(run.layout),
-        **{name: getattr(run, name) for name in NUMBERS},
+        **{name: getattr(run, name) for name in ("fits", "step_seconds", "mfu", "hfu")},
+        "mfu_all_pairs": run.utilization("full"),  # with scores that the causal mask hides
+        "mfu_causal": run.utilization("causal"),
+        "tokens_per_second": run.tokens_per_second,
         "published_runs": asdict(spread)
         | {"step_seconds": [run.step_seconds * spread.low, run.step_seconds * spread.high]},
         "memory_bytes": run.memory.total,
