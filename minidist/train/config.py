@@ -34,6 +34,17 @@ from minidist.train.rules import check, of_loosened_run, of_run
 
 OPTIMIZERS = ("adamw", "lamb", "sgd")
 LR_SCHEDULES = ("cosine", "constant", "wsd")
+RUN_CHOICES = {  # settings of a run that have few values
+    "optimizer": OPTIMIZERS,
+    "lr_schedule": LR_SCHEDULES,
+    "packing": (RANDOM, *PACKINGS),
+    "document_mask": (0, 1),
+    "restart_positions": (0, 1),
+    "precision": tuple(POLICIES),
+    "products": PRODUCTS,
+    "reduce_dtype": ("float32", "float64"),
+    "backend": BACKENDS,
+}
 
 
 @dataclass(frozen=True)
@@ -169,24 +180,18 @@ class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, M
         for name in ("lr", "clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be larger than 0, not {getattr(self, name)}")
-        check_one_of(self, "optimizer", OPTIMIZERS)
-        check_one_of(self, "lr_schedule", LR_SCHEDULES)
+        for name, choices in RUN_CHOICES.items():
+            check_one_of(self, name, choices)
         if (self.lr_schedule == "wsd") != (self.lr_decay_steps > 0):
             raise ValueError(
                 f"lr_schedule {self.lr_schedule} with lr_decay_steps {self.lr_decay_steps}: wsd decays in the last "
                 "steps and no other does, so choose both or neither"
             )
-        check_one_of(self, "packing", (RANDOM, *PACKINGS))
         for name in ("document_mask", "restart_positions"):
-            check_one_of(self, name, (0, 1))
             if self.packing == RANDOM and not getattr(self, name):
                 raise ValueError(f"{name} is about documents: choose a packing, such as cut")
         if self.packing != RANDOM and self.text is None:
             raise ValueError(f"packing {self.packing} takes documents: name them with text")
-        check_one_of(self, "precision", POLICIES)
-        check_one_of(self, "products", PRODUCTS)
-        check_one_of(self, "reduce_dtype", ("float32", "float64"))
-        check_one_of(self, "backend", BACKENDS)
         if self.global_batch % self.micro_batch:
             raise ValueError(
                 f"global_batch {self.global_batch} must be a multiple of micro_batch {self.micro_batch}: "
