@@ -142,27 +142,22 @@ READERS = {int: integer, float: real, float | None: real, str: str, str | None: 
 LETTERS = {int: "N", float: "X", float | None: "X"}
 
 
-def add_layout(parser: argparse.ArgumentParser, **decided_later) -> None:
-    """Add the flags of Layout; ``decided_later`` as for ``add_config``."""
-    _add_fields(parser, Layout, **decided_later)
-
-
 def add_config(parser: argparse.ArgumentParser, **decided_later) -> None:
-    """Add the flags of TrainConfig.
-
-    Args:
-        decided_later: field -> its default, or words for it. The flag's value is then None unless the user gives one.
-    """
+    """Add the flags of TrainConfig; ``decided_later`` as for ``add_fields``."""
     parser.add_argument(
         "--impl",
         metavar="FOLDER",
         help="train on your own code and compare with the library: exercises, solutions or a folder of chNN_*.py files",
     )
-    _add_fields(parser, TrainConfig, **decided_later)
+    add_fields(parser, TrainConfig, **decided_later)
 
 
-def _add_fields(parser: argparse.ArgumentParser, settings: type, **decided_later) -> None:
-    """Add a flag for each field of a dataclass, and a group of flags for each of the records that make it up."""
+def add_fields(parser: argparse.ArgumentParser, settings: type, **decided_later) -> None:
+    """Add a flag for each field of a dataclass, and a group of flags for each of the records that make it up.
+
+    Args:
+        decided_later: field -> its default, or words for it. The flag's value is then None unless the user gives one.
+    """
     groups = {}
     for record in reversed(settings.__mro__):
         if own := get_annotations(record):

@@ -115,7 +115,7 @@ def add_commands(commands) -> None:
 
 
 def _plan(options) -> int:
-    check_outputs({"json": options.json}, None)
+    check_outputs({"json": options.json})
     console = console_of(options)
     if options.validate:
         if given := [f"--{name}" for name in ("model", "cluster", "layout") if getattr(options, name) is not None]:
@@ -292,7 +292,7 @@ def _explore(options) -> int:
     from minidist.show.explorer.choices import CHOICES
     from minidist.show.explorer.page import explore
 
-    check_outputs({"html": options.html}, None)
+    check_outputs({"html": options.html})
     named = options.models.split(",") if options.models else [] if options.shape else [*CHOICES]
     models = (*([options.shape] if options.shape else []), *named)
     columns = TextColumn("planning {task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()

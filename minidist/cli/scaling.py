@@ -39,7 +39,7 @@ def _scaling(options) -> int:
     for name, value in named.items():
         if not 1 <= value <= LARGEST:
             raise ValueError(f"--{name} must be from 1 to {LARGEST:g}, got {value:g}")
-    check_outputs({"json": options.json}, None)
+    check_outputs({"json": options.json})
     if flops := named.get("flops"):
         best = {"kaplan": kaplan.optimum(flops)}
         best |= {name: law.optimum(flops) for name, law in LAWS.items()}

@@ -190,7 +190,7 @@ class Saver(StepHook):
 
     def __init__(
         self, world: ProcessGroup, saving: Saving, snapshots: Snapshots, manifest: Callable[[Progress], Manifest],
-        first: int = 0, on_saved: Callable[[str, str], None] = lambda name, error: None, disk: Disk | None = None,
+        first: int, on_saved: Callable[[str, str], None], disk: Disk | None = None,
         beside: dict[str, bytes] | None = None,
     ) -> None:  # fmt: skip
         self.world, self.saving, self.snapshots, self.manifest = world, saving, snapshots, manifest
