@@ -2,16 +2,26 @@
 
 from collections.abc import Mapping, Sequence
 
+from minidist.analysis.breakdown import COMPUTE, seconds_by_kind
 from minidist.show.figures.timeline import COLOURS
 
 KINDS = {"compute": COLOURS["backward"], "communication": COLOURS["communication"], "waiting": COLOURS["wait"]}
+
+
+def seconds(logs: Sequence[list]) -> list[dict[str, float]]:
+    """Return each rank's seconds of KINDS in its last step."""
+    last = [steps[-1] for steps in seconds_by_kind(logs)]
+    return [
+        {"compute": sum(times[kind] for kind in COMPUTE)} | {kind: times[kind] for kind in ("communication", "waiting")}
+        for times in last
+    ]
 
 
 def draw(runs: Mapping[str, Sequence[Mapping[str, float]]], title: str):
     """A matplotlib Figure: a bar for each rank of each run, with a segment for each kind.
 
     Args:
-        runs: name -> what ``breakdown.seconds`` found for the ranks of that run.
+        runs: name -> the ``seconds`` of the ranks of that run.
     """
     from matplotlib.figure import Figure
 

@@ -16,7 +16,6 @@ from rich.console import Console
 from rich.table import Table
 
 import minidist as md
-from minidist.analysis import breakdown
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
@@ -53,7 +52,7 @@ def main() -> None:
                 result = run(cluster, config, layout, RunOptions(trace=True), rank_function=function)
                 times.setdefault(name, []).append(max(rank.seconds for rank in result.ranks) / config.steps)
                 if function is None:
-                    found = breakdown.seconds([rank.log for rank in result.ranks])
+                    found = breakdown_picture.seconds([rank.log for rank in result.ranks])
                     shares.setdefault(name, []).append(found[0])
                     pictures[f"width {width}, {name}"] = found
         for cluster in clusters.values():

@@ -7,7 +7,7 @@ from collections import Counter
 from unittest import mock
 
 from minidist.course.answers import ROOT
-from minidist.train import trainer
+from minidist.train import step as one_step
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
@@ -41,7 +41,7 @@ def test_a_step_is_plain_calls():
 
 def step_calls(world, config) -> Counter:
     """Count the library's calls in the second step of a run, by (file, function)."""
-    calls, steps, train_step = Counter(), [], trainer.train_step
+    calls, steps, train_step = Counter(), [], one_step.train_step
 
     def note(frame, event, _):
         if event == "call" and "minidist" in frame.f_code.co_filename:
@@ -55,7 +55,7 @@ def step_calls(world, config) -> Counter:
         finally:
             sys.setprofile(None)
 
-    with mock.patch.object(trainer, "train_step", counted):
+    with mock.patch.object(one_step, "train_step", counted):
         train_rank(world, config, Layout(), RunOptions())
     return calls
 

@@ -30,23 +30,6 @@ STRUCTURE = {
 BACKGROUND = "wait for the background"
 
 
-def seconds(logs: Sequence[list]) -> list[dict[str, float]]:
-    """Return each rank's seconds of compute, communication and waiting in its last step.
-
-    Raises:
-        ValueError: if a log holds no step.
-    """
-    last = [steps[-1] for steps in seconds_by_kind(logs)]
-    return [
-        {
-            "compute": sum(times[kind] for kind in COMPUTE),
-            "communication": times["communication"],
-            "waiting": times["waiting"],
-        }
-        for times in last
-    ]
-
-
 def seconds_by_kind(logs: Sequence[list]) -> list[list[dict[str, float]]]:
     """Return by rank and step the seconds of each of KINDS, which add up to the step.
 

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
 
+from msgspec import convert
+
 MEASURED = Path(__file__).with_name("loosened.json")
 WINDOW = 10  # steps over which losses are averaged: a step's own loss depends on its samples
 
@@ -93,8 +95,7 @@ class Experiment:
 
     @classmethod
     def read(cls, path: Path = MEASURED) -> "Experiment":
-        methods = json.loads(path.read_text(encoding="utf-8"))
-        return cls([Method(**method | {"runs": [Run(**run) for run in method["runs"]]}) for method in methods])
+        return cls(convert(json.loads(path.read_text(encoding="utf-8")), list[Method]))
 
     def write(self, path: Path) -> None:
         """One method a line."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from minidist.cli.flags import reader
+from minidist.cli.flags import given, reader
 from minidist.cli.output import Output, check_outputs, console_of, errors_naming, json_output, write_outputs
 from minidist.files import replacing
 from minidist.nn.tokenizer import TOKENIZER
@@ -69,11 +69,10 @@ def _checkpoint(options) -> int:
         raise ValueError(f"--export takes PATH, or hf FOLDER, not {' '.join(options.export)}")
     if options.optimizer and (path is None or folders):
         raise ValueError("--optimizer is about what to export: add --export PATH")
-    given = {"dtype": options.dtype, "shard_size": options.shard_size}
-    given = {name: value for name, value in given.items() if value is not None}
-    if given and not folders:
+    named = given(dtype=options.dtype, shard_size=options.shard_size)
+    if named and not folders:
         raise ValueError("--dtype and --shard-size are about files for transformers: add --export hf FOLDER")
-    check_outputs({"json": options.json, "export": None if folders else path}, None)
+    check_outputs({"json": options.json, "export": None if folders else path})
     newest = find_checkpoint(options.folder)
     one = newest.resolve() == Path(options.folder).resolve()
     root, disk = newest.parent, Disk()
@@ -93,7 +92,7 @@ def _checkpoint(options) -> int:
         if folders:
             with errors_naming("export", folders[0]), FullArrays(newest, manifest) as arrays:
                 model = config_in(manifest).model
-                write_folder(Path(folders[0]), model, arrays, **given)  # pyright: ignore[reportArgumentType]  # it only looks up
+                write_folder(Path(folders[0]), model, arrays, **named)  # pyright: ignore[reportArgumentType]  # it only looks up
                 tokenizer = Path(folders[0], TOKENIZER)
                 tokenizer.unlink(missing_ok=True)  # of the model that was there before
                 if TOKENIZER in manifest.files:

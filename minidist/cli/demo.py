@@ -95,7 +95,7 @@ def _check_all(options) -> None:
 def _check(options) -> None:
     """Check everything that can be checked before a rank starts."""
     files = {flag: getattr(options, flag) for flag in FILES}
-    check_outputs(files, None)
+    check_outputs(files)
     if options.name is None:
         chosen = (*files.values(), options.ranks, options.size, options.scene, options.step)
         if options.broken or options.notes or any(value is not None for value in chosen):

@@ -106,7 +106,7 @@ def add_commands(commands) -> None:
 
 def _failures(options) -> int:
     _check(options)
-    check_outputs({"json": options.json}, None)
+    check_outputs({"json": options.json})
     mtbf = cluster_mtbf(options.gpu_mtbf_hours, options.gpus) * HOUR
     interval = options.interval or best_interval(mtbf, options.save_seconds, options.asynchronous)
     cases = _cases(options, mtbf, interval)

@@ -6,19 +6,14 @@ from dataclasses import fields, replace
 from inspect import get_annotations
 
 from minidist import backend
-from minidist.comm.collectives import ALL_REDUCE
 from minidist.data.documents import is_documents
-from minidist.data.packing import PACKINGS, RANDOM
+from minidist.data.packing import PACKINGS
 from minidist.nn.attention.tiled import SOFTMAXES
 from minidist.nn.config import ARCHITECTURES, ATTENTION, GATES, SCOPES
-from minidist.nn.precision.policy import POLICIES, PRODUCTS
-from minidist.nn.recompute import MODES
-from minidist.parallel.context import KINDS
-from minidist.parallel.tools.schedules import SCHEDULES
-from minidist.train.config import LR_SCHEDULES, OPTIMIZERS, TrainConfig
+from minidist.train.config import RUN_CHOICES, TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.notation import number, whole_number
-from minidist.train.rules import GRAD_SYNCS, SYNCS
+from minidist.train.rules import LAYOUT_CHOICES
 from minidist.train.share import corpus_of
 
 HELP = {
@@ -120,34 +115,10 @@ HELP = {
     "(default: bytes)",
     "backend": "array library; cupy needs an NVIDIA GPU",
 }
-CHOICES = {
-    "algorithm": ("auto", *ALL_REDUCE),
-    "sync": SYNCS,
-    "zero": (0, 1, 2, 3),
-    "prefetch": (0, 1),
-    "reshard_after_forward": (0, 1),
-    "grad_sync": GRAD_SYNCS,
-    "sp": (0, 1),
-    "cp_kind": KINDS,
-    "schedule": tuple(SCHEDULES),
-    "recompute": MODES,
-    "error_feedback": (0, 1),
-    "gate": GATES,
+CHOICES = LAYOUT_CHOICES | RUN_CHOICES | {
+    "arch": ARCHITECTURES, "tied": (0, 1), "attention": ATTENTION, "softmax": tuple(SOFTMAXES), "gate": GATES,
     "aux_scope": SCOPES,
-    "optimizer": OPTIMIZERS,
-    "lr_schedule": LR_SCHEDULES,
-    "packing": (RANDOM, *PACKINGS),
-    "document_mask": (0, 1),
-    "restart_positions": (0, 1),
-    "precision": tuple(POLICIES),
-    "products": PRODUCTS,
-    "arch": ARCHITECTURES,
-    "tied": (0, 1),
-    "attention": ATTENTION,
-    "softmax": tuple(SOFTMAXES),
-    "reduce_dtype": ("float64", "float32"),
-    "backend": backend.BACKENDS,
-}
+}  # fmt: skip
 METAVARS = {
     "rampup_batch_size": "START,INCREMENT,SAMPLES", "stages": "N+N", "text": "FILE", "tokenizer": "FILE",
     "arrivals": "live|seeded|X+X", "compress": "METHOD",
@@ -171,27 +142,22 @@ READERS = {int: integer, float: real, float | None: real, str: str, str | None: 
 LETTERS = {int: "N", float: "X", float | None: "X"}
 
 
-def add_layout(parser: argparse.ArgumentParser, **decided_later) -> None:
-    """Add the flags of Layout; ``decided_later`` as for ``add_config``."""
-    _add_fields(parser, Layout, **decided_later)
-
-
 def add_config(parser: argparse.ArgumentParser, **decided_later) -> None:
-    """Add the flags of TrainConfig.
-
-    Args:
-        decided_later: field -> its default, or words for it. The flag's value is then None unless the user gives one.
-    """
+    """Add the flags of TrainConfig; ``decided_later`` as for ``add_fields``."""
     parser.add_argument(
         "--impl",
         metavar="FOLDER",
         help="train on your own code and compare with the library: exercises, solutions or a folder of chNN_*.py files",
     )
-    _add_fields(parser, TrainConfig, **decided_later)
+    add_fields(parser, TrainConfig, **decided_later)
 
 
-def _add_fields(parser: argparse.ArgumentParser, settings: type, **decided_later) -> None:
-    """Add a flag for each field of a dataclass, and a group of flags for each of the records that make it up."""
+def add_fields(parser: argparse.ArgumentParser, settings: type, **decided_later) -> None:
+    """Add a flag for each field of a dataclass, and a group of flags for each of the records that make it up.
+
+    Args:
+        decided_later: field -> its default, or words for it. The flag's value is then None unless the user gives one.
+    """
     groups = {}
     for record in reversed(settings.__mro__):
         if own := get_annotations(record):
@@ -244,8 +210,8 @@ def defaults(settings: type) -> dict:
 
 def layout_of(options: argparse.Namespace) -> Layout | None:
     """The layout that the options describe; None if they name no setting of it."""
-    given = _given(options, Layout)
-    return Layout(**given) if given else None
+    named = _given(options, Layout)
+    return Layout(**named) if named else None
 
 
 def config_of(options: argparse.Namespace, others: TrainConfig | None = None) -> TrainConfig:
@@ -253,12 +219,12 @@ def config_of(options: argparse.Namespace, others: TrainConfig | None = None) ->
 
     Whatever can be checked before a rank starts is checked here.
     """
-    given = _given(options, TrainConfig)
-    if others is None and "packing" not in given and is_documents(given.get("text")):
-        given["packing"] = PACKINGS[0]
-    config = replace(others or TrainConfig(), **given)
+    named = _given(options, TrainConfig)
+    if others is None and "packing" not in named and is_documents(named.get("text")):
+        named["packing"] = PACKINGS[0]
+    config = replace(others or TrainConfig(), **named)
     tokenizer = corpus_of(config).tokenizer
-    if others is None and "vocab" not in given:
+    if others is None and "vocab" not in named:
         config = replace(config, vocab=tokenizer.vocab)
     if config.vocab < tokenizer.vocab:
         raise ValueError(f"vocab {config.vocab} is too small: {tokenizer.name} has {tokenizer.vocab} tokens")
@@ -268,5 +234,9 @@ def config_of(options: argparse.Namespace, others: TrainConfig | None = None) ->
 
 def _given(options: argparse.Namespace, settings: type) -> dict:
     """The settings that the options name."""
-    values = {field.name: getattr(options, field.name) for field in fields(settings)}
+    return given(**{field.name: getattr(options, field.name) for field in fields(settings)})
+
+
+def given(**values) -> dict:
+    """Those values that a flag gave: not None."""
     return {name: value for name, value in values.items() if value is not None}

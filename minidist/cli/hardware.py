@@ -33,7 +33,7 @@ def add_commands(commands) -> None:
 
 
 def _hardware(options) -> int:
-    check_outputs({"json": options.json, "png": options.png}, None)
+    check_outputs({"json": options.json, "png": options.png})
     known, name = load(options.hardware), options.name
     spec = ClusterSpec.parse(name, known) if name and (set(name) & set(":,#") or name.endswith(".toml")) else None
     entries = _entries(known, name) if name and not spec else {}

@@ -58,7 +58,7 @@ def terminal_console(stderr: bool = False) -> Console:
     return _OurConsole(stderr=stderr, highlight=False, markup=False)
 
 
-def check_outputs(paths: dict[str, str | None], text: str | None, tokenizer: str | None = None) -> None:
+def check_outputs(paths: dict[str, str | None], text: str | None = None, tokenizer: str | None = None) -> None:
     """Check that every file can be written, before training rather than after an hour of it.
 
     Args:

@@ -37,7 +37,6 @@ EXPLORE = """\
 Plan every combination of model, GPUs, axes, ZeRO, recomputation, precision, sequence length and micro-batch that
 the page's sliders can be set to, and write them into one page that needs no network."""
 TOKENS = 15e12  # Llama 3's
-NUMBERS = ("fits", "step_seconds", "mfu", "hfu", "mfu_all_pairs", "mfu_causal", "tokens_per_second")
 MOST_SEQUENCES = 10**9  # in a step: how they may be dealt out takes long to search for more
 
 
@@ -116,7 +115,7 @@ def add_commands(commands) -> None:
 
 
 def _plan(options) -> int:
-    check_outputs({"json": options.json}, None)
+    check_outputs({"json": options.json})
     console = console_of(options)
     if options.validate:
         if given := [f"--{name}" for name in ("model", "cluster", "layout") if getattr(options, name) is not None]:
@@ -215,7 +214,10 @@ def layout_numbers(costs: StepCosts, run: PlannedRun, whole: Campaign) -> dict:
     spread = spread_of(family_of(run.layout.zero == 3))
     return {
         "layout": str(run.layout),
-        **{name: getattr(run, name) for name in NUMBERS},
+        **{name: getattr(run, name) for name in ("fits", "step_seconds", "mfu", "hfu")},
+        "mfu_all_pairs": run.utilization("full"),  # with scores that the causal mask hides
+        "mfu_causal": run.utilization("causal"),
+        "tokens_per_second": run.tokens_per_second,
         "published_runs": asdict(spread)
         | {"step_seconds": [run.step_seconds * spread.low, run.step_seconds * spread.high]},
         "memory_bytes": run.memory.total,
@@ -290,7 +292,7 @@ def _explore(options) -> int:
     from minidist.show.explorer.choices import CHOICES
     from minidist.show.explorer.page import explore
 
-    check_outputs({"html": options.html}, None)
+    check_outputs({"html": options.html})
     named = options.models.split(",") if options.models else [] if options.shape else [*CHOICES]
     models = (*([options.shape] if options.shape else []), *named)
     columns = TextColumn("planning {task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn()

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from minidist.cli.flags import real
+from minidist.cli.flags import given, real
 from minidist.cli.output import check_outputs, console_of, json_output, titled, write_outputs
 from minidist.plan.scaling import kaplan
 from minidist.plan.scaling.laws import LAWS, ScalingLaw, Training, check, overtraining
@@ -32,17 +32,15 @@ def add_commands(commands) -> None:
 
 
 def _scaling(options) -> int:
-    given = {name: getattr(options, name) for name in ("flops", "params", "tokens")}
-    given = {name: value for name, value in given.items() if value is not None}
-    given = given or {"flops": CHINCHILLA}
-    if set(given) not in ({"flops"}, {"params", "tokens"}):
+    named = given(flops=options.flops, params=options.params, tokens=options.tokens) or {"flops": CHINCHILLA}
+    if set(named) not in ({"flops"}, {"params", "tokens"}):
         raise ValueError("give a budget, --flops 5.76e23, or a run, --params 8e9 --tokens 15e12")
-    check(**{f"--{name}": value for name, value in given.items()})
-    for name, value in given.items():
+    check(**{f"--{name}": value for name, value in named.items()})
+    for name, value in named.items():
         if not 1 <= value <= LARGEST:
             raise ValueError(f"--{name} must be from 1 to {LARGEST:g}, got {value:g}")
-    check_outputs({"json": options.json}, None)
-    if flops := given.get("flops"):
+    check_outputs({"json": options.json})
+    if flops := named.get("flops"):
         best = {"kaplan": kaplan.optimum(flops)}
         best |= {name: law.optimum(flops) for name, law in LAWS.items()}
         table = _budget(flops, best)

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from minidist.cli.flags import HelpByGroup, add_config, config_of, integer
+from minidist.cli.flags import HelpByGroup, add_config, config_of, given, integer
 from minidist.cli.output import NOT_REPRODUCED, check_outputs, console_of, json_output, write_outputs
 from minidist.cli.verify_matrix import run_interruptions, run_matrix
 from minidist.comm.runtime.clusters import job_size
@@ -120,7 +120,9 @@ def _verify(options) -> int:
         console.print(f"skipped {skipped} layouts that do not fit this model, batch{reason} or memory")
 
     runs = _run_all(console, groups, rank_function)
-    references = _references_of(runs)
+    references: dict[TrainConfig, Run] = {}
+    for run in runs:
+        references.setdefault(run.config, run)  # the first of each config is that of one process
     differences = _differences(console, runs, references, rank_function)
     _print_verdict(console, runs, list(references.values()), differences)
     as_elsewhere = _print_published(console, list(references.values()))
@@ -193,8 +195,8 @@ def _experts_for(layouts: Sequence[Layout]) -> int:
 
 def _config(options, **usual: int) -> TrainConfig:
     """The run that the options describe; these values where the user gave none."""
-    given = {name: getattr(options, name) for name in usual if getattr(options, name) is not None}
-    return config_of(Namespace(**vars(options) | usual | given))
+    named = given(**{name: getattr(options, name) for name in usual})
+    return config_of(Namespace(**vars(options) | usual | named))
 
 
 def _run_all(console: Console, groups: Sequence[Group], rank_function) -> list[Run]:
@@ -237,14 +239,6 @@ def _grains(config: TrainConfig) -> list[str]:
     """What a run has more of than usual, in words."""
     chunks = [f"{config.sequence_chunks} sequence chunks"] * (config.sequence_chunks > 1)
     return chunks + [f"{config.experts} experts"] * (config.experts > 0)
-
-
-def _references_of(runs: Sequence[Run]) -> dict[TrainConfig, Run]:
-    """Return the one-process run of each config: the first that has it."""
-    references: dict[TrainConfig, Run] = {}
-    for run in runs:
-        references.setdefault(run.config, run)
-    return references
 
 
 def _differences(

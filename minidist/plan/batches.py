@@ -30,11 +30,14 @@ from pathlib import Path
 from statistics import fmean
 
 import numpy as np
+from msgspec import convert
+
+from minidist.plan.scaling.laws import check
 
 
 def steps_to_loss(batch: float, critical_batch: float, least_steps: float) -> float:
     """S = S_min (1 + B_crit / B)."""
-    _check(batch=batch, critical_batch=critical_batch, least_steps=least_steps)
+    check(batch=batch, critical_batch=critical_batch, least_steps=least_steps)
     return least_steps * (1 + critical_batch / batch)
 
 
@@ -72,7 +75,7 @@ def fit_tradeoff(steps: Mapping[int, float | None]) -> Tradeoff:
     if len(steps) < 2:
         raise ValueError(f"the tradeoff has two constants: measure at least two batch sizes, not {len(steps)}")
     batches, measured = (np.array(values, np.float64) for values in (list(steps), list(steps.values())))
-    _check(batch=batches.min(), steps=measured.min())
+    check(batch=batches.min(), steps=measured.min())
     shares = np.stack([1 / measured, 1 / (batches * measured)], axis=1)  # (sizes, 2), of what is to be 1
     (least_steps, least_samples), *_ = np.linalg.lstsq(shares, np.ones(len(steps)), rcond=None)
     if least_steps <= 0:
@@ -84,26 +87,14 @@ def fit_tradeoff(steps: Mapping[int, float | None]) -> Tradeoff:
 
 def linear_rate(rate: float, base: float, batch: float) -> float:
     """The linear rule: k times the batch, k times the rate. For SGD, below the critical batch size."""
-    _check(rate=rate, base=base, batch=batch)
+    check(rate=rate, base=base, batch=batch)
     return rate * batch / base
 
 
 def square_root_rate(rate: float, base: float, batch: float) -> float:
     """The square-root rule: k times the batch, sqrt(k) times the rate. For Adam and its like."""
-    _check(rate=rate, base=base, batch=batch)
+    check(rate=rate, base=base, batch=batch)
     return rate * sqrt(batch / base)
-
-
-def best_rate(rate: float, batch: float, critical_batch: float) -> float:
-    """Best learning rate of SGD at a batch: rate / (1 + B_crit / B), ``rate`` being that of endless batches."""
-    _check(rate=rate, batch=batch, critical_batch=critical_batch)
-    return rate / (1 + critical_batch / batch)
-
-
-def _check(**values: float) -> None:
-    for name, value in values.items():
-        if not value > 0:
-            raise ValueError(f"{name} must be above 0, got {value:g}")
 
 
 MEASURED = Path(__file__).with_suffix(".json")
@@ -176,10 +167,7 @@ class BatchExperiment:
 
     @classmethod
     def read(cls, path: Path = MEASURED) -> "BatchExperiment":
-        content = json.loads(path.read_text(encoding="utf-8"))
-        for name, kind in (("runs", Run), ("noise", Noise), ("ramps", Ramped)):
-            content[name] = tuple(kind(**one) for one in content[name])
-        return cls(**content)
+        return convert(json.loads(path.read_text(encoding="utf-8")), cls)
 
     def write(self, path: Path) -> None:
         """One run a line."""

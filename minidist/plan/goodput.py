@@ -21,6 +21,8 @@ what failed machines cost while they are being repaired, with spares or without.
 
 from math import comb, exp, expm1, inf, isfinite, log, sqrt
 
+from minidist.plan.scaling.laws import check
+
 
 def cluster_mtbf(gpu_mtbf: float, gpus: int) -> float:
     """The MTBF of a cluster in which any GPU's failure stops all, in the unit of ``gpu_mtbf``.
@@ -30,19 +32,19 @@ def cluster_mtbf(gpu_mtbf: float, gpus: int) -> float:
     Raises:
         ValueError: if the MTBF is not positive or there is no GPU.
     """
-    _check(gpu_mtbf=gpu_mtbf)
+    check(gpu_mtbf=gpu_mtbf)
     return gpu_mtbf / _positive_count(gpus)
 
 
 def gpu_mtbf(cluster_mtbf: float, gpus: int) -> float:
     """The MTBF of one GPU, from that of a cluster of ``gpus``: the way back."""
-    _check(cluster_mtbf=cluster_mtbf)
+    check(cluster_mtbf=cluster_mtbf)
     return cluster_mtbf * _positive_count(gpus)
 
 
 def expected_failures(mtbf: float, time: float) -> float:
     """The mean number of failures in this time of running."""
-    _check(mtbf=mtbf)
+    check(mtbf=mtbf)
     _check_not_negative(time=time)
     return time / mtbf
 
@@ -54,7 +56,7 @@ def no_failure_probability(mtbf: float, time: float) -> float:
 
 def young_interval(mtbf: float, pause: float) -> float:
     """Young's interval: sqrt(2 delta M), the smallest waste to first order. Good as long as delta is far below M."""
-    _check(mtbf=mtbf)
+    check(mtbf=mtbf)
     _check_not_negative(pause=pause)
     return sqrt(2 * pause * mtbf)
 
@@ -116,16 +118,10 @@ def goodput(mtbf: float, interval: float, pause: float, recovery: float = 0.0, w
 
 
 def _check_run(mtbf: float, interval: float, pause: float, recovery: float, write: float) -> None:
-    _check(mtbf=mtbf, interval=interval)
+    check(mtbf=mtbf, interval=interval)
     _check_not_negative(pause=pause, recovery=recovery, write=write)
     if interval < write:
         raise ValueError(f"interval must be at least write, {write:g}: one save is written at a time; got {interval:g}")
-
-
-def _check(**values: float) -> None:
-    for name, value in values.items():
-        if not (isfinite(value) and value > 0):
-            raise ValueError(f"{name} must be positive and finite, got {value:g}")
 
 
 def _check_not_negative(**values: float) -> None:
@@ -241,15 +237,6 @@ def in_repair_probabilities(mtbf: float, repair: float, spares: int, machines: i
     weights = [exp(value - largest) for value in logs]
     total = sum(weights)
     return [weight / total for weight in weights]
-
-
-def waiting_share(mtbf: float, repair: float, spares: int, machines: int, least: int) -> float:
-    """The share of all time in which a run that needs ``least`` of its ``machines`` waits for a repair.
-
-    With ``least == machines`` this is Erlang's B formula for ``spares + 1`` lines. A repair starts at the failure, so a
-    run that takes time to detect it waits a little less.
-    """
-    return in_repair_probabilities(mtbf, repair, spares, machines, least)[-1]
 
 
 def speed_with_spares(mtbf: float, repair: float, spares: int, machines: int, least: int) -> float:

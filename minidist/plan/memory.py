@@ -178,7 +178,7 @@ def saved_scores(model: ModelShape, layout: PlannedLayout, numerics: Numerics) -
 def saved_by_block(model: ModelShape, layout: PlannedLayout, numerics: Numerics, sparse: bool) -> float:
     """What one layer keeps for backward, without recomputation and without what ``saved_scores`` counts."""
     e, n, t = numerics.activation, _tokens(model, layout), layout.tp
-    kept = _norm(model, layout, numerics) + _entering(model, layout, numerics)
+    kept = _entering(model, layout, numerics)
     scored, valued = model.score_widths
     keys = 2 * model.key_width if model.latent is None else scored + valued
     kept += e * n * (scored + keys + valued) / t
@@ -191,7 +191,7 @@ def saved_behind_attention(model: ModelShape, layout: PlannedLayout, numerics: N
     """The part that is freed before backward comes to the scores: both dropouts' masks and what the MLP keeps."""
     e, n, t = numerics.activation, _tokens(model, layout), layout.tp
     stream = n * model.width / (t if layout.sp else 1)
-    kept = _norm(model, layout, numerics) + _entering(model, layout, numerics) + 2 * model.dropout * stream
+    kept = _entering(model, layout, numerics) + 2 * model.dropout * stream
     arrays = 3 if model.gated else 2  # of hidden units
     moe = model.moe
     if not sparse or moe is None:
@@ -203,19 +203,14 @@ def saved_behind_attention(model: ModelShape, layout: PlannedLayout, numerics: N
 def saved_by_head(model: ModelShape, layout: PlannedLayout, numerics: Numerics) -> float:
     """What the last norm, the logits and the loss keep for backward."""
     logits = LOGIT * _tokens(model, layout) * model.vocab / layout.tp
-    return _norm(model, layout, numerics) + _entering(model, layout, numerics) + logits
-
-
-def _norm(model: ModelShape, layout: PlannedLayout, numerics: Numerics) -> float:
-    """What a norm keeps."""
-    tokens = _tokens(model, layout) / (layout.tp if layout.sp else 1)
-    return tokens * (numerics.activation * model.width + numerics.statistics)
+    return _entering(model, layout, numerics) + logits
 
 
 def _entering(model: ModelShape, layout: PlannedLayout, numerics: Numerics) -> float:
-    """The input of the products of a tensor-parallel region."""
-    parts = layout.tp if layout.sp and not numerics.keeps_gathered else 1
-    return numerics.activation * _tokens(model, layout) * model.width / parts
+    """What a norm keeps, and the input of the products in the tensor-parallel region behind it."""
+    tokens, parts = _tokens(model, layout), layout.tp if layout.sp else 1
+    kept = tokens / parts * (numerics.activation * model.width + numerics.statistics)
+    return kept + numerics.activation * tokens * model.width / (1 if numerics.keeps_gathered else parts)
 
 
 def memory_of(

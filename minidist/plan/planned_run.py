@@ -86,16 +86,6 @@ class PlannedRun:
         return self.utilization(self.convention, "hardware")
 
     @property
-    def mfu_all_pairs(self) -> float:
-        """MFU where scores that the causal mask hides count too."""
-        return self.utilization("full")
-
-    @property
-    def mfu_causal(self) -> float:
-        """MFU where they do not."""
-        return self.utilization("causal")
-
-    @property
     def tokens_per_second(self) -> float:
         return self.tokens / self.step_seconds
 

@@ -21,6 +21,8 @@ from minidist.plan.memory import RESERVED, memory_of, saved_by_block, saved_scor
 from minidist.plan.planned_run import PlannedRun, plan_run
 from minidist.plan.time import StepCosts
 
+WAYS = 4  # that are told to make a run fit
+
 
 @dataclass(frozen=True)
 class Found:
@@ -98,7 +100,7 @@ def groups(costs: StepCosts, batch: int, fixed: PlannedLayout) -> Iterator[tuple
                     elif sized.problem(model, batch):
                         continue
                     virtual = _virtual(model.layers, pp, batch // (dp * micro_batch))
-                    for ep in _expert_ranks(costs, dp):
+                    for ep in [n for n in divisors(dp) if model.moe.experts % n == 0] if model.moe else [1]:
                         for recompute in MODES:
                             if recompute == "selective" and fixed.attention == "flash":
                                 continue  # flash attention has nothing that this would compute again
@@ -112,11 +114,6 @@ def _virtual(layers: int, pp: int, micro_batches: int) -> list[int]:
         return [1]
     most = (layers + 2) // pp if micro_batches % pp == 0 else 1
     return [v for v in range(1, most + 1) if v == 1 or layers % (pp * v) == 0 or pp * v == layers + 2]
-
-
-def _expert_ranks(costs: StepCosts, dp: int) -> list[int]:
-    moe = costs.model.moe
-    return [ep for ep in divisors(dp) if moe.experts % ep == 0] if moe else [1]
 
 
 def stages_of_zero(group: PlannedLayout) -> tuple[int, ...]:
@@ -177,7 +174,7 @@ def relatives(layout: PlannedLayout) -> dict[str, PlannedLayout]:
     return relatives
 
 
-def what_would_help(costs: StepCosts, run: PlannedRun, count: int = 4) -> list[tuple[str, PlannedRun]]:
+def what_would_help(costs: StepCosts, run: PlannedRun) -> list[tuple[str, PlannedRun]]:
     """Single changes after which the run fits, the quickest first; if none does, those that need the least memory."""
     planned = [
         (name, plan_run(costs, layout, run.batch))
@@ -186,7 +183,7 @@ def what_would_help(costs: StepCosts, run: PlannedRun, count: int = 4) -> list[t
     ]
     fitting = sorted((pair for pair in planned if pair[1].fits), key=lambda pair: pair[1].step_seconds)
     smaller = [pair for pair in planned if pair[1].memory.total < run.memory.total]
-    return (fitting or sorted(smaller, key=lambda pair: pair[1].memory.total))[:count]
+    return (fitting or sorted(smaller, key=lambda pair: pair[1].memory.total))[:WAYS]
 
 
 def why_slower(run: PlannedRun, best: PlannedRun) -> str:

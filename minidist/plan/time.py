@@ -24,7 +24,7 @@ from minidist.plan.layout import PlannedLayout
 from minidist.plan.memory import MIXED, Numerics, layers_by_rank, parameters_of_rank
 from minidist.plan.models import ModelShape
 from minidist.plan.step.collectives import Network, Sent
-from minidist.plan.step.exchange import Exchange, gradients_and_parameters, optimizer_seconds
+from minidist.plan.step.exchange import Exchange
 from minidist.plan.step.kernels import Compute, Machine, Part, Seconds, block_compute, head_compute
 
 
@@ -187,12 +187,10 @@ class _Step:
         held = parameters_of_rank(self.model, layout, rank)
         layers = dense + sparse
         forward -= self.head.forward.total * (rank == layout.pp - 1)  # no layer's parameters hide behind the head
-        update = gradients_and_parameters(
-            layout, costs.numerics, costs.network, self.exchange.group("dp"), held, m, forward, slot.total - forward,
-            max(1, layers),
-        )  # fmt: skip
+        update = self.exchange.gradients_and_parameters(held, m, forward, slot.total - forward, max(1, layers))
         tied = self.exchange.tied()
-        kernels = slot.forward + slot.backward
+        kernels, numerics = slot.forward + slot.backward, costs.numerics
+        updated = held.sharded(layout) if layout.zero else held.full
         time = StepTime(
             products=m * kernels.products,
             attention=m * kernels.attention,
@@ -204,7 +202,10 @@ class _Step:
             pp=m * slot.pp + sum(sent.exposed for sent in tied),
             dp=sum(sent.exposed for sent in update),
             bubble=bubble,
-            optimizer=optimizer_seconds(layout, costs.numerics, costs.machine, held),
+            # the norm reads gradients, the update reads and writes all state and writes parameters
+            optimizer=costs.machine.memory(
+                updated * (2 * numerics.gradient + 2 * numerics.optimizer + numerics.parameter)
+            ),
         )
         return time, self.exchange.sent(m, layers, sparse, rank, self.dense) + update + tied
 

@@ -34,6 +34,17 @@ from minidist.train.rules import check, of_loosened_run, of_run
 
 OPTIMIZERS = ("adamw", "lamb", "sgd")
 LR_SCHEDULES = ("cosine", "constant", "wsd")
+RUN_CHOICES = {  # settings of a run that have few values
+    "optimizer": OPTIMIZERS,
+    "lr_schedule": LR_SCHEDULES,
+    "packing": (RANDOM, *PACKINGS),
+    "document_mask": (0, 1),
+    "restart_positions": (0, 1),
+    "precision": tuple(POLICIES),
+    "products": PRODUCTS,
+    "reduce_dtype": ("float32", "float64"),
+    "backend": BACKENDS,
+}
 
 
 @dataclass(frozen=True)
@@ -83,9 +94,13 @@ def _stages(ramp: Ramp) -> tuple[tuple[int, int], ...]:
 def read_ramp(text: str, full: int, micro_batch: int) -> Ramp:
     """The ramp written START,INCREMENT,SAMPLES, up to ``full`` samples a step, by multiples of ``micro_batch``.
 
+    "" is none: full from the first step on.
+
     Raises:
         ValueError: for what cannot be, with the nearest numbers that can.
     """
+    if not text:
+        return Ramp(full, 1, 0, full)
     what = f"rampup_batch_size {text}"
     try:
         start, increment, samples = (whole_number(part) for part in text.replace(" ", "").split(","))
@@ -165,24 +180,18 @@ class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, M
         for name in ("lr", "clip"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be larger than 0, not {getattr(self, name)}")
-        check_one_of(self, "optimizer", OPTIMIZERS)
-        check_one_of(self, "lr_schedule", LR_SCHEDULES)
+        for name, choices in RUN_CHOICES.items():
+            check_one_of(self, name, choices)
         if (self.lr_schedule == "wsd") != (self.lr_decay_steps > 0):
             raise ValueError(
                 f"lr_schedule {self.lr_schedule} with lr_decay_steps {self.lr_decay_steps}: wsd decays in the last "
                 "steps and no other does, so choose both or neither"
             )
-        check_one_of(self, "packing", (RANDOM, *PACKINGS))
         for name in ("document_mask", "restart_positions"):
-            check_one_of(self, name, (0, 1))
             if self.packing == RANDOM and not getattr(self, name):
                 raise ValueError(f"{name} is about documents: choose a packing, such as cut")
         if self.packing != RANDOM and self.text is None:
             raise ValueError(f"packing {self.packing} takes documents: name them with text")
-        check_one_of(self, "precision", POLICIES)
-        check_one_of(self, "products", PRODUCTS)
-        check_one_of(self, "reduce_dtype", ("float32", "float64"))
-        check_one_of(self, "backend", BACKENDS)
         if self.global_batch % self.micro_batch:
             raise ValueError(
                 f"global_batch {self.global_batch} must be a multiple of micro_batch {self.micro_batch}: "
@@ -227,14 +236,13 @@ class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, M
         return self.global_batch // self.micro_batch
 
     @property
-    def ramp(self) -> Ramp | None:
-        """How the batch grows; None for one that is full from the first step on.
+    def ramp(self) -> Ramp:
+        """How the batch grows.
 
         Raises:
             ValueError: for a ramp that cannot be.
         """
-        text = self.rampup_batch_size
-        return read_ramp(text, self.global_batch, self.micro_batch) if text else None
+        return read_ramp(self.rampup_batch_size, self.global_batch, self.micro_batch)
 
     def lr_at(self, step: int) -> float:
         """The learning rate of one step, counted from 0."""
@@ -244,11 +252,11 @@ class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, M
 
     def batch_at(self, step: int) -> int:
         """Samples in one step, counted from 0."""
-        return ramp.batch_at(step) if (ramp := self.ramp) else self.global_batch
+        return self.ramp.batch_at(step)
 
     def samples_before(self, step: int) -> int:
         """Samples in all steps before one."""
-        return ramp.samples_before(step) if (ramp := self.ramp) else step * self.global_batch
+        return self.ramp.samples_before(step)
 
     @property
     def tokens_per_step(self) -> int:
@@ -262,7 +270,7 @@ class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, M
     def check(self, layout: Layout) -> None:
         """Raises ValueError where this run cannot be split that way (rules.py). Called before any rank starts."""
         check(of_loosened_run(self, layout))
-        if not self.ramp:
+        if not self.rampup_batch_size:
             check(of_run(self, layout))
             return
         for size in self.ramp.sizes:

@@ -12,9 +12,9 @@ import pickle
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import BinaryIO
 
 from minidist.comm.runtime.starting import interrupts_held
 from minidist.nn.data import MicroBatch
@@ -78,25 +78,20 @@ class Loader(StepHook):
         return {}
 
 
-def serve(read: Callable[[], Any], write: Callable[[object], None]) -> None:
+def serve(requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer requests, (step, numbers) each, until the rank is gone; the first thing read is the run's config."""
     with suppress(EOFError, BrokenPipeError):
-        config, corpus = read(), None
+        config, corpus = pickle.load(requests), None
         while True:
-            step, numbers = read()
+            step, numbers = pickle.load(requests)
             try:
                 corpus = corpus or corpus_of(config)
                 found = [batch_of(corpus, config, step, number) for number in numbers]
             except Exception as error:  # a text that has changed, say: it is the rank's to tell
                 found = error
-            write(found)
+            pickle.dump(found, answers)
+            answers.flush()
 
 
 if __name__ == "__main__":
-    output = sys.stdout.buffer
-
-    def answer(what: object) -> None:
-        pickle.dump(what, output)
-        output.flush()
-
-    serve(lambda: pickle.load(sys.stdin.buffer), answer)
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -26,7 +26,7 @@ from minidist.nn.gpt import GPT
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.loss import IGNORED
 from minidist.nn.recompute import recompute_blocks
-from minidist.parallel.axis import Axis, Holds, Plan, everything
+from minidist.parallel.axis import Axis, Holds, everything
 from minidist.parallel.compression.hook import Compressor
 from minidist.parallel.context import ContextParallel
 from minidist.parallel.data import (
@@ -66,7 +66,8 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
     if layout.sync == "local":
         axes.append(local_axis(mesh, layout, config))
     if layout.tp > 1:
-        axes.append(TensorParallel(mesh.get_group("tp"), gpt_plan(bool(layout.sp), dtype)))
+        plan = tensor_plan(bool(layout.sp), dtype) | (sequence_plan(dtype) if layout.sp else {})
+        axes.append(TensorParallel(mesh.get_group("tp"), plan))
     if layout.cp > 1:
         axes.append(ContextParallel(mesh.get_group("cp"), layout.cp_kind))
     run = None
@@ -90,12 +91,6 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
     parallel = ParallelModel(model, mesh.group, axes, deal, config.micro_batches, run, places)
     recompute_blocks(model, layout.recompute)
     return parallel
-
-
-def gpt_plan(sequence: bool, reduce_dtype) -> Plan:
-    """Which modules of a GPT become tensor parallel, and with ``sequence`` sequence parallel in between."""
-    plan = tensor_plan(sequence, reduce_dtype)
-    return plan | sequence_plan(reduce_dtype) if sequence else plan
 
 
 def dealt(rank: int, layout: Layout, count: int) -> tuple[list[int | None], int]:
@@ -237,18 +232,14 @@ class ParallelModel:
         are integers, so every layout has the same N. (Without any, the loss and its gradients are 0.)
         """
         if self.places:
-            count = sum(
-                int((one.targets[:, place] != IGNORED).sum()) for one in batch for place in self.places_here(one)
-            )
-            counts = np.array([count])
+            counts = np.zeros(1, np.int64)
+            for one in batch:  # of each sequence chunk that this rank computes
+                for place in self.model.chunks.places(one.targets.shape[1], one.documents):
+                    counts += int((one.targets[:, place] != IGNORED).sum())
             for axis in reversed(self.axes):
                 if axis.splits_batch:
                     all_reduce(counts, ReduceOp.SUM, axis.group)
             self.divisor = max(1, int(counts[0])) / self.places
-
-    def places_here(self, micro_batch: MicroBatch) -> list[slice]:
-        """The places of each sequence chunk that this rank computes."""
-        return self.model.chunks.places(micro_batch.targets.shape[1], micro_batch.documents)
 
     def forward_backward(self, batch: Sequence[MicroBatch], scale: float) -> float:
         """Add the gradients, times ``scale``, of this rank's micro-batches; return the sum of the losses known here.

@@ -114,6 +114,12 @@ class RankResult(Timed, Counted, Learned):
     """What one rank brings back from a run."""
 
 
+OF_EACH_RANK = (  # what ``--json`` writes as it is, a list of all ranks' each
+    "memory", "collectives", "flops", "step_seconds", "compute_seconds", "micro_batch_seconds", "micro_batch_counts",
+    "pauses", "copy_pauses",
+)  # fmt: skip
+
+
 @dataclass
 class Run:
     """One training run, over all its ranks."""
@@ -159,17 +165,9 @@ class Run:
             "tokens_per_second": self.tokens_per_second,
             "seconds": self.seconds,
             "traffic": [rank.traffic.as_dict() for rank in self.ranks],
-            "memory": [rank.memory for rank in self.ranks],
-            "collectives": [rank.collectives for rank in self.ranks],
-            "flops": [rank.flops for rank in self.ranks],
+            **{name: [getattr(rank, name) for rank in self.ranks] for name in OF_EACH_RANK},
             "resumed_after": len(self.losses) - self.steps_here,
-            "step_seconds": [rank.step_seconds for rank in self.ranks],
-            "compute_seconds": [rank.compute_seconds for rank in self.ranks],
-            "micro_batch_seconds": [rank.micro_batch_seconds for rank in self.ranks],
-            "micro_batch_counts": [rank.micro_batch_counts for rank in self.ranks],
-            "pauses": [rank.pauses for rank in self.ranks],
             "save_errors": self.ranks[0].save_errors,
-            "copy_pauses": [rank.copy_pauses for rank in self.ranks],
             "loss_scale": self.ranks[0].loss_scale,
             "skipped_steps": self.ranks[0].skipped_steps,
             "noise_scale": [{"step": step} | noise.as_dict() for step, noise in self.ranks[0].noise],

@@ -6,7 +6,7 @@ is asked for beside. What comes first is told: single values, then what they mea
 step: ``why_it_differs`` says which have other bits than one process.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from math import inf, isfinite
 
 import numpy as np
@@ -31,6 +31,19 @@ SYNCS = (*TIGHT_SYNCS, *LOOSE)
 GRAD_SYNCS = ("micro_batch", "step")
 CHECKS = ("auto", "vote", "replay")  # ways to check the numbers: see resilience/checks.py
 ZERO_ALGORITHMS = tuple(ALL_GATHER)  # reduce-scatter has the same
+LAYOUT_CHOICES = {  # settings of a layout that have few values
+    "algorithm": ("auto", *ALL_REDUCE),
+    "sync": SYNCS,
+    "zero": (0, 1, 2, 3),
+    "prefetch": (0, 1),
+    "reshard_after_forward": (0, 1),
+    "grad_sync": GRAD_SYNCS,
+    "sp": (0, 1),
+    "cp_kind": KINDS,
+    "schedule": tuple(SCHEDULES),
+    "recompute": MODES,
+    "error_feedback": (0, 1),
+}
 
 
 def check(broken: Iterator[str]) -> None:
@@ -51,15 +64,10 @@ def without(layout, reasons: dict[str, str]) -> Iterator[str]:
             yield f"{setting} {why}: leave {key} {getattr(type(layout), key)}"
 
 
-def one_of(layout, key: str, choices: Iterable[str]) -> Iterator[str]:
-    if getattr(layout, key) not in choices:
-        yield f"{key}={getattr(layout, key)}: choose from {', '.join(choices)}"
-
-
-def zero_or_one(layout, *keys: str) -> Iterator[str]:
+def of_choices(layout, *keys: str) -> Iterator[str]:
     for key in keys:
-        if getattr(layout, key) not in (0, 1):
-            yield f"{key}={getattr(layout, key)}: choose 0 or 1"
+        if getattr(layout, key) not in LAYOUT_CHOICES[key]:
+            yield f"{key}={getattr(layout, key)}: choose from {', '.join(map(str, LAYOUT_CHOICES[key]))}"
 
 
 # A layout by itself
@@ -71,8 +79,7 @@ def of_layout(layout) -> Iterator[str]:
     for key, kind in kinds.items():
         if not 1 <= getattr(layout, key) <= MAX_RANKS:
             yield f"{key}={getattr(layout, key)}: the number of {kind}-parallel ranks must be from 1 to {MAX_RANKS}"
-    yield from one_of(layout, "algorithm", ("auto", *ALL_REDUCE))
-    yield from one_of(layout, "sync", SYNCS)
+    yield from of_choices(layout, "algorithm", "sync")
     if not layout.bucket_mb > 0:
         yield f"bucket_mb={layout.bucket_mb:g}: a bucket must be larger than 0 MiB"
     if layout.cp == 1 and changed(layout, "cp_kind"):
@@ -87,17 +94,16 @@ def of_layout(layout) -> Iterator[str]:
 
 def of_shape(layout) -> Iterator[str]:
     """Yield what is wrong with the axes of a layout, however many ranks they have."""
-    yield from zero_or_one(layout, "sp", "reshard_after_forward")
+    yield from of_choices(layout, "sp", "reshard_after_forward")
     if layout.sp and layout.tp == 1:
         yield "sp=1 splits the sequence over tensor-parallel ranks, and tp=1 has none: set tp to 2 or more"
-    yield from one_of(layout, "cp_kind", KINDS)
-    yield from one_of(layout, "recompute", MODES)
+    yield from of_choices(layout, "cp_kind", "recompute")
     if layout.dp % layout.ep:
         yield (
             f"ep={layout.ep} data-parallel ranks share the experts, and do not divide dp={layout.dp}: choose ep from "
             f"{listed(divisors(layout.dp))}, or dp from {layout.ep}, {2 * layout.ep}, {3 * layout.ep}, ..."
         )
-    if layout.zero not in (0, 1, 2, 3):
+    if layout.zero not in LAYOUT_CHOICES["zero"]:
         yield f"zero={layout.zero}: ZeRO has the stages 1, 2 and 3, and 0 is plain data parallelism"
     if layout.zero and layout.replicas == 1:
         yield f"zero={layout.zero} shards over dp x cp ranks, and there is one: set dp or cp to 2 or more"
@@ -106,8 +112,7 @@ def of_shape(layout) -> Iterator[str]:
     if layout.shard < 0 or (layout.shard and layout.replicas % layout.shard):
         ranks = f"dp={layout.dp}" if layout.cp == 1 else f"dp x cp = {layout.replicas}"
         yield f"shard={layout.shard} must divide {ranks}: each group of so many ranks holds one copy"
-    yield from one_of(layout, "grad_sync", GRAD_SYNCS)
-    yield from one_of(layout, "schedule", SCHEDULES)
+    yield from of_choices(layout, "grad_sync", "schedule")
     if layout.virtual < 1:
         yield f"virtual={layout.virtual}: a rank has at least one stage"
     if layout.virtual > 1 and layout.schedule != "interleaved":
@@ -134,7 +139,7 @@ def of_looser_steps(layout) -> Iterator[str]:
         yield from without(layout, {"ep": "has two groups that sum gradients, and sync=delayed one"})
     if layout.compress:
         yield from of_compression(layout)
-    yield from zero_or_one(layout, "error_feedback")
+    yield from of_choices(layout, "error_feedback")
 
 
 def of_servers(layout) -> Iterator[str]:
@@ -186,7 +191,7 @@ def of_gradient_sums(layout) -> Iterator[str]:
             f"shard={layout.shard} is one number of ranks, and with ep={layout.ep} experts have fewer replicas than "
             "the rest of the model: leave shard 0, which shards each parameter over all of its replicas"
         )
-    yield from zero_or_one(layout, "prefetch")
+    yield from of_choices(layout, "prefetch")
     if layout.zero != 3 and (layout.prefetch or not layout.reshard_after_forward):
         yield "prefetch and reshard_after_forward are about gathered parameters: they need zero=3"
     if layout.prefetch and layout.virtual > 1:

@@ -13,6 +13,17 @@ from minidist.nn.optim.clip import clip_grad_norm
 from minidist.nn.optim.optimizers import Optimizer, average_gradients
 from minidist.nn.precision.underflow import GradScaler
 from minidist.train.parallelize import ParallelModel
+from minidist.train.share import Share
+
+
+def take_step(share: Share, step: int) -> float:
+    """Take a step of a run, by its number, on this rank's share of it; return its loss."""
+    model, config = share.model, share.config
+    model.set_micro_batches(config.batch_at(step) // config.micro_batch)
+    batch = share.batch(step, model.micro_batches)
+    for lr in share.learning_rates(config.lr_at(step)):
+        loss = train_step(model, share.optimizer, share.scaler, batch, lr, share.max_norm, share.complete_gradients)
+    return loss
 
 
 def train_step(
@@ -22,7 +33,7 @@ def train_step(
     batch: Sequence[MicroBatch],
     lr: float,
     max_norm: float,
-    complete_gradients: Callable[[], None] = lambda: None,
+    complete_gradients: Callable[[], None],
 ) -> float:
     """Take one step on this rank, and return the loss: the mean over the global batch, the same on every rank.
 

@@ -41,7 +41,7 @@ from minidist.train.resilience.rebalance import Rebalance
 from minidist.train.result import RankResult, Run, RunOptions
 from minidist.train.rules import check_options
 from minidist.train.share import Share
-from minidist.train.step import train_step
+from minidist.train.step import take_step
 
 MIN_SCALE = 2.0**-24  # of the loss: gradients that overflow with less do so whatever the scale
 
@@ -132,8 +132,9 @@ def _train_rank(
         for hook in hooks:
             hook.begin_step(step)
         with diverging(step, scaler, None if model.steps_apart else world):
-            loss = take_step(share, step, instruments.complete_gradients)
-            check_loss(loss)
+            loss = take_step(share, step)
+            if not isfinite(loss):  # a lower scale of the loss would not help
+                raise FloatingPointError(f"the loss is {loss}. A lower learning rate or a longer warmup may help")
         share.losses.append(loss)
         loss_sums.append(model.loss_sum)
         for hook in reversed(hooks):
@@ -159,16 +160,6 @@ def _train_rank(
 def asked_to_stop(file: str | None, world: ProcessGroup) -> bool:
     """Whether the file exists: all ranks agree, also if it comes while they look."""
     return file is not None and bool(global_max(int(Path(file).exists()), world))
-
-
-def take_step(share: Share, step: int, complete_gradients: Callable[[], None] = lambda: None) -> float:
-    """Take a step of a run, by its number, on a share of it; return its loss."""
-    model, config = share.model, share.config
-    model.set_micro_batches(config.batch_at(step) // config.micro_batch)
-    batch = share.batch(step, model.micro_batches)
-    for rate in share.learning_rates(config.lr_at(step)):
-        loss = train_step(model, share.optimizer, share.scaler, batch, rate, share.max_norm, complete_gradients)
-    return loss
 
 
 def restore_state(share: Share, options: RunOptions, manifest: Manifest | None) -> dict:
@@ -222,7 +213,7 @@ def hooks_around(share: Share, options: RunOptions, instruments: Instruments) ->
         ))  # fmt: skip
     hooks += keepers
     if options.check_replicas:  # after a step, before a checkpoint of it is saved
-        hooks.append(ReplicaChecks(share, options.check_replicas, options.check_by, take_step, keepers))
+        hooks.append(ReplicaChecks(share, options.check_replicas, options.check_by, keepers))
     if options.progress:
         hooks.append(Reports(world, instruments))
     if options.step_digests:
@@ -257,9 +248,3 @@ def diverging(step: int, scaler: GradScaler, world: ProcessGroup | None) -> Iter
             f"training diverged in step {step}: gradients overflow in {scale:g} of their size. A lower learning "
             "rate may help"
         )
-
-
-def check_loss(loss: float) -> None:
-    """Raises FloatingPointError where the loss is not finite: a lower scale of the loss would not help."""
-    if not isfinite(loss):
-        raise FloatingPointError(f"the loss is {loss}. A lower learning rate or a longer warmup may help")

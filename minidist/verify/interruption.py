@@ -56,14 +56,9 @@ def covering_interruptions(layouts: Sequence[Layout], steps: int) -> list[Interr
 
 
 def run_interrupted(
-    interruptions: Sequence[Interruption],
-    config: TrainConfig,
-    on_start: Callable[[str], None] = lambda what: None,
-    rank_function: Callable | None = None,
+    interruptions: Sequence[Interruption], config: TrainConfig, on_start: Callable[[str], None]
 ) -> Iterator[tuple[Interruption | None, Run, bool]]:
     """Run one process, then every layout before up to the last step at which it is left, then what goes on from there.
-
-    ``rank_function`` runs in place of ``train_rank`` in those that go on: tests inject a bug with it.
 
     Yields:
         None, the run of one process and True; then for each interruption the run that went on, and whether it ended on
@@ -84,6 +79,5 @@ def run_interrupted(
             for interruption in mine:
                 on_start(f"{before}, after step {interruption.step} {interruption.after}")
                 resume = RunOptions(resume=str(folder / name_of(interruption.step)))
-                cluster = clusters(interruption.after.world_size)
-                result = run(cluster, config, interruption.after, resume, rank_function=rank_function)
+                result = run(clusters(interruption.after.world_size), config, interruption.after, resume)
                 yield interruption, result, agrees(reference, result)

@@ -30,7 +30,6 @@ from minidist.plan.goodput import (
     no_failure_probability,
     recoverable_probability,
     speed_with_spares,
-    waiting_share,
     young_interval,
 )
 
@@ -96,9 +95,8 @@ def test_machines_in_repair_are_a_markov_chain():
         shares = np.linalg.solve(balance, np.eye(len(rates))[-1])
         case = mtbf, repair, spares, machines, least
         assert in_repair_probabilities(*case) == pytest.approx(shares.tolist(), rel=1e-9), case
-        assert waiting_share(*case) == pytest.approx(shares[-1], rel=1e-9)
         assert speed_with_spares(*case) == pytest.approx(shares[:-1] @ speeds, rel=1e-9)
-    assert speed_with_spares(1.0, 0.0, 0, 8, 8) == 1.0 and waiting_share(1.0, 0.0, 0, 8, 8) == 0.0
+    assert speed_with_spares(1.0, 0.0, 0, 8, 8) == 1.0 and in_repair_probabilities(1.0, 0.0, 0, 8, 8)[-1] == 0.0
     shares = in_repair_probabilities(0.1, 1000.0, 12_000, 8, 8)  # 10,000^10,000 / 10,000! does not fit a float
     assert sum(shares) == pytest.approx(1.0) and max(shares) == pytest.approx(shares[10_000], rel=1e-9)
 

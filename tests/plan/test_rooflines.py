@@ -21,7 +21,6 @@ from minidist.plan.cluster.roofline import (
     largest_batch,
     prefill,
     ridge_point,
-    total_seconds,
     weight_count,
 )
 from minidist.plan.memory_check import parameter_count
@@ -35,7 +34,7 @@ def test_the_longer_of_arithmetic_and_memory_decides_and_the_roof_bends_where_th
     for work, seconds in (((peak, 1.0), 1.0), ((1.0, bandwidth), 1.0), ((peak, 2 * bandwidth), 2.0), ((0, 0), 0.0)):
         assert kernel_seconds(H100, *work, "bf16") == pytest.approx(seconds)
     both = {"flops_efficiency": 0.5, "memory_efficiency": 0.8}
-    assert total_seconds(H100, [Work(peak, bandwidth)] * 2, "bf16", **both) == pytest.approx(4.0)
+    assert kernel_seconds(H100, peak, bandwidth, "bf16", **both) == pytest.approx(2.0)
     assert kernel_seconds(H100, peak, bandwidth, "bf16", memory_efficiency=0.8) == pytest.approx(1.25)
     assert ridge == pytest.approx(295.3, abs=0.05)
     assert [attainable_flops(H100, "bf16", ridge * x) for x in (0.5, 1, 2)] == pytest.approx([peak / 2, peak, peak])

@@ -25,11 +25,11 @@ from minidist.plan.scaling.laws import (
     HOFFMANN,
     HOFFMANN_UNROUNDED,
     LAWS,
+    Overtraining,
     ScalingLaw,
     Training,
     cheapest_with_inference,
     overtraining,
-    smaller_model,
 )
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scaling.md").read_text(encoding="utf-8")
@@ -58,6 +58,12 @@ def test_laws_give_the_published_examples():
     best = kaplan.optimum(1e21)  # Hoffmann et al., appendix D.4
     assert best.parameters == pytest.approx(4.68e9, rel=1e-3) and best.flops == pytest.approx(1e21, rel=1e-12)
     assert kaplan.optimum(1e22).parameters / best.parameters == pytest.approx(10**0.73, rel=1e-12)
+
+
+def smaller_model(law: ScalingLaw, flops: float, share: float) -> Overtraining:
+    """A model with a share of the best one's parameters for a budget, trained until it has the same loss."""
+    best = law.optimum(flops)
+    return overtraining(law, share * best.parameters, law.tokens_to_reach(best.loss, share * best.parameters))
 
 
 def test_smaller_models_of_the_same_loss_cost_what_was_published():

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 
 from minidist.cli import INTERRUPTED
-from minidist.cli.flags import HelpByGroup, add_config, add_layout, config_of, defaults, integer, layout_of
+from minidist.cli.flags import HelpByGroup, add_config, add_fields, config_of, defaults, integer, layout_of
 from minidist.cli.output import Output, check_outputs, console_of, json_output, write_outputs
 from minidist.cli.train.as_if import Wanted, add_as_if, as_if_of, on_cluster, print_on_cluster
 from minidist.cli.train.progress import add_live, narrating, watching
@@ -63,7 +63,7 @@ def add_commands(commands) -> None:
         help="read flags from this TOML file, or from what --json wrote; those on the command line come first",
     )
     command.set_defaults(command=_train, on_ranks=True)
-    add_layout(command, **defaults(Layout))
+    add_fields(command, Layout, **defaults(Layout))
     add_checkpoints(command)
     add_elastic(command)
     _add_watches(command)

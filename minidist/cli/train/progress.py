@@ -85,7 +85,7 @@ def watch_of(layout: Layout) -> StragglerWatch:
 
 @contextmanager
 def narrating(
-    console: Console, config: TrainConfig, layout: Layout, first: int, live: Live | None = None
+    console: Console, config: TrainConfig, layout: Layout, first: int, live: Live | None
 ) -> Iterator[Narrator]:
     """Context manager: inside, there is a progress bar on the console, below the picture of ``live``."""
     room = max(4, console.width - NUMBERS)  # on a narrow terminal the layout is cut, not the numbers

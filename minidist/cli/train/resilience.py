@@ -15,7 +15,7 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
-from minidist.cli.flags import integer, real
+from minidist.cli.flags import given, integer, real
 from minidist.cli.output import titled
 from minidist.comm.runtime.clusters import job_size
 from minidist.nn.tokenizer import TOKENIZER, open_tokenizer
@@ -172,13 +172,12 @@ def saving_of(options: argparse.Namespace, checkpoint: Checkpoint | None) -> Sav
     Raises:
         ValueError: if the folder cannot take this run's checkpoints, or a flag needs --save.
     """
-    given = {"every": options.save_every, "keep": options.keep, "mode": options.save_mode}
-    given = {name: value for name, value in given.items() if value is not None}
+    named = given(every=options.save_every, keep=options.keep, mode=options.save_mode)
     if options.save is None:
-        if given.keys() - {"every"} or (given and not options.peer_copies):
+        if named.keys() - {"every"} or (named and not options.peer_copies):
             raise ValueError("--save-every, --keep and --save-mode are about checkpoints: add --save DIR")
         return None
-    saving = Saving(options.save, **given)
+    saving = Saving(options.save, **named)
     check_folder(options.save, checkpoint and str(checkpoint.folder))
     return saving
 
@@ -307,18 +306,15 @@ def elasticity_of(options: argparse.Namespace, run_options: RunOptions) -> Elast
     Raises:
         ValueError: if a flag needs another.
     """
-    given = {"on_failure": options.on_failure, "max_restarts": options.max_restarts}
-    given = {name: value for name, value in given.items() if value is not None}
-    if options.patience is not None:
-        given["patience"] = options.patience
-    elasticity = Elasticity(**given)
+    named = given(on_failure=options.on_failure, max_restarts=options.max_restarts, patience=options.patience)
+    elasticity = Elasticity(**named)
     if options.elastic:
         if run_options.saving is None and run_options.peer_copies is None:
             raise ValueError("--elastic goes on from checkpoints or from copies: add --save DIR or --peer-copies 1")
         return elasticity
     if run_options.peer_copies is not None:
         raise ValueError("--peer-copies are for ranks that survive a failure: add --elastic")
-    if given.keys() - {"patience"}:
+    if named.keys() - {"patience"}:
         raise ValueError("--on-failure and --max-restarts say how to go on after a failure: add --elastic")
     return None
 

@@ -11,7 +11,6 @@ sample has its own. Counted are matrix products and attention, with every array 
 kernel, as FlashAttention: its scores stay on the chip. Elementwise operations are fused into the products next to them.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil, inf, isfinite
 
@@ -72,11 +71,6 @@ def kernel_seconds(
         if not 0 < value <= 1:
             raise ValueError(f"{name} must be above 0 and at most 1, got {value:g}")
     return max(flops / (peak * flops_efficiency), nbytes / (accelerator.memory_bandwidth * memory_efficiency))
-
-
-def total_seconds(accelerator: Accelerator, kernels: Iterable[Work], precision: str, **efficiencies: float) -> float:
-    """Seconds of kernels that run one after the other; see ``kernel_seconds``."""
-    return sum(kernel_seconds(accelerator, work.flops, work.nbytes, precision, **efficiencies) for work in kernels)
 
 
 def peak_flops(accelerator: Accelerator, precision: str) -> float:

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from msgspec import convert
+
 from minidist.plan.scaling.fit import Fit, IsoFlop, PowerLaw, fit, parabola, power_law
 from minidist.plan.scaling.laws import Training
 
@@ -59,9 +61,7 @@ class Experiment:
 
     @classmethod
     def read(cls, path: Path = MEASURED) -> "Experiment":
-        content = json.loads(path.read_text(encoding="utf-8"))
-        runs, next_runs = (tuple(Run(**run) for run in content[name]) for name in ("runs", "next_runs"))
-        return cls(content["layers"], runs, next_runs, content["text_tokens"])
+        return convert(json.loads(path.read_text(encoding="utf-8")), cls)
 
     def write(self, path: Path) -> None:
         """One run a line."""

@@ -16,8 +16,7 @@ What is simplified: the law is taken far beyond the tokens per parameter that it
 found that such fits promise too much of additional tokens. Tokens are all new ones.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import exp, isfinite, log
 
 import numpy as np
@@ -58,8 +57,6 @@ class ScalingLaw:
         E: the loss of an infinite model after infinitely many tokens, nats per token.
         A, alpha: constants of the term of the parameters. B, beta: constants of the term of the tokens.
         source: where the constants were read.
-        standard_errors: constant -> its standard error, where it is known. The constants hang together (a larger A goes
-            with a larger alpha), so an interval of a prediction cannot be had from these alone.
 
     Raises:
         ValueError: for a constant that is not positive and finite.
@@ -72,7 +69,6 @@ class ScalingLaw:
     alpha: float
     beta: float
     source: str = ""
-    standard_errors: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         check(E=self.E, A=self.A, B=self.B, alpha=self.alpha, beta=self.beta)
@@ -203,18 +199,6 @@ def overtraining(law: ScalingLaw, parameters: float, tokens: float) -> Overtrain
     return Overtraining(model, law.cheapest(model.loss))
 
 
-def smaller_model(law: ScalingLaw, flops: float, share: float) -> Overtraining:
-    """A model with this share of the best one's parameters for a budget, trained until it has the same loss.
-
-    Raises:
-        ValueError: if it never has.
-    """
-    check(share=share)
-    best = law.optimum(flops)
-    parameters = share * best.parameters
-    return Overtraining(Training(parameters, law.tokens_to_reach(best.loss, parameters), best.loss), best)
-
-
 def cheapest_with_inference(law: ScalingLaw, loss: float, inference_tokens: float) -> Training:
     """The model with this loss whose training and inference together take the fewest FLOPs: 6 N D + 2 N T.
 
@@ -266,6 +250,5 @@ BESIROGLU = ScalingLaw(
     beta=0.3658,
     source="Besiroglu et al., 'Chinchilla Scaling: A replication attempt', 2024, arXiv 2404.10102: 240 runs read off "
     "Hoffmann's figure 4",
-    standard_errors={"E": 0.03, "A": 124.58, "B": 1293.23, "alpha": 0.02, "beta": 0.02},
 )
 LAWS = {law.name: law for law in (HOFFMANN, HOFFMANN_UNROUNDED, BESIROGLU)}

@@ -146,7 +146,7 @@ Request = tuple[str, str, int, int]  # snapshot, array, start, stop: those eleme
 NAMED = 3  # arrays in a message
 
 
-def survey(cluster: Cluster, not_after: int | None, patience: float | None = None) -> tuple[int | None, str]:
+def survey(cluster: Cluster, not_after: int | None, patience: float) -> tuple[int | None, str]:
     """Find what the ranks of a cluster hold together, of at most ``not_after`` steps where that is not None.
 
     Returns:

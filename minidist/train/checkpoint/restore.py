@@ -28,7 +28,6 @@ from minidist.train.checkpoint.manifest import ArrayEntry, BadCheckpoint, Manife
 from minidist.train.config import TrainConfig
 from minidist.train.share import Share
 
-READ_BYTES = 1 << 20  # at once, while a file is hashed
 STATES = ("exp_avg.", "exp_avg_sq.")  # how the names of the optimizer's states begin
 CODES = {"float32": "F32", "float64": "F64"}  # of safetensors
 
@@ -139,11 +138,8 @@ def missing_elements(array: ArrayEntry) -> int:
 
 
 def sha256_of(path: Path) -> str:
-    sha = hashlib.sha256()
     with path.open("rb") as file:
-        while piece := file.read(READ_BYTES):
-            sha.update(piece)
-    return sha.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @overridable

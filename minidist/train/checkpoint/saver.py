@@ -107,7 +107,6 @@ class Snapshots:
         mine = {p.name: self.regions[p.name].runs for p in model.trained if model.owns(p)}
         names = writers(all_gather_object(mine, world))[world.rank]
         self.saved = [parameter for parameter in model.trained if parameter.name in names]
-        self.extra = world.rank == 0  # whether to save what is no parameter, which all ranks have
 
     @property
     def progress(self) -> Progress:
@@ -123,7 +122,8 @@ class Snapshots:
             parts[name] = Part(_copy(parameter.data), runs, shape)
             for kind, arrays in self.share.optimizer.kinds.items():
                 parts[f"{kind}{name}"] = Part(_copy(arrays[name]), runs, shape)
-        for name, array in self.share.gpt.extra_state().items() if self.extra else ():
+        # what is no parameter all ranks have
+        for name, array in self.share.gpt.extra_state().items() if self.share.world.rank == 0 else ():
             parts[name] = Part(_copy(array), Region.full(array.shape).runs, array.shape)
         return parts
 
@@ -190,7 +190,7 @@ class Saver(StepHook):
 
     def __init__(
         self, world: ProcessGroup, saving: Saving, snapshots: Snapshots, manifest: Callable[[Progress], Manifest],
-        first: int = 0, on_saved: Callable[[str, str], None] = lambda name, error: None, disk: Disk | None = None,
+        first: int, on_saved: Callable[[str, str], None], disk: Disk | None = None,
         beside: dict[str, bytes] | None = None,
     ) -> None:  # fmt: skip
         self.world, self.saving, self.snapshots, self.manifest = world, saving, snapshots, manifest

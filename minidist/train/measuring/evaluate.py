@@ -70,7 +70,7 @@ def prompt_of(config: TrainConfig) -> bytes:
     return b"The " if config.tokenizer is None else b"The"
 
 
-def full_model(config: TrainConfig, arrays: dict, balance: Balance | None = None) -> GPT:
+def full_model(config: TrainConfig, arrays: dict, balance: Balance | None) -> GPT:
     """The model with these weights, full arrays by parameter name, and the routers' biases of ``balance``."""
     model = model_of(config.model)
     if balance is not None and model.balance is not None:

@@ -34,7 +34,6 @@ class Instruments(StepHook):
     def __init__(self, world: ProcessGroup, traced_from: int | None) -> None:
         self.world, self.traced_from = world, traced_from
         self.memory = ledger.start()
-        self.log: list = []
         self.collectives = trace.Collectives()
         self.step_seconds: list[float] = []
         self.compute_seconds: list[float] = []
@@ -52,6 +51,7 @@ class Instruments(StepHook):
         Its peaks count from here: every rank has held the full model for a moment, where real systems init shards.
         """
         self.model, self.balance = share.model, share.gpt.balance
+        share.complete_gradients = self.complete_gradients
         for parameter in self.model.trained:  # master weights are entered already
             ledger.hold("parameters", parameter.data)
         for array in share.optimizer.state().values():

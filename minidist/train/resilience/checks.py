@@ -7,7 +7,7 @@ from minidist.parallel.tools.messages import all_gather_object, sendrecv_object
 from minidist.train.checkpoint.peers import Peers
 from minidist.train.checkpoint.saver import Saver
 from minidist.train.hooks import StepHook
-from minidist.train.resilience.replay import Kept, TakeStep, first_difference, judge, replay, to_the_right
+from minidist.train.resilience.replay import Kept, first_difference, judge, replay, to_the_right
 from minidist.train.resilience.vote import (
     GRADIENT,
     LOSS,
@@ -82,16 +82,13 @@ class ReplicaChecks(StepHook):
         every: steps from check to check; the last step is checked too.
         way: "vote"; "replay" where a vote names nobody; "auto" to replay only if some part of the state has too few
             holders to vote on.
-        take_step: the step of this run, for the replay.
         keepers: savers of the run's state. They keep what the last check found right until the next check: a failure
             between the two goes back to it.
     """
 
-    def __init__(
-        self, share: Share, every: int, way: str, take_step: TakeStep, keepers: Sequence[Saver | Peers] = ()
-    ) -> None:
+    def __init__(self, share: Share, every: int, way: str, keepers: Sequence[Saver | Peers]) -> None:
         self.world, self.share, world = share.world, share, share.world
-        self.every, self.take_step, self.keepers = every, take_step, keepers
+        self.every, self.keepers = every, keepers
         self.verified = len(share.losses) - 1
         holders = voters(all_gather_object(Notes(share, gradients=False).keys, world)).values()
         self.replays = way == "replay" or (way == "auto" and min(map(len, holders)) < NAMING)
@@ -164,13 +161,13 @@ class ReplicaChecks(StepHook):
 
     def compute_again(self, noted: list[Noted]) -> Finding | None:
         """Replay the steps since the last check; a third time if the second differs from the first."""
-        computations, second = [noted], self.replayed(1)
+        computations, second = [noted], replay(self.share, 1, self.kept, self.steps)
         computations.append(self.by_role(second, 1))
         time = first_difference(*computations)
         if time is None:
             return None
         if self.world.size > 1 and time > 0:  # a copy that has changed is the same in every replay
-            computations.append(self.by_role(self.replayed(2), 2))
+            computations.append(self.by_role(replay(self.share, 2, self.kept, self.steps), 2))
         rank, different = judge(self.keys, computations, time)
         names = tuple(dict.fromkeys(str(key) for keys in different.values() for key in keys))
         suspects = tuple(different)
@@ -178,9 +175,6 @@ class ReplicaChecks(StepHook):
             rank = suspects[0] if len(suspects) == 1 else None
         elements = self.differences(second) if time == len(self.steps) else []
         return Finding("replay", self.step_at(time), self.verified, rank, suspects, names, self.agreed(elements))
-
-    def replayed(self, shift: int) -> Notes:
-        return replay(self.share, shift, self.kept, self.steps, self.take_step)
 
     def by_role(self, notes: Notes, shift: int) -> list[Noted]:
         """What was noted of every role, in a computation with roles shifted."""

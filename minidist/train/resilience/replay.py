@@ -12,7 +12,7 @@ The rank that is wrong shows in its own gradients, before they are summed. After
 differs, what the step makes first counts: own gradients, then the optimizer's moments, then weights.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -23,8 +23,7 @@ from minidist.parallel.tools.messages import sendrecv_object
 from minidist.train.checkpoint.manifest import Progress
 from minidist.train.resilience.vote import EXTRA, IN_A_STEP, MODEL, Key, Noted, Notes, odd_ones_out
 from minidist.train.share import Share
-
-TakeStep = Callable[[Share, int], float]  # takes a step, by its number, and returns its loss
+from minidist.train.step import take_step
 
 
 def to_the_right(arrays: list[np.ndarray], shift: int, world: ProcessGroup) -> list[np.ndarray]:
@@ -53,7 +52,7 @@ class Kept:
         self.progress.put_into(share.optimizer, share.scaler)
 
 
-def replay(usual: Share, shift: int, kept: Kept, steps: Sequence[int], take_step: TakeStep) -> Notes:
+def replay(usual: Share, shift: int, kept: Kept, steps: Sequence[int]) -> Notes:
     """Take steps again, with roles shifted: this rank plays that of the rank ``shift`` places to its left.
 
     Returns:

@@ -74,6 +74,6 @@ def _losses_and_weights(world: ProcessGroup, config: TrainConfig, layout: Layout
     for step in range(config.steps):
         rate = warmup_cosine(step, config.steps, config.lr, config.warmup, config.lr / 10)
         batch = share.batch(step, share.model.micro_batches)
-        losses.append(train_step(share.model, share.optimizer, share.scaler, batch, rate, config.clip))
+        losses.append(train_step(share.model, share.optimizer, share.scaler, batch, rate, config.clip, lambda: None))
         seen.append(weights())
     return losses, np.stack(seen)

@@ -10,7 +10,7 @@ from minidist.comm.group import ProcessGroup
 from minidist.nn.data import load_corpus, micro_batch
 from minidist.nn.gpt import GPT
 from minidist.nn.tensor import no_grad
-from minidist.train import trainer
+from minidist.train import step, trainer
 from minidist.train.config import TrainConfig
 from minidist.train.hooks import StepHook
 from minidist.train.layout import Layout
@@ -28,7 +28,7 @@ def train_watched(world: ProcessGroup, config: TrainConfig, layout: Layout, opti
       each step begins with;
     - "losses": of a server's weights on the same samples, float64 (steps + 1,): first, and after each step of the run.
     """
-    weights, losses, train_step = [], Losses(*probe(config)), trainer.train_step
+    weights, losses, train_step = [], Losses(*probe(config)), step.train_step
 
     def watched_update(model, *arguments) -> float:
         serves = isinstance(model, ServedModel)
@@ -40,7 +40,7 @@ def train_watched(world: ProcessGroup, config: TrainConfig, layout: Layout, opti
         return loss
 
     serves = world.rank >= layout.dp
-    with patch.object(trainer, "train_step", watched_update):
+    with patch.object(step, "train_step", watched_update):
         result = trainer.train_rank(world, config, layout, options, [losses] if serves else [])
     result.arrays |= {"weights": np.array(weights, np.uint64), "losses": np.array(losses.found)}
     return result
