@@ -53,12 +53,6 @@ from minidist.parallel.tools.messages import views_of
 from minidist.parallel.tools.regions import Region
 
 
-def held(kind: str, array):
-    """The array, entered into the memory ledger."""
-    ledger.hold(kind, array)
-    return array
-
-
 @overridable
 def shard_slice(elements: int, rank: int, ranks: int) -> slice:
     """Which part of a flat array a rank owns, when it is padded at its end so that all parts are equally long."""
@@ -110,10 +104,10 @@ class Unit:
             parameter.format = self.format
         self.master = self.full[self.mine]
         if self.format is not None:
-            self.master = held("optimizer", self.master.copy())
+            self.master = ledger.hold("optimizer", self.master.copy())
             self.full = self.format.encode(self.full)
         self.show(self.full)
-        self.grad_shard = held("gradients", xp.zeros(self.shard_size, reduce_dtype))
+        self.grad_shard = ledger.hold("gradients", xp.zeros(self.shard_size, reduce_dtype))
         self.grads = None  # (padded_size,) of reduce_dtype: the gradients of all parameters, while there are any
         self.pieces: list[Piece] = []
         for parameter, first, last in self.overlaps():
@@ -148,7 +142,7 @@ class Unit:
     def keep_shard_alone(self) -> None:
         """Keep this rank's shard of the parameters, and reshard the rest."""
         if self.format is None:
-            self.master = held("parameters", self.master.copy())  # until here a view of all
+            self.master = ledger.hold("parameters", self.master.copy())  # until here a view of all
         for piece in self.pieces:
             piece.data = self.master[piece.place]
         self.reshard()
@@ -169,14 +163,14 @@ class Unit:
 
     def begin_gradients(self) -> None:
         """All gradients are zero, and views of one flat array."""
-        self.grads = held("gradients", xp.zeros(self.padded_size, self.reduce_dtype))
+        self.grads = ledger.hold("gradients", xp.zeros(self.padded_size, self.reduce_dtype))
         for parameter, view in zip(self.parameters, self.views(self.grads), strict=True):
             parameter.grad = view
 
     def collect(self, parameter: Parameter) -> None:
         """Move a parameter's gradient to its place in the flat array."""
         if self.grads is None:
-            self.grads = held("gradients", xp.zeros(self.padded_size, self.reduce_dtype))
+            self.grads = ledger.hold("gradients", xp.zeros(self.padded_size, self.reduce_dtype))
         view = self.views(self.grads)[self.parameters.index(parameter)]
         view[...] = parameter.grad
         parameter.grad = None
@@ -393,7 +387,7 @@ class ZeroStage3(ZeroStage2):
     def start_gather(self, unit: Unit) -> None:
         if unit.full is None and unit not in self.gathering:
             shard = unit.shard
-            flat = held("parameters", xp.empty(unit.padded_size, shard.dtype))
+            flat = ledger.hold("parameters", xp.empty(unit.padded_size, shard.dtype))
             work = all_gather_into_tensor(flat, shard, self.shards, async_op=True, algorithm=self.algorithm)
             self.gathering[unit] = flat, work
 
