@@ -291,7 +291,8 @@ class PassingAttention(Function):
                         rows[h.start, i].merge(*part)
                 record(q, mine, ranks_tiles[rank], mask, 1, ctx.policy)
 
-        passes[0](ctx.policy.outgoing(xp.stack((k, v))), group, visit)
+        pass_forward, ctx.pass_backward = passes
+        pass_forward(ctx.policy.outgoing(xp.stack((k, v))), group, visit)
         output, totals = xp.empty(q.shape, qkv.dtype), xp.empty((heads, batch, length, 1), qkv.dtype)
         exponents = xp.empty(totals.shape, softmax.EXPONENT)
         for h in blocks:
@@ -300,7 +301,7 @@ class PassingAttention(Function):
                 exponents[h, :, queries] = rows[h.start, i].exponent
         ctx.save_for_backward(q, k, v, output, exact=(totals, exponents))
         ctx.keep, ctx.math, ctx.blocks, ctx.ranks_tiles, ctx.mask = keep, math, blocks, ranks_tiles, mask
-        ctx.shared, ctx.join, ctx.passes, ctx.group = kv is not None, join, passes, group
+        ctx.shared, ctx.join, ctx.group = kv is not None, join, group
         return output
 
     @staticmethod
@@ -325,7 +326,7 @@ class PassingAttention(Function):
             of_groups.add_heads(gradients, slice(0, len(q)), len(q) // len(k))
             return of_groups
 
-        grad_kv = ctx.passes[1](ctx.policy.outgoing(xp.stack((unpacked(k), unpacked(v)))), ctx.group, visit)
+        grad_kv = ctx.pass_backward(ctx.policy.outgoing(xp.stack((unpacked(k), unpacked(v)))), ctx.group, visit)
         parts = grad_q.rounded(q.dtype), *(() if ctx.shared else grad_kv.rounded(q.dtype))
         return *with_shared(xp.concatenate(parts, -1), grad_kv, ctx), None, None, None
 
@@ -353,15 +354,13 @@ class ContextParallelAttention(AttentionCore):
         mask = TileMask(tiles(length, tile, self.chunks.count), documents)
         keep = self._keep_in_tiles(qkv.shape[1], mask.parts, dropout_rng)
         if self.kind == "ulysses":
-            return self.all_tokens(qkv, kv, keep, tile, join, documents)
-        shares = self.shares(documents if self.kind == "balanced" else None)
-        ranks_tiles = tiles_of_ranks(length, tile, self.chunks.count, shares)
-        softmax = SOFTMAXES[self.softmax]
-        passes = PASSES[self.kind]
+            return self.ulysses(qkv, kv, keep, tile, join, documents)
+        ranks_tiles = tiles_of_ranks(length, tile, self.chunks.count, self.shares(documents))
+        softmax, passes = SOFTMAXES[self.softmax], PASSES[self.kind]
         return PassingAttention.apply(qkv, kv, keep, self.rate, ranks_tiles, mask, softmax, join, passes, self.group)
 
-    def all_tokens(self, qkv: Tensor, kv: Tensor | None, keep, tile: int, join, documents) -> Tensor:
-        """Ulysses: attention of some heads over all tokens."""
+    def ulysses(self, qkv: Tensor, kv: Tensor | None, keep, tile: int, join, documents) -> Tensor:
+        """Attention of some heads over all tokens, between two all-to-alls."""
         qkv = all_to_all_in_group(qkv, self.group, HEADS, TOKENS)  # (H/N, B, T, 3 D)
         kv = kv and all_to_all_in_group(kv, self.group, HEADS, TOKENS)  # (G/N, B, T, 2 D)
         first = self.group.rank * qkv.shape[HEADS]
@@ -389,9 +388,8 @@ class ContextParallel(Axis):
     def apply(self, model: GPT) -> GPT:
         """Tell the model which chunks are here, and put context-parallel attention in its place."""
         shares = lru_cache(partial(chunks_of_ranks, self.group.size, model.chunks.count, self.kind))
-        model.chunks.here = shares(None)[self.group.rank]
-        if self.kind == "balanced":
-            model.chunks.deal = lambda documents: shares(documents)[self.group.rank]
+        model.chunks.here //= self.group.size
+        model.chunks.numbers = lambda documents: shares(documents)[self.group.rank]
         attention = partial(ContextParallelAttention, kind=self.kind, shares=shares)
         parallelize_module(model, self.group, {"blocks.*.attention": attention})
         return model
