@@ -47,13 +47,13 @@ from minidist.nn.attention.tiled import (
     Keep,
     TileMask,
     TileMath,
+    Tiles,
     alone,
     flops_of_pairs,
     groups_of,
     head_blocks,
     incoming,
     masks,
-    pairs,
     queries_keys_values,
     scaled_queries,
     tiled_attention,
@@ -76,7 +76,6 @@ KINDS = ("ring", "zigzag", "all-gather", "ulysses", "balanced")
 PAIRED = ("zigzag", "all-gather")  # those in which a rank has chunks from both ends
 HEADS = 0  # the axis of the heads in (H, B, T, D)
 Visit = Callable[[int, Any], Any]
-Tiles = list[tuple[int, slice]]  # number and tokens of each
 
 
 def pass_on(array, group: ProcessGroup, tag: int) -> tuple:
@@ -217,7 +216,7 @@ def chunks_of_ranks(ranks: int, chunks: int, kind: str, documents: Documents | N
     return [sequence_chunks_of(rank, ranks, chunks, kind) for rank in range(ranks)]
 
 
-def tiles_of_ranks(length: int, tile: int, chunks: int, shares: list[list[int]]) -> list[list[tuple[int, slice]]]:
+def tiles_of_ranks(length: int, tile: int, chunks: int, shares: list[list[int]]) -> list[Tiles]:
     """Return each rank's tiles: their numbers in the sequence of ``length`` tokens, and the tokens on that rank.
 
     Args:
@@ -250,7 +249,7 @@ def record(q, mine: Tiles, theirs: Tiles, mask: TileMask, times: float, policy: 
     """
     if trace.log is not None:
         nbytes = int(5 * times * memory_bytes(q, policy))
-        trace.kernel("attend", int(times * flops_of_pairs(q, pairs(mine, theirs, mask.seen))), nbytes, policy.name)
+        trace.kernel("attend", int(times * flops_of_pairs(q, mask.pairs(mine, theirs))), nbytes, policy.name)
 
 
 class PassingAttention(Function):
@@ -264,7 +263,7 @@ class PassingAttention(Function):
     @staticmethod
     def flops(output, qkv, kv, keep, rate, ranks_tiles, mask, softmax, join, passes, group) -> int:
         mine = ranks_tiles[group.rank]
-        return flops_of_pairs(output, (pair for theirs in ranks_tiles for pair in pairs(mine, theirs, mask.seen)))
+        return flops_of_pairs(output, (pair for theirs in ranks_tiles for pair in mask.pairs(mine, theirs)))
 
     @staticmethod
     def forward(
@@ -285,7 +284,7 @@ class PassingAttention(Function):
             with trace.span(f"attend to keys of rank {rank}"):
                 for h in blocks:
                     g = groups_of(h, q, k)
-                    for i, queries, j, keys in pairs(mine, ranks_tiles[rank], mask.seen):
+                    for i, queries, j, keys in mask.pairs(mine, ranks_tiles[rank]):
                         tile = q[h, :, queries], k[g, :, keys], v[g, :, keys]
                         part = math.attend(*tile, mask.hidden(i, j, qkv.dtype), masks(keep, h, i, j))
                         rows[h.start, i].merge(*part)
@@ -317,7 +316,7 @@ class PassingAttention(Function):
             with trace.span(f"attend to keys of rank {rank}, backward"):
                 for h in ctx.blocks:
                     into = grad_q.at(h), gradients.at((0, h)), gradients.at((1, h))
-                    for pair in pairs(mine, ctx.ranks_tiles[rank], mask.seen):
+                    for pair in mask.pairs(mine, ctx.ranks_tiles[rank]):
                         math.add_gradients(into, ctx.keep, h, pair, mask, q, k, v, exponents, gradient, shift)
                 record(q, mine, ctx.ranks_tiles[rank], mask, PassingAttention.gradient_flops[0], ctx.policy)
             if not ctx.shared:
