@@ -76,7 +76,7 @@ def flops_needed_per_byte(flops_per_cycle: float, bandwidth: float, sms: int, cl
 
 
 def prefill_flops(parameters: int, layers: int, width: int, tokens: int) -> int:
-    """The FLOPs for one prompt of so many tokens. The first one attends to one token, the last one to all."""
+    """The FLOPs for one prompt of ``tokens`` tokens. The first one attends to one token, the last one to all."""
     raise NotImplementedError("task 13.2")
 
 
@@ -123,7 +123,7 @@ def bisection_bandwidth(topology: Topology) -> float:
 
 
 def fat_tree_bisection(nodes: int, per_node: int, bandwidth: float, oversubscription: float) -> float:
-    """13.3  Of n nodes, whose GPUs have a link of so many bytes/s each to their node's leaf switch.
+    """13.3  The bisection bandwidth of n nodes. Each GPU has a link of ``bandwidth`` bytes/s to its node's leaf switch.
 
     A leaf switch is linked to the spine. With an oversubscription of s this uplink carries 1/s of what its ports below
     do. Links inside nodes are not counted. n is even.
@@ -132,9 +132,10 @@ def fat_tree_bisection(nodes: int, per_node: int, bandwidth: float, oversubscrip
 
 
 def torus_bisection(shape: tuple[int, ...], bandwidth: float) -> float:
-    """13.3  Of a torus of chips, each with a link of so many bytes/s to the next and to the last in every dimension.
+    """13.3  The bisection bandwidth of a torus of chips.
 
-    All sides are even and at least 4 long.
+    Each has links of ``bandwidth`` bytes/s to its two neighbours in each dimension. All sides are even and at
+    least 4 long.
     """
     raise NotImplementedError("task 13.3")
 

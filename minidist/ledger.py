@@ -70,8 +70,8 @@ def stop() -> None:
     _memory = None
 
 
-def hold(kind: str, array) -> None:
-    """Enter an array, if a ledger is open.
+def hold(kind: str, array):
+    """Enter an array, if a ledger is open, and return it.
 
     Args:
         kind: one of KINDS.
@@ -79,9 +79,9 @@ def hold(kind: str, array) -> None:
     """
     memory, entries = _memory, _entries
     if memory is None:
-        return
-    array = owner(array)
-    key, nbytes = id(array), array.nbytes
+        return array
+    base = owner(array)
+    key, nbytes = id(base), base.nbytes
 
     def release(_) -> None:
         with _lock:
@@ -90,8 +90,9 @@ def hold(kind: str, array) -> None:
 
     with _lock:
         if key not in entries:
-            entries[key] = weakref.ref(array, release)
+            entries[key] = weakref.ref(base, release)
             memory.change(kind, nbytes)
+    return array
 
 
 def owner(array):

@@ -198,11 +198,11 @@ def part_of_runs(runs: tuple[Run, ...], places: list[Run]) -> tuple[Run, ...]:
 
 
 def writers(held: list[dict[str, tuple[Run, ...]]]) -> list[set[str]]:
-    """12.4  Which parameters each rank saves its part of: of the ranks with the same part, one does.
+    """12.4  Which parameters each rank saves its part of. Where ranks have the same part, one of them does.
 
     Parts are the same if they are of the same parameter and have the same runs. Go through them in the order in which
-    they first appear, rank 0's first. Each goes to the rank, of those that have it, with the fewest elements so far; of
-    several to the lowest. Every rank computes this for itself, and all must come to the same result.
+    they first appear, rank 0's first. Each goes to the rank, of those that have it, with the fewest elements so far; if
+    several have as few, to the lowest. Every rank computes this for itself, and all must come to the same result.
 
     Args:
         held: for each rank what it has: name -> runs. They come out of JSON, so runs may be lists; not modified.
@@ -522,9 +522,9 @@ def slow_ranks(seconds: np.ndarray, threshold: float = 1.8) -> dict[int, float]:
 def deal(speeds: Sequence[float], micro_batches: int) -> list[int]:
     """12.10  How many micro-batches each rank gets, so that the slowest of them ends as early as it can.
 
-    Every rank gets one. Each of the others goes to the rank that would end first with one more of them; of several to
-    the first. In this way nobody ends later than in any other deal. It changes no bit of the run: the micro-batch is
-    the grain, whoever computes it.
+    Every rank gets one. Each of the others goes to the rank that would end first with one more of them; if several
+    would, to the first. In this way nobody ends later than in any other deal. It changes no bit of the run: the
+    micro-batch is the grain, whoever computes it.
 
     Args:
         speeds: of the ranks, in micro-batches a second, above 0; not modified.

@@ -110,7 +110,7 @@ def stage_parameters(model: Model, tp: int, pp: int, stage: int) -> float:
 
 
 def state_bytes(parameters: float, replicas: int, zero: int, gradient: int) -> float:
-    """The bytes of a GPU that has so many parameters before ZeRO shards them over ``replicas`` GPUs.
+    """The bytes of a GPU that has this many parameters before ZeRO shards them over ``replicas`` GPUs.
 
     2 for each parameter, 12 for its optimizer state, and ``gradient`` (2 or 4) for its gradient. ZeRO 1 shards the
     optimizer state, 2 the gradients too, 3 the parameters too. Nothing is gathered at the moment.
@@ -237,7 +237,7 @@ def other_count(model: Model, mfu: float, causal: bool) -> float:
 
 
 def training_days(model: Model, tokens: float, cluster: Cluster, mfu: float, causal: bool) -> float:
-    """How long training on so many tokens takes at this MFU, counted in this way, if nothing fails."""
+    """Days to train on these tokens at this MFU, counted in this way, if nothing fails."""
     # >>> 14.3
     return 3 * forward_flops(model, causal) * tokens / (mfu * cluster.gpus * cluster.flops) / 86400
     # <<<
@@ -446,14 +446,14 @@ def useful_share(gpu_mtbf: float, gpus: int, save: float, restart: float) -> flo
 
 
 def run_seconds(tokens: float, tokens_per_second: float, share: float) -> float:
-    """How long a run takes in all, whose useful time processes so many tokens each second."""
+    """Seconds that a run takes in all, if it processes ``tokens_per_second`` in its useful time."""
     # >>> 14.7
     return tokens / (tokens_per_second * share)
     # <<<
 
 
 def failures_of(seconds: float, gpu_mtbf: float, gpus: int) -> float:
-    """How many failures a run of so many seconds will see, on average."""
+    """The expected number of failures in a run of this length."""
     # >>> 14.7
     return seconds * gpus / gpu_mtbf
     # <<<
@@ -469,7 +469,7 @@ def run_cost(seconds: float, gpus: int, price: float) -> float:
 def fewest_gpus(
     tokens: float, speed: float, days: float, node: int, most: int, gpu_mtbf: float, save: float, restart: float
 ) -> int:
-    """The fewest GPUs, in whole nodes, that see all tokens within so many days.
+    """The fewest GPUs, in whole nodes, that see all tokens within ``days``.
 
     Args:
         speed: tokens/s of one GPU; n GPUs are n times as fast. node: GPUs in one. most: GPUs that there are.
@@ -504,7 +504,7 @@ class Law:
 
 
 def best_size(law: Law, flops: float) -> tuple[float, float]:
-    """14.8  Parameters N and tokens D of the run with the lowest loss for so many FLOPs.
+    """14.8  Parameters N and tokens D of the run with the lowest loss for a budget of ``flops``.
 
     Along D = C / 6N, the loss is lowest where its slope over log N is zero.
     """
@@ -590,7 +590,7 @@ def critical_batch(small: tuple[float, float], large: tuple[float, float]) -> tu
 
 
 def batch_after(samples: int, start: int, increment: int, ramp: int, final: int) -> int:
-    """The batch of the step that begins after so many samples (Megatron-LM's ``--rampup-batch-size``).
+    """The batch of the step that begins after this many samples (Megatron-LM's ``--rampup-batch-size``).
 
     It grows from ``start`` to ``final`` by ``increment`` each time, in steps that are equally long in samples, and gets
     to ``final`` with sample ``ramp``. ``increment`` divides ``final - start``, which is above 0. Sample counts are
@@ -603,7 +603,7 @@ def batch_after(samples: int, start: int, increment: int, ramp: int, final: int)
 
 
 def steps_with_ramp(samples: int, start: int, increment: int, ramp: int, final: int) -> int:
-    """How many optimizer steps it takes to see so many samples, or a few more, from the first one."""
+    """How many optimizer steps it takes to see this many samples, or a few more, from the first one."""
     # >>> 14.9
     seen = steps = 0
     while seen < samples and seen < ramp:

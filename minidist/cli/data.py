@@ -4,7 +4,6 @@ Skipped tiles and the work of ranks depend on which documents meet in a micro-ba
 its longest one. So they are measured over the first micro-batches of a run, in its order.
 """
 
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from math import gcd
 from pathlib import Path
@@ -18,7 +17,7 @@ from minidist.cli.output import bar, check_outputs, console_of, json_output, ter
 from minidist.data.documents import Documents, prepare
 from minidist.data.packing import PACKINGS, PADDED, Packing
 from minidist.data.samples import DocumentCorpus, targets_in
-from minidist.nn.attention.tiled import TileMask, tiles, visited
+from minidist.nn.attention.tiled import Pairs, TileMask, tiles
 from minidist.nn.tokenizer import open_tokenizer
 from minidist.parallel.context import KINDS, chunks_of_ranks, parts_of, work_of_chunks
 from minidist.train.config import TrainConfig
@@ -170,7 +169,7 @@ def _attention(corpus: DocumentCorpus, config: TrainConfig, cp: int) -> dict:
             shares = chunks_of_ranks(cp, len(work), kind, documents)
             most = max(sum(work[chunk] for chunk in share) for share in shares)
             busiest[kind] += sum(work) / cp if kind == "ulysses" else most  # its ranks have heads, all as much work
-    of_one_document = MICRO_BATCHES * scores_in(visited(tiles(config.context, *cut)))
+    of_one_document = MICRO_BATCHES * scores_in(TileMask(tiles(config.context, *cut)).pairs())
     return {
         **({"padding": 1 - used / places} if packing.kind in PADDED else {}),
         "skipped_tiles": 1 - computed / of_one_document,
@@ -178,7 +177,7 @@ def _attention(corpus: DocumentCorpus, config: TrainConfig, cp: int) -> dict:
     }
 
 
-def scores_in(computed: Iterator[tuple[int, slice, int, slice]]) -> int:
+def scores_in(computed: Pairs) -> int:
     """How many scores these pairs of tiles have."""
     return sum((queries.stop - queries.start) * (keys.stop - keys.start) for _, queries, _, keys in computed)
 

@@ -5,7 +5,7 @@ A BLAS changes the bits of a product with its shape. So where the tokens of a sa
 head. By default a sequence is one chunk.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from minidist.backend import xp
 from minidist.nn.documents import Documents
@@ -22,18 +22,15 @@ class Chunks:
 
     Attributes:
         count: N, the number of all chunks.
-        here: the numbers of those computed in this process, ascending: all N, or with context parallelism some.
-        deal: function from a micro-batch's documents to those computed here, where they are not always the same ones.
+        here: how many of them this process computes: all N, or with context parallelism some.
     """
 
-    deal: Callable[[Documents | None], list[int]] | None = None
-
     def __init__(self, count: int) -> None:
-        self.count, self.here = count, list(range(count))
+        self.count = self.here = count
 
-    def numbers(self, documents: Documents | None) -> list[int]:
-        """The numbers of those computed in this process, of one micro-batch."""
-        return self.here if self.deal is None else self.deal(documents)
+    def numbers(self, documents: Documents | None) -> Sequence[int]:
+        """The numbers of those computed here, ascending. Context parallelism puts its own function in this place."""
+        return range(self.count)
 
     def of(self, length: int) -> int:
         """How many parts a sequence of ``length`` tokens has: N, or 1 where they do not divide it, as in sampling."""
@@ -46,7 +43,7 @@ class Chunks:
 
     def split(self, x: Tensor) -> list[Tensor]:
         """The activations of each chunk that is here: (..., n t, C) to n times (..., t, C)."""
-        count = len(self.here) if x.shape[TOKENS] % len(self.here) == 0 else 1
+        count = self.here if x.shape[TOKENS] % self.here == 0 else 1
         if count == 1:
             return [x]
         each = x.shape[TOKENS] // count
@@ -55,7 +52,7 @@ class Chunks:
     def rngs(self, dropout_rng: DropoutRNG | None, documents: Documents | None = None) -> list[DropoutRNG | None]:
         """The name of each chunk's dropout."""
         if dropout_rng is None or self.count == 1:
-            return [dropout_rng] * len(self.here)
+            return [dropout_rng] * self.here
         return [dropout_rng.of_chunk(c) for c in self.numbers(documents)]
 
 

@@ -77,10 +77,10 @@ class Block(Module):
     def forward(self, x: Tensor, dropout_rng: DropoutRNG | None, documents: Documents | None = None) -> Tensor:
         parts = self.chunks.split(x)  # n chunks (B, t, C): by default one, of all tokens
         attended = self.attention(list(map(self.norm1, parts)), dropout_rng, documents)
-        return join(list(map(self.rest, parts, attended, self.chunks.rngs(dropout_rng, documents))))
+        return join(list(map(self.mlp_residual, parts, attended, self.chunks.rngs(dropout_rng, documents))))
 
-    def rest(self, x: Tensor, attended: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
-        """What follows attention, in one chunk: (B, t, C) and (B, t, C) -> (B, t, C)."""
+    def mlp_residual(self, x: Tensor, attended: Tensor, dropout_rng: DropoutRNG | None) -> Tensor:
+        """Add attention's output, then the MLP's, in one chunk: (B, t, C) and (B, t, C) -> (B, t, C)."""
         x = x + self.dropout1(attended, dropout_rng)
         return x + self.dropout2(self.mlp(self.norm2(x)), dropout_rng)
 

@@ -102,16 +102,15 @@ class Tensor:
             for hook in tuple(self.hooks):  # one of them may remove itself
                 hook(self)
 
-    def register_post_accumulate_grad_hook(self, hook: Callable[[Any], None]) -> Callable[[], None]:
+    def register_post_accumulate_grad_hook(self, hook: Callable[[Any], None]) -> None:
         """Have ``hook(leaf)`` called in each ``backward()``, once all uses of this leaf have added to its gradient.
 
-        The rest of backward is still to come, so communication can overlap with it. Returns a function that removes
-        the hook. Raises RuntimeError for a tensor that is not a leaf with a gradient.
+        The rest of backward is still to come, so communication can overlap with it. Raises RuntimeError for a tensor
+        that is not a leaf with a gradient.
         """
         if self.grad_fn is not None or not self.requires_grad:
             raise RuntimeError("a gradient hook needs a leaf that requires a gradient, such as a Parameter")
         self.hooks.append(hook)
-        return lambda: self.hooks.remove(hook)
 
     shape, dtype, ndim, size = (property(attrgetter(f"data.{name}")) for name in ("shape", "dtype", "ndim", "size"))
     array = factor = property(attrgetter("data"))  # a leaf that was saved for backward is read when it is needed
@@ -293,17 +292,17 @@ class Walk:
         """Run the node's backward, hand each argument's gradient to where it came from, and ``last`` free the node."""
         for mode in node.modes:
             gradient = mode.before_backward(node, gradient)
-        found = node.function.backward(node, gradient)
-        found = found if isinstance(found, tuple) else (found,)
+        contributions = node.function.backward(node, gradient)
+        contributions = contributions if isinstance(contributions, tuple) else (contributions,)
         for mode in reversed(node.modes):
-            mode.after_backward(node, gradient, found)
+            mode.after_backward(node, gradient, contributions)
         count = len(node.sources)
-        if len(found) < count or set(map(type, found[count:])) - {type(None)}:
+        if len(contributions) < count or set(map(type, contributions[count:])) - {type(None)}:
             raise RuntimeError(
-                f"{node.name}.backward returned {len(found)} gradients for {count} arguments of "
+                f"{node.name}.backward returned {len(contributions)} gradients for {count} arguments of "
                 "forward: return one for each, None where there is none"
             )
-        for place, (source, contribution) in enumerate(zip(node.sources, found, strict=False)):
+        for place, (source, contribution) in enumerate(zip(node.sources, contributions, strict=False)):
             if not node.needs_input_grad[place]:
                 continue
             if contribution is None:

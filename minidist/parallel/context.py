@@ -47,13 +47,13 @@ from minidist.nn.attention.tiled import (
     Keep,
     TileMask,
     TileMath,
+    Tiles,
     alone,
     flops_of_pairs,
     groups_of,
     head_blocks,
     incoming,
     masks,
-    pairs,
     queries_keys_values,
     scaled_queries,
     tiled_attention,
@@ -76,7 +76,6 @@ KINDS = ("ring", "zigzag", "all-gather", "ulysses", "balanced")
 PAIRED = ("zigzag", "all-gather")  # those in which a rank has chunks from both ends
 HEADS = 0  # the axis of the heads in (H, B, T, D)
 Visit = Callable[[int, Any], Any]
-Tiles = list[tuple[int, slice]]  # number and tokens of each
 
 
 def pass_on(array, group: ProcessGroup, tag: int) -> tuple:
@@ -217,7 +216,7 @@ def chunks_of_ranks(ranks: int, chunks: int, kind: str, documents: Documents | N
     return [sequence_chunks_of(rank, ranks, chunks, kind) for rank in range(ranks)]
 
 
-def tiles_of_ranks(length: int, tile: int, chunks: int, shares: list[list[int]]) -> list[list[tuple[int, slice]]]:
+def tiles_of_ranks(length: int, tile: int, chunks: int, shares: list[list[int]]) -> list[Tiles]:
     """Return each rank's tiles: their numbers in the sequence of ``length`` tokens, and the tokens on that rank.
 
     Args:
@@ -250,7 +249,7 @@ def record(q, mine: Tiles, theirs: Tiles, mask: TileMask, times: float, policy: 
     """
     if trace.log is not None:
         nbytes = int(5 * times * memory_bytes(q, policy))
-        trace.kernel("attend", int(times * flops_of_pairs(q, pairs(mine, theirs, mask.seen))), nbytes, policy.name)
+        trace.kernel("attend", int(times * flops_of_pairs(q, mask.pairs(mine, theirs))), nbytes, policy.name)
 
 
 class PassingAttention(Function):
@@ -264,7 +263,7 @@ class PassingAttention(Function):
     @staticmethod
     def flops(output, qkv, kv, keep, rate, ranks_tiles, mask, softmax, join, passes, group) -> int:
         mine = ranks_tiles[group.rank]
-        return flops_of_pairs(output, (pair for theirs in ranks_tiles for pair in pairs(mine, theirs, mask.seen)))
+        return flops_of_pairs(output, (pair for theirs in ranks_tiles for pair in mask.pairs(mine, theirs)))
 
     @staticmethod
     def forward(
@@ -285,13 +284,14 @@ class PassingAttention(Function):
             with trace.span(f"attend to keys of rank {rank}"):
                 for h in blocks:
                     g = groups_of(h, q, k)
-                    for i, queries, j, keys in pairs(mine, ranks_tiles[rank], mask.seen):
+                    for i, queries, j, keys in mask.pairs(mine, ranks_tiles[rank]):
                         tile = q[h, :, queries], k[g, :, keys], v[g, :, keys]
                         part = math.attend(*tile, mask.hidden(i, j, qkv.dtype), masks(keep, h, i, j))
                         rows[h.start, i].merge(*part)
                 record(q, mine, ranks_tiles[rank], mask, 1, ctx.policy)
 
-        passes[0](ctx.policy.outgoing(xp.stack((k, v))), group, visit)
+        pass_forward, ctx.pass_backward = passes
+        pass_forward(ctx.policy.outgoing(xp.stack((k, v))), group, visit)
         output, totals = xp.empty(q.shape, qkv.dtype), xp.empty((heads, batch, length, 1), qkv.dtype)
         exponents = xp.empty(totals.shape, softmax.EXPONENT)
         for h in blocks:
@@ -300,7 +300,7 @@ class PassingAttention(Function):
                 exponents[h, :, queries] = rows[h.start, i].exponent
         ctx.save_for_backward(q, k, v, output, exact=(totals, exponents))
         ctx.keep, ctx.math, ctx.blocks, ctx.ranks_tiles, ctx.mask = keep, math, blocks, ranks_tiles, mask
-        ctx.shared, ctx.join, ctx.passes, ctx.group = kv is not None, join, passes, group
+        ctx.shared, ctx.join, ctx.group = kv is not None, join, group
         return output
 
     @staticmethod
@@ -316,7 +316,7 @@ class PassingAttention(Function):
             with trace.span(f"attend to keys of rank {rank}, backward"):
                 for h in ctx.blocks:
                     into = grad_q.at(h), gradients.at((0, h)), gradients.at((1, h))
-                    for pair in pairs(mine, ctx.ranks_tiles[rank], mask.seen):
+                    for pair in mask.pairs(mine, ctx.ranks_tiles[rank]):
                         math.add_gradients(into, ctx.keep, h, pair, mask, q, k, v, exponents, gradient, shift)
                 record(q, mine, ctx.ranks_tiles[rank], mask, PassingAttention.gradient_flops[0], ctx.policy)
             if not ctx.shared:
@@ -325,7 +325,7 @@ class PassingAttention(Function):
             of_groups.add_heads(gradients, slice(0, len(q)), len(q) // len(k))
             return of_groups
 
-        grad_kv = ctx.passes[1](ctx.policy.outgoing(xp.stack((unpacked(k), unpacked(v)))), ctx.group, visit)
+        grad_kv = ctx.pass_backward(ctx.policy.outgoing(xp.stack((unpacked(k), unpacked(v)))), ctx.group, visit)
         parts = grad_q.rounded(q.dtype), *(() if ctx.shared else grad_kv.rounded(q.dtype))
         return *with_shared(xp.concatenate(parts, -1), grad_kv, ctx), None, None, None
 
@@ -353,15 +353,13 @@ class ContextParallelAttention(AttentionCore):
         mask = TileMask(tiles(length, tile, self.chunks.count), documents)
         keep = self._keep_in_tiles(qkv.shape[1], mask.parts, dropout_rng)
         if self.kind == "ulysses":
-            return self.all_tokens(qkv, kv, keep, tile, join, documents)
-        shares = self.shares(documents if self.kind == "balanced" else None)
-        ranks_tiles = tiles_of_ranks(length, tile, self.chunks.count, shares)
-        softmax = SOFTMAXES[self.softmax]
-        passes = PASSES[self.kind]
+            return self.ulysses(qkv, kv, keep, tile, join, documents)
+        ranks_tiles = tiles_of_ranks(length, tile, self.chunks.count, self.shares(documents))
+        softmax, passes = SOFTMAXES[self.softmax], PASSES[self.kind]
         return PassingAttention.apply(qkv, kv, keep, self.rate, ranks_tiles, mask, softmax, join, passes, self.group)
 
-    def all_tokens(self, qkv: Tensor, kv: Tensor | None, keep, tile: int, join, documents) -> Tensor:
-        """Ulysses: attention of some heads over all tokens."""
+    def ulysses(self, qkv: Tensor, kv: Tensor | None, keep, tile: int, join, documents) -> Tensor:
+        """Attention of some heads over all tokens, between two all-to-alls."""
         qkv = all_to_all_in_group(qkv, self.group, HEADS, TOKENS)  # (H/N, B, T, 3 D)
         kv = kv and all_to_all_in_group(kv, self.group, HEADS, TOKENS)  # (G/N, B, T, 2 D)
         first = self.group.rank * qkv.shape[HEADS]
@@ -389,9 +387,8 @@ class ContextParallel(Axis):
     def apply(self, model: GPT) -> GPT:
         """Tell the model which chunks are here, and put context-parallel attention in its place."""
         shares = lru_cache(partial(chunks_of_ranks, self.group.size, model.chunks.count, self.kind))
-        model.chunks.here = shares(None)[self.group.rank]
-        if self.kind == "balanced":
-            model.chunks.deal = lambda documents: shares(documents)[self.group.rank]
+        model.chunks.here //= self.group.size
+        model.chunks.numbers = lambda documents: shares(documents)[self.group.rank]
         attention = partial(ContextParallelAttention, kind=self.kind, shares=shares)
         parallelize_module(model, self.group, {"blocks.*.attention": attention})
         return model

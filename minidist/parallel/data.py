@@ -55,8 +55,7 @@ class NaiveDataParallel:
     def zero_grad(self) -> None:
         """Begin a step: every gradient is zero."""
         for parameter in self.parameters:
-            parameter.grad = xp.zeros(parameter.shape, parameter.grad_dtype)
-            ledger.hold("gradients", parameter.grad)
+            parameter.grad = ledger.hold("gradients", xp.zeros(parameter.shape, parameter.grad_dtype))
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -74,8 +73,8 @@ class Bucket:
 
     def __init__(self, parameters: list[Parameter], reduce_dtype) -> None:
         self.parameters = parameters
-        self.buffer = xp.zeros(sum(parameter.size for parameter in parameters), reduce_dtype)
-        ledger.hold("gradients", self.buffer)
+        size = sum(parameter.size for parameter in parameters)
+        self.buffer = ledger.hold("gradients", xp.zeros(size, reduce_dtype))
         self.views = views_of(self.buffer, [parameter.shape for parameter in parameters])
         self.clear()
 

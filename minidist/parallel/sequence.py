@@ -39,11 +39,8 @@ class SequenceParallelNorm(LayerNorm):
         self.normalize, self.group, self.reduce_dtype = norm.normalize, group, reduce_dtype
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.normalize(x, *self.copies())
-
-    def copies(self) -> list[Tensor]:
-        """Its parameters, gain and bias or gain alone, whose gradients are summed over the ranks."""
-        return [copy_parameter_to_group(one, self.group, self.reduce_dtype) for one in self.parameters()]
+        copies = (copy_parameter_to_group(one, self.group, self.reduce_dtype) for one in self.parameters())
+        return self.normalize(x, *copies)  # gain and bias, or gain alone
 
 
 class SequenceParallelDropout(Dropout):

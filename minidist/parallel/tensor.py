@@ -168,9 +168,10 @@ class GroupParallelLinears(GroupedLinears):
         mine = total.arrays()
         gathered = xp.empty((self.replicas.size, *mine.shape), mine.dtype)
         all_gather_into_tensor(gathered, mine, self.replicas)
+        total = total.of(gathered[0])
         for other in gathered[1:]:
-            total.of(gathered[0]).merge(total.of(other))
-        return total.of(gathered[0])
+            total.merge(total.of(other))
+        return total
 
 
 def overridable_with_bias(own: type) -> Callable:
@@ -249,30 +250,30 @@ def vocab_parallel_cross_entropy(logits: Tensor, targets, vocab: int, group: Pro
         A scalar.
     """
 
-    def joined(op: ReduceOp):
-        def join(array):  # (B * T,)
-            array = array.copy()
-            all_reduce(array, op, group)
-            return array
-
-        return join
+    def over_ranks(array, op: ReduceOp):  # (B * T,)
+        array = array.copy()
+        all_reduce(array, op, group)
+        return array
 
     heads, *_, each = logits.shape
     first = group.rank * heads * each  # the token of this rank's first column
-    return cross_entropy(logits, targets, vocab, first, joined(ReduceOp.MAX), joined(ReduceOp.SUM))
+    all_max, all_sum = (partial(over_ranks, op=op) for op in (ReduceOp.MAX, ReduceOp.SUM))
+    return cross_entropy(logits, targets, vocab, first, all_max, all_sum)
 
 
 class TensorParallelExperts(Experts):
     """Experts with the hidden units of some heads: rows (R, C) to rows (R, C), summed over the ranks.
 
     Args:
-        experts: the experts of one process, whose weights already have this rank's heads only.
+        experts: the experts of one process; their weights are sharded, in place.
         group: the tensor-parallel ranks.
         reduce_dtype: dtype in which the outputs, and the gradients of the rows, are summed over the ranks.
     """
 
     def __init__(self, experts: Experts, group: ProcessGroup, reduce_dtype=xp.float64) -> None:
         vars(self).update(vars(experts))
+        for weight in (self.fc, self.proj):
+            shard_heads(weight, group)
         self.group, self.reduce_dtype = group, reduce_dtype
 
     def enter(self, x: Tensor) -> Tensor:
@@ -309,26 +310,16 @@ def local_heads(attention: AttentionCore, group: ProcessGroup) -> AttentionCore:
     return attention
 
 
-def mlp_plan(**options) -> Plan:
-    """Which modules of an MLP become parallel."""
-    return {"fc": partial(column_parallel_linear, **options), "proj": partial(row_parallel_linear, **options)}
-
-
 def parallel_mlp(mlp: Module, group: ProcessGroup, sequence: bool, reduce_dtype) -> Module:
     """An MLP, or the mixture of experts in its place, made parallel."""
-    if not isinstance(mlp, MoE):
-        return parallelize_module(mlp, group, mlp_plan(sequence=sequence, reduce_dtype=reduce_dtype))
-    parallelize_module(mlp, group, {"experts": partial(parallel_experts, reduce_dtype=reduce_dtype)})
-    if mlp.shared is not None:
-        parallelize_module(mlp.shared, group, mlp_plan(sequence=False, reduce_dtype=reduce_dtype))
-    return SequenceParallelMoE(mlp, group) if sequence else mlp
-
-
-def parallel_experts(experts: Experts, group: ProcessGroup, reduce_dtype) -> Experts:
-    """Experts of which this rank keeps the hidden units of its heads."""
-    for weight in (experts.fc, experts.proj):
-        shard_heads(weight, group)
-    return TensorParallelExperts(experts, group, reduce_dtype)
+    if isinstance(mlp, MoE):
+        mlp.experts = TensorParallelExperts(mlp.experts, group, reduce_dtype)
+        if mlp.shared is not None:  # it gets all tokens, as the router does
+            mlp.shared = parallel_mlp(mlp.shared, group, False, reduce_dtype)
+        return SequenceParallelMoE(mlp, group) if sequence else mlp
+    options = {"sequence": sequence, "reduce_dtype": reduce_dtype}
+    plan: Plan = {"fc": partial(column_parallel_linear, **options), "proj": partial(row_parallel_linear, **options)}
+    return parallelize_module(mlp, group, plan)
 
 
 def parallel_qkv(linear: Module, group: ProcessGroup, **options) -> Module:
@@ -369,13 +360,12 @@ class TensorParallel(Axis):
     def apply(self, model: Module) -> Module:
         """Put the parallel modules in their places; of what is sharded this rank keeps its heads."""
         parallelize_module(model, self.group, self.plan)
-        self.sharded = {parameter.name for parameter in model.parameters() if parameter.sharded}
+        self.sharded = [parameter.name for parameter in model.parameters() if parameter.sharded]
         return model
 
     def regions(self, regions: dict[str, Region], trained: bool = True) -> dict[str, Region]:
-        return {name: self._cut(region) if name in self.sharded else region for name, region in regions.items()}
+        return regions | {name: self._cut(regions[name]) for name in self.sharded}
 
     def _cut(self, region: Region) -> Region:
-        of = groups_of if self.group.size > region.shape[0] else heads_of  # key-value heads, of which there are fewer
-        mine = of(self.group.rank, self.group.size, region.shape[0])
+        mine = groups_of(self.group.rank, self.group.size, region.shape[0])  # only key-value heads may be fewer
         return region.cut(0, mine.start, mine.stop)

@@ -23,6 +23,13 @@ been added (in FSDP2: ``set_requires_all_reduce(False)`` until the last one). Th
 all-reduce in every micro-batch, and end on the same bits: float32 numbers are added in float64 and rounded once, so the
 order does not show (``Tensor.accumulate`` says why).
 
+In a pipeline several micro-batches are in flight on a rank, so stages 2 and 3 would send a unit's gradients, and stage
+3 gather its parameters, once for each of them. Memory buys that traffic back: gradients are summed once a step
+(``ZeroStage2.summed_once``), and a unit stays unsharded from its first forward to the step's end
+(``ZeroStage3.reshard_after_backward``). (Llama 3 shards optimizer state and gradients, and does not reshard after
+forward.) A tied weight, which both ends of a pipeline have, must be summed over these before it is sharded: its unit's
+gradients are always summed once.
+
 Gradients are only summed here. They are averaged elsewhere, once (``average_gradients``).
 """
 
@@ -44,12 +51,6 @@ from minidist.overrides import overridable
 from minidist.parallel.axis import Axis, Holds, everything
 from minidist.parallel.tools.messages import views_of
 from minidist.parallel.tools.regions import Region
-
-
-def held(kind: str, array):
-    """The array, entered into the memory ledger."""
-    ledger.hold(kind, array)
-    return array
 
 
 @overridable
@@ -103,10 +104,10 @@ class Unit:
             parameter.format = self.format
         self.master = self.full[self.mine]
         if self.format is not None:
-            self.master = held("optimizer", self.master.copy())
+            self.master = ledger.hold("optimizer", self.master.copy())
             self.full = self.format.encode(self.full)
         self.show(self.full)
-        self.grad_shard = held("gradients", xp.zeros(self.shard_size, reduce_dtype))
+        self.grad_shard = ledger.hold("gradients", xp.zeros(self.shard_size, reduce_dtype))
         self.grads = None  # (padded_size,) of reduce_dtype: the gradients of all parameters, while there are any
         self.pieces: list[Piece] = []
         for parameter, first, last in self.overlaps():
@@ -141,7 +142,7 @@ class Unit:
     def keep_shard_alone(self) -> None:
         """Keep this rank's shard of the parameters, and reshard the rest."""
         if self.format is None:
-            self.master = held("parameters", self.master.copy())  # until here a view of all
+            self.master = ledger.hold("parameters", self.master.copy())  # until here a view of all
         for piece in self.pieces:
             piece.data = self.master[piece.place]
         self.reshard()
@@ -162,14 +163,14 @@ class Unit:
 
     def begin_gradients(self) -> None:
         """All gradients are zero, and views of one flat array."""
-        self.grads = held("gradients", xp.zeros(self.padded_size, self.reduce_dtype))
+        self.grads = ledger.hold("gradients", xp.zeros(self.padded_size, self.reduce_dtype))
         for parameter, view in zip(self.parameters, self.views(self.grads), strict=True):
             parameter.grad = view
 
     def collect(self, parameter: Parameter) -> None:
         """Move a parameter's gradient to its place in the flat array."""
         if self.grads is None:
-            self.grads = held("gradients", xp.zeros(self.padded_size, self.reduce_dtype))
+            self.grads = ledger.hold("gradients", xp.zeros(self.padded_size, self.reduce_dtype))
         view = self.views(self.grads)[self.parameters.index(parameter)]
         view[...] = parameter.grad
         parameter.grad = None
@@ -271,7 +272,12 @@ class ZeroStage2(ZeroStage1):
 
     That happens in every micro-batch, so all ranks must take part equally often: one that has fewer than ``rounds``
     adds zeros for the missing ones.
+
+    Attributes:
+        summed_once: units whose gradients stay full until the step's end and are summed then, as in stage 1.
     """
+
+    summed_once: Sequence[Unit] = ()
 
     def __init__(self, *arguments) -> None:
         super().__init__(*arguments)
@@ -284,27 +290,30 @@ class ZeroStage2(ZeroStage1):
     def zero_grad(self) -> None:
         for unit in self.units:
             unit.clear_shard()
+        for unit in self.summed_once:
+            unit.begin_gradients()
         self.done = 0
 
     def on_gradient(self, unit: Unit, parameter: Parameter) -> None:
         """Called by backward when a parameter's gradient is complete."""
-        self.collect(unit, parameter)
+        if unit not in self.summed_once:  # otherwise it is in its place
+            unit.collect(parameter)
         self.awaited[unit].discard(parameter)
         if not self.awaited[unit]:
             self.complete(unit)
 
-    def collect(self, unit: Unit, parameter: Parameter) -> None:
-        unit.collect(parameter)
-
     def complete(self, unit: Unit) -> None:
         """All gradients of a unit are there."""
         self.awaited[unit] = set(unit.parameters)
-        self.reduce(unit)
+        if unit not in self.summed_once:
+            self.reduce(unit)
         self.done += unit is self.root
 
     def wait_for_gradients(self) -> None:
         while self.done < self.rounds:
             self.idle_round()
+        for unit in self.summed_once:
+            self.reduce(unit)
         self.sum_replicas()
 
     def idle_round(self) -> None:
@@ -320,7 +329,12 @@ class ZeroStage3(ZeroStage2):
         reshard_after_forward: reshard a unit after forward and gather it again for backward: less memory, 3 (N-1)/N M
             of traffic. Otherwise its parameters stay, and the traffic is 2 (N-1)/N M.
         prefetch: gather the next unit's parameters while the current one computes.
+
+    Attributes:
+        reshard_after_backward: reshard a unit after each backward; otherwise at the step's end.
     """
+
+    reshard_after_backward = True
 
     def __init__(
         self, model: Module, blocks: Sequence[Module], shards: ProcessGroup, replicas: ProcessGroup, rounds: int,
@@ -350,10 +364,14 @@ class ZeroStage3(ZeroStage2):
 
     def complete(self, unit: Unit) -> None:
         super().complete(unit)
-        self.after_backward(unit)
+        if self.reshard_after_backward:
+            unit.reshard()
 
-    def after_backward(self, unit: Unit) -> None:
-        unit.reshard()
+    def wait_for_gradients(self) -> None:
+        super().wait_for_gradients()
+        if not self.reshard_after_backward:
+            for unit in self.units:
+                unit.reshard()
 
     def unshard(self, unit: Unit, following: Unit | None) -> None:
         """Return when a unit has its full parameters; with ``prefetch``, the next unit's all-gather is in flight."""
@@ -369,7 +387,7 @@ class ZeroStage3(ZeroStage2):
     def start_gather(self, unit: Unit) -> None:
         if unit.full is None and unit not in self.gathering:
             shard = unit.shard
-            flat = held("parameters", xp.empty(unit.padded_size, shard.dtype))
+            flat = ledger.hold("parameters", xp.empty(unit.padded_size, shard.dtype))
             work = all_gather_into_tensor(flat, shard, self.shards, async_op=True, algorithm=self.algorithm)
             self.gathering[unit] = flat, work
 
@@ -404,60 +422,8 @@ class BeforeBackward(Function):
         return gradient, None
 
 
-STAGES = {1: overridable(ZeroStage1), 2: overridable(ZeroStage2), 3: overridable(ZeroStage3)}
-
-
-# What a pipeline asks for. Several micro-batches are in flight on a rank there, so stages 2 and 3 would send a unit's
-# gradients, and stage 3 gather its parameters, once for each of them. Memory buys that traffic back: gradients are
-# summed once a step, and a unit stays unsharded from its first forward to the step's end. (Llama 3 shards optimizer
-# state and gradients, and does not reshard after forward.) A tied weight, which both ends of a pipeline have, must be
-# summed over these before it is sharded: its unit's gradients are always kept.
-
-
-class KeptGradients(ZeroStage2):
-    """What stages 2 and 3 do differently with units whose gradients are full until the step's end, and summed then."""
-
-    kept: Sequence[Unit] = ()
-
-    def zero_grad(self) -> None:
-        super().zero_grad()
-        for unit in self.kept:
-            unit.begin_gradients()
-
-    def collect(self, unit: Unit, parameter: Parameter) -> None:
-        if unit not in self.kept:  # otherwise it is in its place
-            super().collect(unit, parameter)
-
-    def reduce(self, unit: Unit) -> None:
-        if unit not in self.kept:
-            super().reduce(unit)
-
-    def sum_replicas(self) -> None:
-        for unit in self.kept:
-            super().reduce(unit)
-        super().sum_replicas()
-
-
-class KeepingStage2(KeptGradients):
-    """Stage 2, in which some units' gradients are summed once a step."""
-
-
-class KeepingStage3(KeptGradients, ZeroStage3):
-    """Stage 3, in which some units' gradients are summed once a step, and parameters may stay for all of it."""
-
-    reshard_after_backward = True
-
-    def after_backward(self, unit: Unit) -> None:
-        if self.reshard_after_backward:
-            super().after_backward(unit)
-
-    def wait_for_gradients(self) -> None:
-        super().wait_for_gradients()
-        for unit in self.units:
-            unit.reshard()
-
-
-KEEPING = {1: ZeroStage1, 2: KeepingStage2, 3: KeepingStage3}
+STAGES = {1: ZeroStage1, 2: ZeroStage2, 3: ZeroStage3}
+OVERRIDABLE_STAGES = {number: overridable(stage) for number, stage in STAGES.items()}
 
 
 class ModulePart:
@@ -505,13 +471,14 @@ class Zero(Axis):
         if self.holds is not everything:
             root, *parts = [ModulePart(module, self.holds) for module in (model, *blocks)]
             blocks = [part for part in parts if part.parameters()]
-        stages, rounds = KEEPING if self.even or self.once else STAGES, 0 if self.even else self.rounds
+        stages = STAGES if self.even or self.once else OVERRIDABLE_STAGES
+        rounds = 0 if self.even else self.rounds
         self.zero = stages[self.stage](root, blocks, self.shards, self.replicas, rounds, *self.arguments)
-        if isinstance(self.zero, KeptGradients):
-            self.zero.kept = [
+        if isinstance(self.zero, ZeroStage2):
+            self.zero.summed_once = [
                 unit for unit in self.zero.units if self.once or any(one.summed_late for one in unit.parameters)
             ]
-        if self.pipelined and isinstance(self.zero, KeepingStage3):
+        if self.pipelined and isinstance(self.zero, ZeroStage3):
             self.zero.reshard_after_backward = self.zero.reshard_after_forward
         return model
 

@@ -79,8 +79,8 @@ def test_tiles_are_skipped_where_no_sample_of_the_micro_batch_has_a_pair():
             sees = np.array([expected_row(samples, number)[-1] for number in numbers])  # (B, keys, queries)
             for size, chunks in ((3, 2), (4, 1), (5, 1)):
                 mask = TileMask(tiles(T, size, chunks), documents)
-                for i, queries in mask.numbered:
-                    for j, keys in mask.numbered:
+                for i, queries in enumerate(mask.parts):
+                    for j, keys in enumerate(mask.parts):
                         assert mask.seen(i, j) == any_key_seen(documents.first, queries, keys)
                         assert mask.seen(i, j) == sees[:, keys, queries].any(), (seed, queries, keys)
                         assert (hidden_keys(documents.first, queries, keys) == ~sees[:, keys, queries]).all()

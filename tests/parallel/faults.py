@@ -22,7 +22,7 @@ from minidist.parallel.context import ring_backward
 from minidist.parallel.data import BucketedDataParallel, DataParallel
 from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.tools import mappings
-from minidist.parallel.zero import KeepingStage3, Unit, Zero, ZeroStage1, ZeroStage3
+from minidist.parallel.zero import Unit, Zero, ZeroStage1, ZeroStage2, ZeroStage3
 from minidist.train.config import TrainConfig
 from minidist.train.parallelize import ParallelModel
 from minidist.train.trainer import train_rank
@@ -201,10 +201,10 @@ def tied_gradient_sharded_too_early(right, self, model):
     return right(self, model)
 
 
-@fault(KeepingStage3, "wait_for_gradients", "dp=2,pp=2,zero=3,reshard_after_forward=0")
+@fault(ZeroStage3, "wait_for_gradients", "dp=2,pp=2,zero=3,reshard_after_forward=0")
 def old_parameters_kept(right, self):
     """Units stay unsharded over the step's end, so the next step computes with the parameters of this one."""
-    ZeroStage3.wait_for_gradients(self)
+    ZeroStage2.wait_for_gradients(self)
 
 
 # Context parallelism

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minidist.nn.attention.tiled import tiles, visited
+from minidist.nn.attention.tiled import TileMask, tiles
 from minidist.show.palette import of_rank
 
 SKIPPED, HIDDEN, NEEDED = 0, 1, 2  # of a score: not computed; computed, and hidden by the mask; computed and used
@@ -32,7 +32,7 @@ class Panel:
 def states(length: int, tile: int) -> np.ndarray:
     """What becomes of each score: (queries, keys), SKIPPED, HIDDEN or NEEDED."""
     found = np.full((length, length), SKIPPED)
-    for _, queries, _, keys in visited(tiles(length, tile)):
+    for _, queries, _, keys in TileMask(tiles(length, tile)).pairs():
         found[queries, keys] = HIDDEN
     found[np.tril_indices(length)] = NEEDED
     return found

@@ -22,10 +22,8 @@ def states(first: np.ndarray, tile: int) -> np.ndarray:
     length = first.shape[1]
     mask = TileMask(tiles(length, tile), Documents(first))
     found = np.full((length, length), SKIPPED)
-    for i, queries in mask.numbered:
-        for j, keys in mask.numbered:
-            if mask.seen(i, j):
-                found[queries, keys] = np.where(hidden_keys(first, queries, keys)[0].T, HIDDEN, SEEN)
+    for _, queries, _, keys in mask.pairs():
+        found[queries, keys] = np.where(hidden_keys(first, queries, keys)[0].T, HIDDEN, SEEN)
     return found
 
 

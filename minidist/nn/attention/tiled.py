@@ -25,6 +25,8 @@ from minidist.nn.precision.policy import Packed, Policy, unpacked
 from minidist.nn.tensor import Context, Function, Tensor
 
 Keep = Callable[[int, int, int], object]  # (head, tile of queries, tile of keys) -> bool (B, keys, queries)
+Tiles = list[tuple[int, slice]]  # number and tokens of each
+Pairs = Iterator[tuple[int, slice, int, slice]]  # number and tokens of a tile of queries, then of a tile of keys
 CACHE = 1 << 15  # scores, few enough to stay in the cache for several passes
 SOFTMAXES = {"exact": online_softmax, "online32": online32}  # two modules with the same four names
 
@@ -39,26 +41,6 @@ def tiles(length: int, tile: int, chunks: int = 1) -> list[slice]:
     ]
 
 
-def visited(parts: list[slice]) -> Iterator[tuple[int, slice, int, slice]]:
-    """The pairs of tiles of one sequence that are computed, as ``pairs`` has them."""
-    return TileMask(parts).pairs()
-
-
-def not_later(i: int, j: int) -> bool:
-    """Whether a tile of queries sees something of a tile of keys, if there is one document."""
-    return j <= i
-
-
-def pairs(
-    mine: list[tuple[int, slice]], theirs: list[tuple[int, slice]], seen: Callable[[int, int], bool] = not_later
-) -> Iterator[tuple[int, slice, int, slice]]:
-    """Number and tokens of my tile of queries, then of their tile of keys, wherever a query sees a key."""
-    for i, queries in mine:
-        for j, keys in theirs:
-            if seen(i, j):
-                yield i, queries, j, keys
-
-
 @dataclass(frozen=True)
 class TileMask:
     """Which tiles of scores are computed, and what is hidden in them.
@@ -71,18 +53,22 @@ class TileMask:
     parts: list[slice]
     documents: Documents | None = None
 
-    @property
-    def numbered(self) -> list[tuple[int, slice]]:
-        return list(enumerate(self.parts))
+    def pairs(self, mine: Tiles | None = None, theirs: Tiles | None = None) -> Pairs:
+        """The pairs to compute: of my tiles of queries and their tiles of keys, where a query sees a key.
 
-    def pairs(self) -> Iterator[tuple[int, slice, int, slice]]:
-        """The pairs of tiles of the sequence that are computed, as ``pairs`` has them."""
-        return pairs(self.numbered, self.numbered, self.seen)
+        Args:
+            mine, theirs: None for all tiles of the sequence.
+        """
+        everything = list(enumerate(self.parts))
+        for i, queries in everything if mine is None else mine:
+            for j, keys in everything if theirs is None else theirs:
+                if self.seen(i, j):
+                    yield i, queries, j, keys
 
     def seen(self, i: int, j: int) -> bool:
         """Whether tile i of queries sees something of tile j of keys."""
         if self.documents is None:
-            return not_later(i, j)
+            return j <= i
         return any_key_seen(self.documents.first, self.parts[i], self.parts[j])
 
     def hidden(self, i: int, j: int, dtype):
@@ -94,7 +80,7 @@ class TileMask:
         return xp.where(from_host(hidden), HIDDEN, 0).astype(dtype) if hidden.any() else None
 
 
-def flops_of_pairs(output, computed: Iterator[tuple[int, slice, int, slice]]) -> int:
+def flops_of_pairs(output, computed: Pairs) -> int:
     """Operations of forward's two products, over these pairs of tiles; ``output`` is (H, B, T, D)."""
     heads, batch, _, width = output.shape
     scores = sum((queries.stop - queries.start) * (keys.stop - keys.start) for _, queries, _, keys in computed)
@@ -169,7 +155,7 @@ class TileMath:
 
         Args:
             into: the three ``Total``s of those heads, (h, B, T, D) each.
-            pair: an element of ``pairs``.
+            pair: one of ``mask.pairs``.
             mask: a ``TileMask``.
             q, k, v, exponents, gradient, shift: arguments of ``differentiate``, here for all heads and tokens.
         """
@@ -262,7 +248,7 @@ class TiledAttention(Function):
             g = groups_of(h, q, k)
             for i, queries in enumerate(parts):
                 rows = softmax.OnlineSoftmax(output[h, :, queries].shape)  # of (h, B, queries, D)
-                for _, _, j, keys in pairs([(i, queries)], mask.numbered, mask.seen):
+                for _, _, j, keys in mask.pairs([(i, queries)]):
                     tile = q[h, :, queries], k[g, :, keys], v[g, :, keys]
                     rows.merge(*math.attend(*tile, mask.hidden(i, j, qkv.dtype), masks(keep, h, i, j)))
                 output[h, :, queries], totals[h, :, queries] = rows.result(qkv.dtype)

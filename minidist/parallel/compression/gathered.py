@@ -1,17 +1,18 @@
 """Compressed messages that cannot be added: every rank sends its own to all, and adds up what it decodes.
 
     one bit        the signs, and one magnitude for a parameter
-    bf16, int8     fewer bits for each element, rounded up or down by chance, so that the mean is right
+    bf16, int8     fewer bits for each element, rounded stochastically, so that the mean is right
     top-k          a share of the elements, the largest ones, as they are
 
 Signs: Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training of
 Speech DNNs" (Interspeech 2014), which found that it works with error feedback only; Karimireddy et al., "Error Feedback
 Fixes SignSGD" (arXiv 1901.09847, 2019), with this scale and the proof.
 
-Rounding to nearest loses an element below half a unit in every step. By chance it counts as a whole unit now and then,
-just as often as its size demands: the gradient stays unbiased and only gets noisier (Alistarh et al., "QSGD:
-Communication-Efficient SGD via Gradient Quantization and Encoding", arXiv 1610.02132, 2017). So nothing needs feeding
-back. Ranks round by chances of their own; if all rounded alike, their errors would add up instead of averaging out.
+Rounding to nearest loses an element below half a unit in every step. Rounded stochastically, it counts as a whole unit
+now and then, just as often as its size demands: the gradient stays unbiased and only gets noisier (Alistarh et al.,
+"QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding", arXiv 1610.02132, 2017). So nothing needs
+feeding back. Ranks round with random numbers of their own; if all rounded alike, their errors would add up, not average
+out.
 
 Largest elements: Aji and Heafield, "Sparse Communication for Distributed Gradient Descent" (arXiv 1704.05021, 2017);
 Lin et al., "Deep Gradient Compression" (arXiv 1712.01887, 2018), which sends one element in a thousand, and adds to it
@@ -128,7 +129,7 @@ class OneBit(Gathered):
 
 @overridable
 def stochastic_round(values, unit, rng: np.random.Generator):
-    """Whole multiples of a unit: the one below or the one above, by chance, so that the mean is the value.
+    """Round to the multiple of a unit below or above, at random, so that the mean is the value.
 
     Args:
         values: float64.

@@ -43,9 +43,7 @@ def sends_bytes(text: str) -> bool:
 def _share(text: str, number: str) -> Fraction:
     try:
         if number.isascii() and "_" not in number and float(number) > 0:  # a float first: 1e-999999999 has no room
-            share = Fraction(
-                number
-            )  # 0.07 of 100 elements are 7; with floats they would be 7.000000000000001, and so 8
+            share = Fraction(number)  # 0.07 of 100 elements are 7; a float has 7.000000000000001 of them, and so 8
             if share <= 1:
                 return share
     except ValueError:
@@ -64,7 +62,7 @@ class Compressor:
         text: the method, as ``read_method`` takes it.
         error_feedback: add what a message leaves out to the next step's gradient. Methods that are right in the mean
             leave nothing out.
-        seed: seed of roundings by chance and of PowerSGD's first directions.
+        seed: seed of stochastic rounding and of PowerSGD's first directions.
 
     Attributes:
         residuals: what this rank has left out; None without error feedback.

@@ -95,9 +95,7 @@ class Fragment:
 
     def __init__(self, parameters: Sequence[Parameter], reduce_dtype) -> None:
         self.parameters, self.reduce_dtype = list(parameters), reduce_dtype
-        self.start = {parameter.name: parameter.data.copy() for parameter in self.parameters}
-        for array in self.start.values():
-            ledger.hold("optimizer", array)
+        self.start = {one.name: ledger.hold("optimizer", one.data.copy()) for one in self.parameters}
         self.sums: dict = {}  # of linear inner steps: see the module's docstring
         self.lr: float | None = None
 

@@ -108,9 +108,7 @@ class SynchronousServer(Axis):
         names = names_of_servers(model.parameters(), self.group.size - len(self.workers))
         self.parameters = [parameters[name] for name in names[self.group.rank - len(self.workers)]]
         size = sum(parameter.size for parameter in self.parameters)
-        self.inboxes = [xp.empty(size, self.dtype) for _ in self.workers]
-        for inbox in self.inboxes:
-            ledger.hold("gradients", inbox)
+        self.inboxes = [ledger.hold("gradients", xp.empty(size, self.dtype)) for _ in self.workers]
         self.pushes: list[Work] = [self.next_push(worker) for worker in self.workers]
         self.answers: dict[int, Work] = {}  # the last one to each worker
         return model
@@ -254,8 +252,7 @@ class Worker(Axis):
 
     def zero_grad(self) -> None:
         for parameter in self.parameters:
-            parameter.grad = xp.zeros(parameter.shape, parameter.grad_dtype)
-            ledger.hold("gradients", parameter.grad)
+            parameter.grad = ledger.hold("gradients", xp.zeros(parameter.shape, parameter.grad_dtype))
 
     def sync_gradients(self) -> None:
         """Push: begin to send each server the gradients of its parameters, as one message."""

@@ -43,67 +43,74 @@ SEQUENCE = 1  # the axis of the tokens in activations (B, T, C)
 
 
 class Mapping(Function):
-    """What one collective does in forward, and its conjugate in backward; None leaves the array as it is.
+    """A collective in forward, and its conjugate in backward.
 
-    The output is rounded to ``dtype``, the gradient arrives in ``grad_dtype``; None for those of what went in and came
-    out. A GPU moves messages while it computes other things, so this is no kernel.
+    A GPU moves messages while it computes other things, so this is no kernel.
+
+    Args:
+        there, back: what forward does to the array, and backward to the gradient; None for nothing.
+        dtype: dtype that the output is rounded to; None for that of ``x``.
+        grad_dtype: dtype in which the gradient arrives; None for that of the output.
     """
 
     kernel = False
 
     @staticmethod
-    def forward(ctx: Context, x, there: Callable | None, back: Callable | None, grad_dtype, dtype):
+    def forward(
+        ctx: Context, x, there: Callable | None = None, back: Callable | None = None, dtype=None, grad_dtype=None
+    ):
         ctx.back, ctx.grad_dtype = back, grad_dtype
         return x if there is None else rounded(there(x), dtype or x.dtype)
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        return (gradient if ctx.back is None else ctx.back(gradient)), None, None, None, None
+        return gradient if ctx.back is None else ctx.back(gradient)
 
 
 @overridable
 def copy_to_group(x: Tensor, group: ProcessGroup, reduce_dtype=xp.float64) -> Tensor:
     """f: identity forward, all-reduce backward."""
-    return Mapping.apply(x, None, partial(sum_over, group=group, dtype=reduce_dtype), reduce_dtype, None)
+    return Mapping.apply(x, back=partial(sum_over, group=group, dtype=reduce_dtype), grad_dtype=reduce_dtype)
 
 
 @overridable
 def reduce_from_group(x: Tensor, group: ProcessGroup, reduce_dtype=xp.float64, dtype=None) -> Tensor:
     """g: all-reduce forward, rounded to ``dtype`` (None: that of ``x``), identity backward."""
-    return Mapping.apply(x, partial(sum_over, group=group, dtype=reduce_dtype), None, None, dtype)
+    return Mapping.apply(x, there=partial(sum_over, group=group, dtype=reduce_dtype), dtype=dtype)
 
 
 def scatter_to_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
     """This rank's part of a tensor that all ranks have: the ranks divide ``x.shape[axis]``."""
     there, back = partial(split, group=group, axis=axis), partial(join, group=group, axis=axis, policy=current())
-    return Mapping.apply(x, there, back, None, None)
+    return Mapping.apply(x, there=there, back=back)
 
 
 @overridable
 def all_gather_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=xp.float64) -> Tensor:
     """All ranks' parts joined along an axis, for each rank to compute something else from it."""
+    there = partial(join, group=group, axis=axis, policy=current())
     back = partial(sum_and_split, group=group, axis=axis, dtype=reduce_dtype)
-    return Mapping.apply(x, partial(join, group=group, axis=axis, policy=current()), back, reduce_dtype, None)
+    return Mapping.apply(x, there=there, back=back, grad_dtype=reduce_dtype)
 
 
 def gather_copies_in_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
     """All ranks' parts joined along an axis, for all ranks to compute the same from it: each has the whole gradient."""
     there, back = partial(join, group=group, axis=axis, policy=current()), partial(split, group=group, axis=axis)
-    return Mapping.apply(x, there, back, None, None)
+    return Mapping.apply(x, there=there, back=back)
 
 
 @overridable
 def reduce_scatter_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=xp.float64, dtype=None) -> Tensor:
     """This rank's part, along an axis, of the sum of all ranks' tensors, rounded to ``dtype`` (None: that of ``x``)."""
     there = partial(sum_and_split, group=group, axis=axis, dtype=reduce_dtype)
-    return Mapping.apply(x, there, partial(join, group=group, axis=axis, policy=current()), None, dtype)
+    return Mapping.apply(x, there=there, back=partial(join, group=group, axis=axis, policy=current()), dtype=dtype)
 
 
 def all_to_all_in_group(x: Tensor, group: ProcessGroup, split_axis: int, join_axis: int) -> Tensor:
     """All-to-all: split along ``split_axis``, concatenate along ``join_axis``."""
     send = partial(exchange, group=group, policy=current())
     there = partial(send, split_axis=split_axis, join_axis=join_axis)
-    return Mapping.apply(x, there, partial(send, split_axis=join_axis, join_axis=split_axis), None, None)
+    return Mapping.apply(x, there=there, back=partial(send, split_axis=join_axis, join_axis=split_axis))
 
 
 def copy_parameter_to_group(parameter: Parameter, group: ProcessGroup, reduce_dtype=xp.float64) -> Tensor:
@@ -113,7 +120,8 @@ def copy_parameter_to_group(parameter: Parameter, group: ProcessGroup, reduce_dt
     while ZeRO's stage 3 has resharded it. Megatron-LM instead marks such parameters (``sequence_parallel``) and sums
     their gradients after the whole batch (``finalize_model_grads``).
     """
-    return Mapping.apply(parameter, xp.copy, partial(sum_over, group=group, dtype=reduce_dtype), reduce_dtype, None)
+    back = partial(sum_over, group=group, dtype=reduce_dtype)
+    return Mapping.apply(parameter, there=xp.copy, back=back, grad_dtype=reduce_dtype)
 
 
 # The movements, on arrays. None changes the array that it is given. Sums come unrounded.

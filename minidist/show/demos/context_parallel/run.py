@@ -9,7 +9,7 @@ import numpy as np
 
 from minidist import trace
 from minidist.comm.group import ProcessGroup
-from minidist.parallel import context
+from minidist.nn.attention.tiled import TileMask
 from minidist.parallel.context import PASSES
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -162,13 +162,13 @@ def _watched(go_round: Callable, way: str) -> Callable:
         def watched_visit(owner: int, keys_values):
             done: set[tuple[int, int]] = set()
 
-            def pairs(*tiles):
-                for i, queries, j, keys in right_pairs(*tiles):
+            def pairs(mask: TileMask, *tiles):
+                for i, queries, j, keys in right_pairs(mask, *tiles):
                     done.add((i, j))
                     yield i, queries, j, keys
 
-            right_pairs = context.pairs
-            with patch.object(context, "pairs", pairs):
+            right_pairs = TileMask.pairs
+            with patch.object(TileMask, "pairs", pairs):
                 gradients = visit(owner, keys_values)
             added = np.empty(0) if gradients is None else gradients.rounded(np.float32)
             trace.record(Visit(way, owner, zlib.crc32(keys_values.tobytes()), sorted(done), added))

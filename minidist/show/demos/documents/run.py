@@ -15,7 +15,7 @@ from minidist.comm.group import ProcessGroup
 from minidist.data.documents import read_documents
 from minidist.data.packing import Packing, Piece
 from minidist.data.samples import Samples
-from minidist.nn.attention.tiled import TileMask, pairs, tiled_attention, tiles
+from minidist.nn.attention.tiled import TileMask, tiled_attention, tiles
 from minidist.nn.documents import hidden_keys
 from minidist.nn.loss import IGNORED
 from minidist.nn.tensor import Tensor
@@ -104,8 +104,7 @@ class Grid:
     def of(cls, samples: Samples, number: int) -> "Grid":
         *_, mask = samples.batch([number])
         parts = tiles(samples.packing.context, samples.packing.context // PER_SIDE)
-        those = TileMask(parts, mask)
-        return cls(mask.first, parts, [(i, j) for i, _, j, _ in pairs(those.numbered, those.numbered, those.seen)])
+        return cls(mask.first, parts, [(i, j) for i, _, j, _ in TileMask(parts, mask).pairs()])
 
     @property
     def causal(self) -> int:

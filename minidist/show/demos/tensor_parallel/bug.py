@@ -49,7 +49,7 @@ def drops_gains(world, config, layout, options):
         def unsummed(gradient):
             return _skip(DROPPED_GAIN, self.group) or gradient
 
-        gain = mappings.Mapping.apply(self.gain, xp.copy, unsummed, None, None)
+        gain = mappings.Mapping.apply(self.gain, there=xp.copy, back=unsummed)
         bias = mappings.copy_parameter_to_group(self.bias, self.group, self.reduce_dtype)
         return functional.layer_norm(x, gain, bias)
 
