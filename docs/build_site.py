@@ -1,5 +1,6 @@
 """Builds the site, a folder that any host can serve: ``python docs/build_site.py FOLDER``."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,11 +25,11 @@ def build(folder: Path) -> None:
 
 
 def lead_back(path: Path, up: str) -> None:
-    """Let a page that stands alone elsewhere lead to the site's first page."""
+    """Let a page that stands alone elsewhere lead to the site's first page, and chapters' pictures to their places."""
     text = path.read_text(encoding="utf-8")
+    text = re.sub(r'href="(\d\d_\w+)-(\d+)\.png"', rf'href="{up}chapters/\1.html#picture-\2"', text)
     home = f'<header><a href="{up}docs/index.html" style="color: inherit">← minidist</a> '
-    if home not in text:
-        path.write_text(text.replace("<header>", home, 1), encoding="utf-8")
+    path.write_text(text if home in text else text.replace("<header>", home, 1), encoding="utf-8")
 
 
 if __name__ == "__main__":

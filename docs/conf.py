@@ -104,7 +104,7 @@ def is_readme(target: str) -> bool:
 
 
 def finish(app, tree, name: str) -> None:
-    """Put what a command makes, a player or a page, below it; explain a word of the glossary at its first use."""
+    """Put what a command makes below it; link the gallery's pictures; explain words of the glossary."""
     seen = set()
     for literal in [one for kind in (nodes.literal_block, nodes.literal) for one in tree.findall(kind)]:
         block = literal
@@ -122,6 +122,12 @@ def finish(app, tree, name: str) -> None:
                 seen.add(page)
                 link = f'<p><a href="{relative_uri(f"{name}.html", page)}">Open <code>{page}</code></a></p>'
                 block.parent.insert(block.parent.index(block) + 1, nodes.raw("", link, format="html"))
+    tagged = [cell for cell in tree.findall(nodes.container) if "tag_gallery" in cell["classes"]]
+    for number, picture in enumerate([one for cell in tagged for one in cell.findall(nodes.image)]):
+        file = relative_uri(f"{name}.html", f"gallery/{Path(name).name}-{number}.png")
+        link = nodes.reference(refuri=file, ids=[f"picture-{number}"], internal=True)  # the gallery leads here
+        picture.replace_self(link)
+        link.append(picture)
     left = dict(GLOSSARY) if name != "docs/glossary" else {}
     for text in list(tree.findall(nodes.Text)):
         found = next((one for one in WORDS.finditer(text) if one[1] in left), None)

@@ -90,7 +90,7 @@ def test_all_writes_a_gallery_past_a_demonstration_that_fails(demonstrations, tm
     ]  # fmt: skip
     assert captured.out.count(f"{carts.drive('slow').question}\n") == 4  # the notes for the speaker
     names = {path.name for path in gallery.iterdir()}
-    assert {"index.html", "broadcast.html", "dp.html", "dp.png", "chapter-03-0.png"} <= names
+    assert {"index.html", "broadcast.html", "dp.html", "dp.png", "03_collectives-0.png"} <= names
     assert "ring.html" not in names
     demonstrations.pop("ring")
     monkeypatch.setattr(demo_gallery, "course_folder", Mock(side_effect=ValueError("the course's folder is missing")))

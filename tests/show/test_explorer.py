@@ -334,6 +334,8 @@ def test_a_phone_shows_all_of_it_in_its_width(page):
     for key in "12345mar":
         page.keyboard.press(key)
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        verdict = page.locator("#verdict").bounding_box()
+        assert verdict["y"] + verdict["height"] <= 844  # while sliders above it move
 
 
 @pytest.mark.parametrize("size", [(1280, 720), (1920, 1080)])

@@ -47,8 +47,8 @@ def test_cards_say_what_they_show_and_the_bug_or_that_it_failed(folder):
         assert f"<h3>{name}</h3>" in card and DEMONSTRATIONS[name].about.replace("'", "&#x27;") in card
         said = "it failed: ValueError: &lt;no wheel&gt;" if name == "dp" else "&lt;/script&gt; &amp; a wheel is off"
         assert said in card and (f'href="{name}.html"' in card) is (name != "dp")
-    assert [path.name for path in folder.glob("chapter*")] == ["chapter-03-0.png"]
-    assert (folder / "chapter-03-0.png").read_bytes() == PICTURE.getvalue()
+    assert [path.name for path in folder.glob("0*")] == ["03_carts-0.png"]
+    assert (folder / "03_carts-0.png").read_bytes() == PICTURE.getvalue()
     assert re.search(r"<h3>3\. Carts</h3><p>Why do carts go\?</p>", index)
     assert "chapters" not in dict(files({"ring": carts.animation("ring")}, []))["index.html"].decode()
 

@@ -9,6 +9,7 @@ import pytest
 
 from minidist.course.answers import chapter_names
 from minidist.show.demos import DEMONSTRATIONS
+from minidist.show.gallery import files, key_pictures
 
 DOCS = Path(__file__).parents[2] / "docs"
 MOST = 1_000_000  # bytes of a page, with all that it loads at once
@@ -39,8 +40,10 @@ def site(tmp_path_factory) -> Path:
         pytest.importorskip(module, reason=f"{module} is not installed: pip install -e '.[site]'")
     folder = tmp_path_factory.mktemp("site")
     (folder / "gallery").mkdir()
-    for name in ("index", *DEMONSTRATIONS):
+    for name in DEMONSTRATIONS:
         (folder / "gallery" / f"{name}.html").write_text(PLAYER)
+    for name, content in files({}, key_pictures(DOCS.parent / "chapters")):
+        (folder / "gallery" / name).write_bytes(content)
     sys.path.insert(0, str(DOCS))
     from build_site import build
 
@@ -104,6 +107,10 @@ def test_a_browser_shows_it(site, open_page, width):
     assert page.locator("math").count() > 5
     page = open_page((site / "chapters" / "04_data_parallelism.html").as_uri(), width)
     assert page.locator("table").count() > 5 and "<p>| " not in page.inner_html("article")
+    page = open_page((site / "gallery" / "index.html").as_uri(), width)
+    page.locator("a.card", has_text="7. Pipeline parallelism").click()
+    page.locator("#picture-0 img").click()  # its chapter folds it, and the address unfolds it
+    assert page.url.endswith("gallery/07_pipeline_parallelism-0.png")
     page = open_page((site / "docs" / "reference.html").as_uri(), width)
     assert page.locator("[id='minidist.all_reduce']").count()
     page = open_page((site / "docs" / "flags.html").as_uri(), width)

@@ -34,13 +34,13 @@ def _collective(kind: kinds.Kind, about: str, *scenes: str) -> Demonstration:
 
 GROUPS = {
     "collectives": (
-        _collective(kinds.BROADCAST, "rank 0's array on every rank: tree, naive, ring", "tree", "naive", "ring"),
+        _collective(kinds.BROADCAST, "GPU 0's array on every GPU: tree, naive, ring", "tree", "naive", "ring"),
         _collective(
             kinds.ALL_REDUCE, "the ring all-reduce, chunk by chunk", "ring", "naive", "halving-doubling", "training"
         ),
-        _collective(kinds.REDUCE_SCATTER, "one chunk of the sum on each rank", "ring", "training"),
-        _collective(kinds.ALL_GATHER, "every rank's chunk on every rank", "ring", "training"),
-        _collective(kinds.ALL_TO_ALL, "a different chunk from every rank to every other", "pairwise"),
+        _collective(kinds.REDUCE_SCATTER, "one chunk of the sum on each GPU", "ring", "training"),
+        _collective(kinds.ALL_GATHER, "every GPU's chunk on every GPU", "ring", "training"),
+        _collective(kinds.ALL_TO_ALL, "a different chunk from every GPU to every other", "pairwise"),
     ),
     "parallelism": (
         Demonstration(
@@ -52,11 +52,11 @@ GROUPS = {
             zero.animation, 4, 32, "the model's width",
         ),
         Demonstration(
-            "tp", "heads split over ranks: two all-reduces per block in each pass",
+            "tp", "heads split over GPUs: two all-reduces per block in each pass",
             ("MLP", "heads", "step", "measured"), tensor_parallel.tp, RANKS, 96, "the model's width",
         ),
         Demonstration(
-            "sp", "tokens split over ranks as well: less activation memory", ("MLP", "step", "measured"),
+            "sp", "tokens split over GPUs as well: less activation memory", ("MLP", "step", "measured"),
             tensor_parallel.sp, RANKS, 96, "the model's width",
         ),
         Demonstration(
@@ -65,7 +65,7 @@ GROUPS = {
         ),
         Demonstration(
             "ep", "tokens travel to their experts and back; balance on and off", ("routes", "balance", "capacity"),
-            expert_parallel.animation, 4, 2, "tokens on each rank", most=expert_parallel.MOST,
+            expert_parallel.animation, 4, 2, "tokens on each GPU", most=expert_parallel.MOST,
         ),
         Demonstration(
             "pp", "pipelines: five schedules and their bubbles",

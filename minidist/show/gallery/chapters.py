@@ -40,7 +40,7 @@ def _of_notebook(path: Path) -> Iterator[Picture]:
     outputs = [output.get("data", {}) for cell in tagged for output in cell.get("outputs", ())]
     for number, data in enumerate([data for data in outputs if "image/png" in data]):
         yield Picture(
-            f"chapter-{path.name[:2]}-{number}.png",
+            f"{path.stem}-{number}.png",
             title[1] if title else path.stem,
             " ".join(question[1].split()) if question else "",
             base64.b64decode("".join(data["image/png"])),

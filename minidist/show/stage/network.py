@@ -30,16 +30,17 @@ class Network:
         self.names = [text(x, y + high / 2 - SMALLEST * 0.62, names.format(i)) for i, (x, y) in enumerate(places)]
 
     @classmethod
-    def on_ring(cls, ranks: int, size: Place, area, onward: bool = True) -> "Network":
+    def on_ring(cls, ranks: int, size: Place, area, onward: bool = True, names: str = "GPU {}") -> "Network":
         """Rank 0 at the top, the others clockwise.
 
         Args:
             area: (x, y, width, height) of the whole.
             onward: whether every rank sends to the next one: arrows show it.
+            names: of the boxes.
         """
         x, y, wide, high = area
         center, radii = (x + wide / 2, y + high / 2), ((wide - size[0]) / 2 - 6, (high - size[1]) / 2 - 6)
-        made = cls(size, [_around(center, radii, 2 * pi * rank / ranks) for rank in range(ranks)])
+        made = cls(size, [_around(center, radii, 2 * pi * rank / ranks) for rank in range(ranks)], names=names)
         made.ring = center, radii
         made.ways = [line([_around(center, radii, 2 * pi * i / 120) for i in range(120)], width=14, closed=True)]
         for rank in range(ranks if onward else 0):

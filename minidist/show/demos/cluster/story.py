@@ -166,7 +166,7 @@ def _gpus(step: Step, places, longest: float) -> list[Mark]:
     """Each GPU, bright while it computes."""
     found = []
     for rank, (x, y) in places.items():
-        gpu = box(x - GPU[0] / 2, y - GPU[1] / 2, *GPU, COMPUTES, f"rank {rank} computes")
+        gpu = box(x - GPU[0] / 2, y - GPU[1] / 2, *GPU, COMPUTES, f"GPU {rank} computes")
         gpu.keys[0][1]["opacity"] = 0.15
         for since, until, at, lasting in _stretches(step, longest):
             gpu.to(at, lasting * 0.9, opacity=0.15 + 0.85 * step.computing(rank, since, until))

@@ -117,7 +117,7 @@ PASSES = "Whole columns go round, and replace what was there."
 
 BROADCAST = Kind(
     "broadcast",
-    "Broadcast: rank 0's array on every rank",
+    "Broadcast: GPU 0's array on every GPU",
     "How does GPU 0's array reach {} GPUs?",
     "Only GPU 0 has the array. All need it.",
     {
@@ -171,13 +171,13 @@ if right != src:
             lambda step, n: (1, 3),
         ),
     },
-    "one rank sends zeros instead of its array",
+    "one GPU sends zeros instead of its array",
     _only_root,
     ends=lambda rank, chunk, size: [(0, chunk)],
 )
 ALL_REDUCE = Kind(
     "ring",
-    "All-reduce: every rank gets the sum",
+    "All-reduce: every GPU gets the sum",
     "How do {} GPUs add their arrays?",
     "Every GPU has an array of its own. All need the sum.",
     {
@@ -233,13 +233,13 @@ for partner, kept, given in reversed(swaps):
             "pairs",
         ),
     },
-    "rank 1 sends the wrong chunk first",
+    "GPU 1 sends the wrong chunk first",
     _everything,
     trains_on=(lambda ranks: Layout(dp=ranks, algorithm="ring"), bug.all_reduce_ring),
 )
 REDUCE_SCATTER = Kind(
     "reduce-scatter",
-    "Reduce-scatter: each rank gets one chunk of the sum",
+    "Reduce-scatter: each GPU gets one chunk of the sum",
     "How does each of {} GPUs get its share of a sum?",
     "Every GPU has an array, and needs one column of the sum: the framed one.",
     {
@@ -254,14 +254,14 @@ REDUCE_SCATTER = Kind(
             lambda step, n: (1, 2, 3, 4),
         )
     },
-    "in the last step, rank 1 stores what arrives instead of adding it",
+    "in the last step, GPU 1 stores what arrives instead of adding it",
     _everything,
     lambda rank, chunk, size: chunk == rank,
     (lambda ranks: Layout(dp=ranks, zero=1, algorithm="ring"), bug.reduce_scatter_ring),
 )
 ALL_GATHER = Kind(
     "all-gather",
-    "All-gather: every rank's chunk on every rank",
+    "All-gather: every GPU's chunk on every GPU",
     "How do {} GPUs collect each other's shares?",
     "Every GPU has one column, and needs the others: the empty frames.",
     {
@@ -276,14 +276,14 @@ ALL_GATHER = Kind(
             lambda step, n: (1, 2, 3, 4),
         )
     },
-    "rank 1 sends the wrong chunk in the last step",
+    "GPU 1 sends the wrong chunk in the last step",
     _own_chunk,
     trains_on=(lambda ranks: Layout(dp=ranks, zero=1, algorithm="ring"), bug.all_gather_ring),
     ends=lambda rank, chunk, size: [(chunk, chunk)],
 )
 ALL_TO_ALL = Kind(
     "all-to-all",
-    "All-to-all: chunk r of every rank goes to rank r",
+    "All-to-all: chunk r of every GPU goes to GPU r",
     "How do {} GPUs swap blocks, each with each?",
     "Every GPU has a block for each GPU. Its number says for which.",
     {
@@ -305,7 +305,7 @@ for step in range(1, size):
             "pairs",
         )
     },
-    "rank 0 swaps two of its chunks",
+    "GPU 0 swaps two of its chunks",
     _everything,
     ends=lambda rank, chunk, size: [(chunk, rank)],
 )

@@ -53,5 +53,5 @@ def _books(shown: Recorded) -> str:
         raise RuntimeError(f"{total - balanced} of {total} numbers do not add up: this is a bug in minidist")
     return (
         f"Sent + new residual is gradient + old residual to the last bit, in all {total:,} numbers of all parameters, "
-        "ranks and steps."
+        "GPUs and steps."
     )

@@ -56,7 +56,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     good, bad = passes["ring"][BACKWARD], passes_of(stale)[BACKWARD]
     stories.append(story.backward(good, good, set(), details=right["ring"][1]))
     stories.append(story.backward(bad, good, wrong_visits(bad, good), f"in backward, {BUG}", harm))
-    title = "Context parallelism: keys and values go round a ring of ranks"
+    title = "Context parallelism: keys and values go round a ring of GPUs"
     return Animation("cp", title, (*stories, *by_heads), [rank.log for rank in right["ring"][0].ranks])
 
 

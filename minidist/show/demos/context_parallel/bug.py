@@ -10,7 +10,7 @@ from minidist.parallel.context import ring_backward, ring_forward
 from minidist.show.demos.context_parallel.heads_run import train_heads
 from minidist.show.demos.context_parallel.run import train_watched
 
-BUG = "a rank computes with its own keys and values instead of those that have arrived"
+BUG = "a GPU computes with its own keys and values instead of those that have arrived"
 
 
 def stale_forward(keys_values, group, visit):

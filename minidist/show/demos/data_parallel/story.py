@@ -123,4 +123,4 @@ def weights(drift: np.ndarray, most: float, bug: str = "", details: str = "") ->
         Beat(0, "Every rank updates its own copy of the weights. Do the copies stay the same?"),
         Beat(4.5, end, {f"rank {rank}": f"{value:.3g}" for rank, value in enumerate(drift[:, -1])}),
     ]
-    return Story("weights", "Do all GPUs keep the same model?", marks, beats, "", bug, details)
+    return Story("weights", "Do all ranks keep the same model?", marks, beats, "", bug, details)

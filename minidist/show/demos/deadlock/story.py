@@ -31,7 +31,7 @@ def tell(
     events = sorted(events, key=lambda event: event.time)
     ranks = 1 + max(event.rank for event in events)
     size_of, large = ((300, 140), 44) if ranks <= 4 else ((230, 96), 30)
-    net = Network.on_ring(ranks, size_of, AREA, onward=False)
+    net = Network.on_ring(ranks, size_of, AREA, onward=False, names="rank {}")
     for rank, (x, y) in enumerate(net.places):  # the name above, the call below
         net.names[rank] = text(x, y - 0.24 * size_of[1], f"rank {rank}")
     marks: list[Mark] = [*net.names]

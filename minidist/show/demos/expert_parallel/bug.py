@@ -12,7 +12,7 @@ from minidist.nn.layers import Parameter
 from minidist.nn.optim.optimizers import average_gradients
 from minidist.show.demos.expert_parallel.run import train_watched
 
-BUG = "an expert's gradient is averaged over its own rank's micro-batches, not over all"
+BUG = "an expert's gradient is averaged over its own GPU's micro-batches, not over all"
 
 
 def average_over_own_group(parameters: Sequence[Parameter], count: int, ep: int) -> None:

@@ -101,7 +101,7 @@ def dies(run: Interrupted, details: str, right: Interrupted | None = None, bug: 
         Beat(9.4, end),
     ]
     verdict = f"SHA-256 {run.fingerprint[:8]}; never interrupted: {run.reference[:8]}."
-    return Story("die, go on", "A GPU dies. What is lost?", marks, beats, verdict, bug, details)
+    return Story("die, go on", "A rank dies. What is lost?", marks, beats, verdict, bug, details)
 
 
 def save(recording: Recording, moments: Sequence[Moment], ranks: int, details: str, bug: str = "") -> Story:

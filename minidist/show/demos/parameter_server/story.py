@@ -83,7 +83,7 @@ def lanes(kind: str, run: Recorded, until: float, bug: str = "", details: str = 
         Beat(RUNS + 0.8, end, facts, answers=answered if waiting else None),
     ]
     title = {
-        "synchronous": "What does one slow GPU cost?",
+        "synchronous": "What does one slow worker cost?",
         "asynchronous": "What if nobody waits?",
         "bounded": "How far may one run ahead?",
     }

@@ -47,7 +47,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         name: [[type(slot)(slot.action, 1e3 * slot.start, 1e3 * slot.end) for slot in row] for row in rows]
         for name, rows in measured.items()
     }
-    told = f"Measured here: {ranks} ranks on {cores()} cores."
+    told = f"Measured here: {ranks} processes on {cores()} cores."
     stories.append(story.race(milliseconds, "ms", told, "measured"))
-    title = "Pipelines: layers on different ranks, one micro-batch behind the other"
+    title = "Pipelines: layers on different GPUs, one micro-batch behind the other"
     return Animation("pp", title, tuple(stories), [rank.log for rank in runs[NAIVE.name].ranks])

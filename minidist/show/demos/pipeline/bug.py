@@ -15,7 +15,7 @@ from minidist.train.trainer import train_rank
 
 SWAPPED = {0: 1, 1: 0}  # micro-batches; no rank waits for a backward before it has sent both
 MISTAKEN = {Action(1, "F", i): other for i, other in SWAPPED.items()}  # action -> the micro-batch it takes instead
-BUG = "rank 1 swaps the activations of micro-batches 0 and 1"
+BUG = "GPU 1 swaps the activations of micro-batches 0 and 1"
 
 
 def activations_swapped(world, config, layout, options):

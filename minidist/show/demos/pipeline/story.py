@@ -46,7 +46,7 @@ def race(rows: Mapping[str, Sequence[Sequence[Slot]]], unit: str, told: str, nam
         "Which schedule is done first?",
         tuple(rows),
         list(rows).index(first),
-        "It leaves the fewest ranks idle: all do the same work.",
+        "It leaves the fewest GPUs idle: all do the same work.",
     )
     beats = [
         Beat(

@@ -15,8 +15,8 @@ from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 
 NO_G, NO_GAINS = (
-    "in forward, g does not sum over the ranks",
-    "the gradients of LayerNorm's gains are not summed over the ranks' tokens",
+    "in forward, g does not sum over the GPUs",
+    "the gradients of LayerNorm's gains are not summed over the GPUs' tokens",
 )
 
 

@@ -141,7 +141,7 @@ def steps(held: Sequence[MemoryLog], most: int, details: str, stale: Sequence[in
         ),
     ]
     verdict = "Training goes on, and is wrong." if bug else "Every bit is that of one process."
-    return Story("two steps", "What does a GPU hold during a step?", marks, beats, verdict, bug, details, key=KEPT)
+    return Story("two steps", "What does a rank hold during a step?", marks, beats, verdict, bug, details, key=KEPT)
 
 
 def _ungathered(log: MemoryLog, stage: int) -> list[tuple[float, float]]:
