@@ -47,9 +47,11 @@ MODULE = re.compile(r"minidist(\.\w+)+")
 @cache
 def text_of(path: Path) -> str:
     """The Python in a file, a notebook's cells included."""
+    if path.suffix not in (".py", ".ipynb"):
+        return ""
     text = path.read_text(encoding="utf-8")
-    if path.suffix != ".ipynb":
-        return text if path.suffix == ".py" else ""
+    if path.suffix == ".py":
+        return text
     cells = [cell["source"] for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
     return "\n".join(re.sub(r"^\s*[%!].*", "", "".join(cell), flags=re.M) for cell in cells)
 
