@@ -17,7 +17,7 @@ def load_of(run) -> ExpertLoad:
 
 def trained_model(config, run):
     """Return the GPT that a run ended on."""
-    return full_model(config, run.ranks[0].arrays)
+    return full_model(config, run.ranks[0].arrays, None)
 
 
 def choices_of(model, text: bytes) -> list[tuple[np.ndarray, np.ndarray]]:
