@@ -91,10 +91,10 @@ def test_each_kind_takes_the_time_that_is_counted_by_hand():
         found = [{kind: round(1e9 * seconds) for kind, seconds in step.items() if seconds} for step in steps]
         assert found == expected, claim
     early, late = log(0, call("0", 10, 40), call("1", 50, 60)), log(5, call("0", 30, 41), call("1", 50, 65))
-    kinds = "rest", "communication", "waiting"
-    first, second = ([steps[-1][kind] for kind in kinds] for steps in breakdown.seconds_by_kind([early, late]))
-    assert first == pytest.approx([60 / 1e9, 20 / 1e9, 20 / 1e9])
-    assert second == pytest.approx([74 / 1e9, 26 / 1e9, 0])
+    for steps, expected in zip(breakdown.seconds_by_kind([early, late]), ((60, 20, 20), (74, 26, 0)), strict=True):
+        compute = sum(steps[-1][kind] for kind in breakdown.COMPUTE)
+        found = compute, steps[-1]["communication"], steps[-1]["waiting"]
+        assert found == pytest.approx([nanoseconds / 1e9 for nanoseconds in expected])
 
 
 RUNS = {
