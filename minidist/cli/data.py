@@ -17,7 +17,7 @@ from minidist.cli.output import bar, check_outputs, console_of, json_output, ter
 from minidist.data.documents import Documents, prepare
 from minidist.data.packing import PACKINGS, PADDED, Packing
 from minidist.data.samples import DocumentCorpus, targets_in
-from minidist.nn.attention.tiled import Pairs, TileMask, tiles
+from minidist.nn.attention.tiled import TileMask, scores_in, tiles
 from minidist.nn.tokenizer import open_tokenizer
 from minidist.parallel.context import KINDS, chunks_of_ranks, parts_of, work_of_chunks
 from minidist.train.config import TrainConfig
@@ -175,11 +175,6 @@ def _attention(corpus: DocumentCorpus, config: TrainConfig, cp: int) -> dict:
         "skipped_tiles": 1 - computed / of_one_document,
         "busiest_over_mean": {kind: cp * work / total for kind, work in busiest.items()},
     }
-
-
-def scores_in(computed: Pairs) -> int:
-    """How many scores these pairs of tiles have."""
-    return sum((queries.stop - queries.start) * (keys.stop - keys.start) for _, queries, _, keys in computed)
 
 
 def _print(console: Console, content: dict, options) -> None:

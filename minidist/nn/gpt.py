@@ -15,7 +15,7 @@ from minidist.nn import functional
 from minidist.nn.chunks import Chunks, join
 from minidist.nn.config import GPTConfig
 from minidist.nn.documents import Documents
-from minidist.nn.layers import AttentionCore, ColumnLinear, Dropout, Embedding, LayerNorm, Module, Parameter, RowLinear
+from minidist.nn.layers import ColumnLinear, CoreAttention, Dropout, Embedding, LayerNorm, Module, Parameter, RowLinear
 from minidist.nn.loss import cross_entropy, mean_over_places
 from minidist.nn.moe.balance import Balance
 from minidist.nn.moe.experts import mixture
@@ -25,12 +25,12 @@ from minidist.nn.tensor import Tensor
 STD = 0.02  # of the initial weights, as in GPT-2
 
 
-class Attention(AttentionCore):
+class Attention(Module):
     """Causal self-attention: (B, T, C) -> (B, T, C), by sequence chunks."""
 
     def __init__(self, config: GPTConfig, layer: int, chunks: Chunks) -> None:
         head_width = config.width // config.heads
-        super().__init__(config, layer, chunks)
+        self.chunks, self.core = chunks, CoreAttention(config, layer, chunks)
         self.qkv = ColumnLinear(config.heads, config.width, 3 * head_width, STD)
         assert self.qkv.bias is not None
         self.qkv.bias.zero_gradient = ..., slice(head_width, 2 * head_width)  # a key's bias moves all scores of a row

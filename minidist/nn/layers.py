@@ -260,22 +260,22 @@ class Dropout(Module):
         return functional.dropout_mask(dropout_rng.generator(self.layer, self.place), shape, self.rate)
 
 
-class AttentionCore(Module):
-    """Attention between its linear layers, which a model adds: the kernel that computes it, what dropout keeps."""
+class CoreAttention(Module):
+    """Attention between its linear layers, where tokens meet: (H, B, T, 3 D) -> (H, B, T, D). It has no parameters.
+
+    (Megatron-LM: ``core_attention``.)
+    """
 
     def __init__(self, config: GPTConfig, layer: int, chunks: Chunks) -> None:
         self.heads = range(config.heads)  # the heads computed here
         self.rate, self.layer, self.chunks, self.softmax = config.dropout, layer, chunks, config.softmax
         self.tile = config.attention_tile if config.attention == "tiled" else None
 
-    def core(
+    def forward(
         self, qkv: Tensor, dropout_rng: DropoutRNG | None, documents: Documents | None,
         kv: Tensor | None = None, join=alone,
     ) -> Tensor:  # fmt: skip
-        """Attention between its two linear layers, where tokens meet: (H, B, T, 3 D) -> (H, B, T, D).
-
-        Arguments as of ``causal_attention``.
-        """
+        """Arguments as of ``causal_attention``."""
         _, batch, length, _ = qkv.shape
         count = self.chunks.of(length)
         if self.tile is None and count == 1:

@@ -20,7 +20,7 @@ from minidist.nn.config import GPTConfig
 from minidist.nn.documents import Documents
 from minidist.nn.functional import copy_to_heads, linear
 from minidist.nn.gpt import GPT, STD, Block, Embeddings, Head
-from minidist.nn.layers import AttentionCore, ColumnLinear, Embedding, Module, Parameter, RMSNorm, RowLinear
+from minidist.nn.layers import ColumnLinear, CoreAttention, Embedding, Module, Parameter, RMSNorm, RowLinear
 from minidist.nn.llama_operations import fork, rotary_table, rotate, silu_gate
 from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Tensor
@@ -60,12 +60,12 @@ class GroupedLinears(Module):
         return total
 
 
-class GroupedQueryAttention(AttentionCore):
+class GroupedQueryAttention(Module):
     """Causal self-attention with rotary positions, whose heads share keys and values: (B, T, C) -> (B, T, C)."""
 
     def __init__(self, config: GPTConfig, layer: int, chunks: Chunks) -> None:
         head_width = config.width // config.heads
-        super().__init__(config, layer, chunks)
+        self.chunks, self.core = chunks, CoreAttention(config, layer, chunks)
         self.qkv = GroupedLinears(config.heads, config.groups, config.width, head_width)
         self.out = RowLinear(config.heads, head_width, config.width, STD / sqrt(2 * config.layers), bias=False)
         self.head_width, self.base = head_width, config.rope_base

@@ -133,7 +133,6 @@ def recompute_blocks(model: GPT, mode: str) -> None:
     if mode not in MODES:
         raise ValueError(f"recompute={mode}: choose from {', '.join(MODES)}")
     for block in model.blocks:
-        if mode == "full":
-            block.forward = partial(checkpoint, block.forward)
-        elif mode == "selective":
-            block.attention.core = partial(checkpoint, block.attention.core)
+        if mode != "none":
+            module = block if mode == "full" else block.attention.core
+            module.forward = partial(checkpoint, module.forward)

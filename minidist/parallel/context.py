@@ -29,6 +29,7 @@ order (nn/attention/online_softmax.py). So keys may arrive in any order.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import ModuleType
 from typing import Any
@@ -44,26 +45,23 @@ from minidist.comm.work import Work
 from minidist.nn.attention import online_softmax
 from minidist.nn.attention.tiled import (
     SOFTMAXES,
-    Keep,
     TileMask,
     TileMath,
     Tiles,
     alone,
+    begin_backward,
+    end_backward,
     flops_of_pairs,
-    groups_of,
     head_blocks,
-    incoming,
-    masks,
     queries_keys_values,
     scaled_queries,
     tiled_attention,
     tiles,
-    with_shared,
 )
 from minidist.nn.chunks import TOKENS
 from minidist.nn.documents import Documents
 from minidist.nn.gpt import GPT
-from minidist.nn.layers import AttentionCore
+from minidist.nn.layers import CoreAttention
 from minidist.nn.measuring import memory_bytes
 from minidist.nn.precision.policy import Policy, unpacked
 from minidist.nn.random import DropoutRNG
@@ -252,28 +250,42 @@ def record(q, mine: Tiles, theirs: Tiles, mask: TileMask, times: float, policy: 
         trace.kernel("attend", int(times * flops_of_pairs(q, mask.pairs(mine, theirs))), nbytes, policy.name)
 
 
+@dataclass(frozen=True)
+class Passing:
+    """How keys and values reach every rank.
+
+    Attributes:
+        group: the context-parallel ranks.
+        tiles: each rank's tiles.
+        forward, backward: a pair of PASSES.
+    """
+
+    group: ProcessGroup
+    tiles: list[Tiles]
+    forward: Callable
+    backward: Callable
+
+
 class PassingAttention(Function):
     """Causal attention of this rank's queries over the keys of all ranks: (H, B, T/N, 3 D) -> (H, B, T/N, D).
 
-    Keys and values that heads share travel once: ``kv`` (G, B, T/N, 2 D) beside queries (H, B, T/N, D).
+    Keys and values that heads share travel once: ``kv`` (G, B, T/N, 2 D) beside queries (H, B, T/N, D). The arguments
+    are those of ``TiledAttention``, and how keys and values travel.
     """
 
     gradient_flops, recomputed_flops, kernel = (2.5,), 0.5, False  # a kernel for each rank's keys: see ``record``
 
     @staticmethod
-    def flops(output, qkv, kv, keep, rate, ranks_tiles, mask, softmax, join, passes, group) -> int:
-        mine = ranks_tiles[group.rank]
-        return flops_of_pairs(output, (pair for theirs in ranks_tiles for pair in mask.pairs(mine, theirs)))
+    def flops(output, qkv, kv, join, keep, rate, mask, softmax, passing) -> int:
+        mine = passing.tiles[passing.group.rank]
+        return flops_of_pairs(output, (pair for theirs in passing.tiles for pair in mask.pairs(mine, theirs)))
 
     @staticmethod
-    def forward(
-        ctx: Context, qkv, kv, keep: Keep | None, rate: float, ranks_tiles: list, mask: TileMask, softmax: ModuleType,
-        join: Callable, passes: tuple, group: ProcessGroup,
-    ):  # fmt: skip
+    def forward(ctx: Context, qkv, kv, join, keep, rate: float, mask: TileMask, softmax: ModuleType, passing: Passing):
         q, k, v = queries_keys_values(qkv, kv)
         q = scaled_queries(q, ctx.policy)
         heads, batch, length, _ = q.shape
-        math, mine = TileMath(softmax, ctx.policy, rate), ranks_tiles[group.rank]
+        math, mine = TileMath(mask, keep, rate, softmax, ctx.policy), passing.tiles[passing.group.rank]
         blocks = head_blocks(heads, batch, [tokens for _, tokens in mine])
         rows = {
             (h.start, i): softmax.OnlineSoftmax(q[h, :, tokens].shape) for h in blocks for i, tokens in mine
@@ -283,15 +295,11 @@ class PassingAttention(Function):
             k, v = ctx.policy.incoming_factor(keys_values)  # (G, B, T/N, D) each
             with trace.span(f"attend to keys of rank {rank}"):
                 for h in blocks:
-                    g = groups_of(h, q, k)
-                    for i, queries, j, keys in mask.pairs(mine, ranks_tiles[rank]):
-                        tile = q[h, :, queries], k[g, :, keys], v[g, :, keys]
-                        part = math.attend(*tile, mask.hidden(i, j, qkv.dtype), masks(keep, h, i, j))
-                        rows[h.start, i].merge(*part)
-                record(q, mine, ranks_tiles[rank], mask, 1, ctx.policy)
+                    for pair in mask.pairs(mine, passing.tiles[rank]):
+                        rows[h.start, pair[0]].merge(*math.attend(h, pair, q, k, v))
+                record(q, mine, passing.tiles[rank], mask, 1, ctx.policy)
 
-        pass_forward, ctx.pass_backward = passes
-        pass_forward(ctx.policy.outgoing(xp.stack((k, v))), group, visit)
+        passing.forward(ctx.policy.outgoing(xp.stack((k, v))), passing.group, visit)
         output, totals = xp.empty(q.shape, qkv.dtype), xp.empty((heads, batch, length, 1), qkv.dtype)
         exponents = xp.empty(totals.shape, softmax.EXPONENT)
         for h in blocks:
@@ -299,15 +307,15 @@ class PassingAttention(Function):
                 output[h, :, queries], totals[h, :, queries] = rows[h.start, i].result(qkv.dtype)
                 exponents[h, :, queries] = rows[h.start, i].exponent
         ctx.save_for_backward(q, k, v, output, exact=(totals, exponents))
-        ctx.keep, ctx.math, ctx.blocks, ctx.ranks_tiles, ctx.mask = keep, math, blocks, ranks_tiles, mask
-        ctx.shared, ctx.join, ctx.group = kv is not None, join, group
+        ctx.math, ctx.shared, ctx.join, ctx.blocks, ctx.passing = math, kv is not None, join, blocks, passing
         return output
 
     @staticmethod
     def backward(ctx: Context, gradient):
         q, k, v, output, totals, exponents = ctx.saved_factors
-        math, mask, mine = ctx.math, ctx.mask, ctx.ranks_tiles[ctx.group.rank]
-        gradient, shift = incoming(output, gradient, totals, ctx.policy)
+        math, mask, passing = ctx.math, ctx.math.mask, ctx.passing
+        mine = passing.tiles[passing.group.rank]
+        gradient, shift = begin_backward(output, gradient, totals, ctx.policy)
         grad_q = math.softmax.Total(q.shape)
 
         def visit(rank: int, keys_values):
@@ -316,47 +324,43 @@ class PassingAttention(Function):
             with trace.span(f"attend to keys of rank {rank}, backward"):
                 for h in ctx.blocks:
                     into = grad_q.at(h), gradients.at((0, h)), gradients.at((1, h))
-                    for pair in mask.pairs(mine, ctx.ranks_tiles[rank]):
-                        math.add_gradients(into, ctx.keep, h, pair, mask, q, k, v, exponents, gradient, shift)
-                record(q, mine, ctx.ranks_tiles[rank], mask, PassingAttention.gradient_flops[0], ctx.policy)
+                    for pair in mask.pairs(mine, passing.tiles[rank]):
+                        math.add_gradients(into, h, pair, q, k, v, exponents, gradient, shift)
+                record(q, mine, passing.tiles[rank], mask, PassingAttention.gradient_flops[0], ctx.policy)
             if not ctx.shared:
                 return gradients
             of_groups = online_softmax.Total((2, *k.shape))
             of_groups.add_heads(gradients, slice(0, len(q)), len(q) // len(k))
             return of_groups
 
-        grad_kv = ctx.pass_backward(ctx.policy.outgoing(xp.stack((unpacked(k), unpacked(v)))), ctx.group, visit)
+        grad_kv = passing.backward(ctx.policy.outgoing(xp.stack((unpacked(k), unpacked(v)))), passing.group, visit)
         parts = grad_q.rounded(q.dtype), *(() if ctx.shared else grad_kv.rounded(q.dtype))
-        return *with_shared(xp.concatenate(parts, -1), grad_kv, ctx), None, None, None
+        return *end_backward(xp.concatenate(parts, -1), grad_kv, ctx), *[None] * 6
 
 
-class ContextParallelAttention(AttentionCore):
+class ContextParallelAttention(CoreAttention):
     """Attention of the tokens of this rank: (H, B, T/N, 3 D) -> (H, B, T/N, D), T/N being those of its chunks.
 
     Args:
-        attention: the attention of one process; its modules and settings are taken over.
+        core: the attention of one process, whose settings are taken over.
         group: the context-parallel ranks, N of them.
         kind: one of KINDS.
         shares: function from a micro-batch's documents to the chunks of each rank.
     """
 
-    def __init__(self, attention: AttentionCore, group: ProcessGroup, kind: str, shares: Callable) -> None:
-        vars(self).update(vars(attention))
-        self.group, self.kind, self.shares, self.of_model = group, kind, shares, type(attention)
+    def __init__(self, core: CoreAttention, group: ProcessGroup, kind: str, shares: Callable) -> None:
+        vars(self).update(vars(core))
+        self.group, self.kind, self.shares = group, kind, shares
 
-    def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None, documents=None) -> list[Tensor]:
-        return self.of_model.forward(self, parts, dropout_rng, documents)  # all but ``core``
-
-    def core(self, qkv: Tensor, dropout_rng: DropoutRNG | None, documents=None, kv=None, join=alone) -> Tensor:
-        length = qkv.shape[TOKENS] * self.group.size
-        tile = self.tile or length // self.chunks.count
-        mask = TileMask(tiles(length, tile, self.chunks.count), documents)
+    def forward(self, qkv: Tensor, dropout_rng: DropoutRNG | None, documents=None, kv=None, join=alone) -> Tensor:
+        length, chunks = qkv.shape[TOKENS] * self.group.size, self.chunks.count
+        tile = self.tile or length // chunks
+        mask = TileMask(tiles(length, tile, chunks), documents)
         keep = self._keep_in_tiles(qkv.shape[1], mask.parts, dropout_rng)
         if self.kind == "ulysses":
             return self.ulysses(qkv, kv, keep, tile, join, documents)
-        ranks_tiles = tiles_of_ranks(length, tile, self.chunks.count, self.shares(documents))
-        softmax, passes = SOFTMAXES[self.softmax], PASSES[self.kind]
-        return PassingAttention.apply(qkv, kv, keep, self.rate, ranks_tiles, mask, softmax, join, passes, self.group)
+        passing = Passing(self.group, tiles_of_ranks(length, tile, chunks, self.shares(documents)), *PASSES[self.kind])
+        return PassingAttention.apply(qkv, kv, join, keep, self.rate, mask, SOFTMAXES[self.softmax], passing)
 
     def ulysses(self, qkv: Tensor, kv: Tensor | None, keep, tile: int, join, documents) -> Tensor:
         """Attention of some heads over all tokens, between two all-to-alls."""
@@ -386,9 +390,13 @@ class ContextParallel(Axis):
 
     def apply(self, model: GPT) -> GPT:
         """Tell the model which chunks are here, and put context-parallel attention in its place."""
-        shares = lru_cache(partial(chunks_of_ranks, self.group.size, model.chunks.count, self.kind))
+        dealt = lru_cache(partial(chunks_of_ranks, self.group.size, model.chunks.count, self.kind))
+
+        def shares(documents: Documents | None) -> list[list[int]]:
+            return dealt(documents if self.kind == "balanced" else None)  # to all others they make no difference
+
         model.chunks.here //= self.group.size
         model.chunks.numbers = lambda documents: shares(documents)[self.group.rank]
         attention = partial(ContextParallelAttention, kind=self.kind, shares=shares)
-        parallelize_module(model, self.group, {"blocks.*.attention": attention})
+        parallelize_module(model, self.group, {"blocks.*.attention.core": attention})
         return model

@@ -25,7 +25,6 @@ products added in float32, 70 to 90 % of the elements changed nearly always: the
 rounded once, for any number of ranks. This holds for float32 models; the last bit of a float64 model shows the split.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 from minidist.backend import xp
@@ -34,7 +33,7 @@ from minidist.comm.group import ProcessGroup
 from minidist.nn import functional
 from minidist.nn.attention.online_softmax import Total
 from minidist.nn.gpt import Head
-from minidist.nn.layers import AttentionCore, ColumnLinear, Embedding, Module, Parameter, RowLinear
+from minidist.nn.layers import ColumnLinear, CoreAttention, Embedding, Module, Parameter, RowLinear
 from minidist.nn.llama import GroupedLinears
 from minidist.nn.loss import cross_entropy
 from minidist.nn.moe.experts import Experts, MoE
@@ -174,13 +173,17 @@ class GroupParallelLinears(GroupedLinears):
         return total
 
 
-def overridable_with_bias(own: type) -> Callable:
-    """Makes one, or its override, which is for layers with a bias: a GPT-2's."""
-    chosen = overridable(own)
-    return lambda linear, group, **options: (own if linear.bias is None else chosen)(linear, group, **options)
+column_or_override, row_or_override = map(overridable, (ColumnParallelLinear, RowParallelLinear))
 
 
-column_parallel_linear, row_parallel_linear = map(overridable_with_bias, (ColumnParallelLinear, RowParallelLinear))
+def column_parallel_linear(linear, group: ProcessGroup, **options) -> Module:
+    """Split a layer by columns. Overrides are for layers with a bias, as all of a GPT-2 are; a Llama's have none."""
+    return (ColumnParallelLinear if linear.bias is None else column_or_override)(linear, group, **options)
+
+
+def row_parallel_linear(linear, group: ProcessGroup, **options) -> Module:
+    """Split a layer by rows; overrides as of ``column_parallel_linear``."""
+    return (RowParallelLinear if linear.bias is None else row_or_override)(linear, group, **options)
 
 
 def enter_heads(x: Tensor, group: ProcessGroup, sequence: bool, reduce_dtype) -> Tensor:
@@ -303,11 +306,11 @@ class SequenceParallelMoE(MoE):
         return scatter_to_group(y, self.group, SEQUENCE)  # (B, T/N, C)
 
 
-def local_heads(attention: AttentionCore, group: ProcessGroup) -> AttentionCore:
+def local_heads(core: CoreAttention, group: ProcessGroup) -> CoreAttention:
     """Tell attention which heads are computed here: dropout is keyed by their numbers."""
-    mine = heads_of(group.rank, group.size, len(attention.heads))
-    attention.heads = attention.heads[mine.start : mine.stop]
-    return attention
+    mine = heads_of(group.rank, group.size, len(core.heads))
+    core.heads = core.heads[mine.start : mine.stop]
+    return core
 
 
 def parallel_mlp(mlp: Module, group: ProcessGroup, sequence: bool, reduce_dtype) -> Module:
@@ -337,7 +340,7 @@ def tensor_plan(sequence: bool = False, reduce_dtype=xp.float64) -> Plan:
     options = {"sequence": sequence, "reduce_dtype": reduce_dtype}
     return {
         "embeddings.token": VocabParallelEmbedding,
-        "blocks.*.attention": local_heads,
+        "blocks.*.attention.core": local_heads,
         "blocks.*.attention.qkv": partial(parallel_qkv, **options),
         "blocks.*.attention.out": partial(row_parallel_linear, **options),
         "blocks.*.mlp": partial(parallel_mlp, **options),
@@ -367,5 +370,6 @@ class TensorParallel(Axis):
         return regions | {name: self._cut(regions[name]) for name in self.sharded}
 
     def _cut(self, region: Region) -> Region:
-        mine = groups_of(self.group.rank, self.group.size, region.shape[0])  # only key-value heads may be fewer
+        of = groups_of if self.group.size > region.shape[0] else heads_of  # only key-value heads may be fewer
+        mine = of(self.group.rank, self.group.size, region.shape[0])
         return region.cut(0, mine.start, mine.stop)

@@ -11,7 +11,7 @@ A tile is a grain: its products have the same shapes whoever computes it, and wh
 that leaves no trace (online_softmax.py). In 16 bits the operands of all products are rounded, as in plain attention.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import log
 from types import ModuleType
@@ -26,7 +26,7 @@ from minidist.nn.tensor import Context, Function, Tensor
 
 Keep = Callable[[int, int, int], object]  # (head, tile of queries, tile of keys) -> bool (B, keys, queries)
 Tiles = list[tuple[int, slice]]  # number and tokens of each
-Pairs = Iterator[tuple[int, slice, int, slice]]  # number and tokens of a tile of queries, then of a tile of keys
+Pair = tuple[int, slice, int, slice]  # number and tokens of a tile of queries, then of a tile of keys
 CACHE = 1 << 15  # scores, few enough to stay in the cache for several passes
 SOFTMAXES = {"exact": online_softmax, "online32": online32}  # two modules with the same four names
 
@@ -53,15 +53,14 @@ class TileMask:
     parts: list[slice]
     documents: Documents | None = None
 
-    def pairs(self, mine: Tiles | None = None, theirs: Tiles | None = None) -> Pairs:
+    def pairs(self, mine: Tiles | None = None, theirs: Tiles | None = None) -> Iterator[Pair]:
         """The pairs to compute: of my tiles of queries and their tiles of keys, where a query sees a key.
 
         Args:
             mine, theirs: None for all tiles of the sequence.
         """
-        everything = list(enumerate(self.parts))
-        for i, queries in everything if mine is None else mine:
-            for j, keys in everything if theirs is None else theirs:
+        for i, queries in enumerate(self.parts) if mine is None else mine:
+            for j, keys in enumerate(self.parts) if theirs is None else theirs:
                 if self.seen(i, j):
                     yield i, queries, j, keys
 
@@ -80,94 +79,106 @@ class TileMask:
         return xp.where(from_host(hidden), HIDDEN, 0).astype(dtype) if hidden.any() else None
 
 
-def flops_of_pairs(output, computed: Pairs) -> int:
+def flops_of_pairs(output, computed: Iterable[Pair]) -> int:
     """Operations of forward's two products, over these pairs of tiles; ``output`` is (H, B, T, D)."""
     heads, batch, _, width = output.shape
-    scores = sum((queries.stop - queries.start) * (keys.stop - keys.start) for _, queries, _, keys in computed)
-    return 2 * 2 * heads * batch * scores * width
+    return 2 * 2 * heads * batch * scores_in(computed) * width
+
+
+def scores_in(pairs: Iterable[Pair]) -> int:
+    """How many scores these pairs of tiles have."""
+    return sum((queries.stop - queries.start) * (keys.stop - keys.start) for _, queries, _, keys in pairs)
 
 
 @dataclass(frozen=True)
 class TileMath:
-    """What is done with one tile of scores, the same in one process and in each of several.
+    """What is done with one pair of tiles, the same in one process and in each of several.
 
-    Args:
+    Attributes:
+        mask: which pairs there are, and what is hidden in them.
+        keep, rate: the attention weights that dropout keeps, and its rate; None keeps all.
         softmax: the module of a softmax in pieces: one of SOFTMAXES.
         policy: rounds the operands of products, and multiplies them.
-        rate: dropout rate of the attention weights.
     """
 
+    mask: TileMask
+    keep: Keep | None
+    rate: float
     softmax: ModuleType
     policy: Policy
-    rate: float
 
-    def attend(self, q, k, v, hidden, mask) -> tuple:
-        """Forward, for h heads. Where a query sees none of these keys, M and the sums are those of no keys.
+    def attend(self, heads: slice, pair: Pair, q, k, v) -> tuple:
+        """Forward, in h heads. Where a query sees none of these keys, M and the sums are those of no keys.
 
         Args:
-            q: (h, B, queries, D), scaled so that the scores come in base 2.
-            k, v: (h, B, keys, D)
-            hidden: what is added to the scores, as ``TileMask.hidden`` returns it.
-            mask: (h, B, keys, queries) bool, the weights that dropout keeps; None keeps all.
+            q: (H, B, T, D), scaled so that the scores come in base 2.
+            k, v: (G, B, T, D)
 
         Returns:
             What ``OnlineSoftmax.merge`` takes: M (h, B, queries, 1), and the sums of weights (h, B, queries, 1) and of
             weighted values (h, B, queries, D), times 2^-M.
         """
         as_factor = self.policy.rounded_factor
-        q, k, v = map(contiguous, (q, k, v))
+        q, k, v = tiles_of(heads, pair, q, k, v)
+        hidden = self.hidden(pair, q)
         scores = self.scores(q, k, hidden)  # (h, B, keys, queries)
         exponent = self.softmax.exponent_of(scores, -2)  # (h, B, 1, queries)
         if hidden is not None and hidden.ndim > 2:
             exponent = xp.where(exponent <= HIDDEN / 2, self.softmax.OnlineSoftmax.least, exponent)
         exps = self.softmax.weights(scores, exponent)
-        kept = dropped(as_factor(exps), mask, self.rate, as_factor)
+        kept = dropped(as_factor(exps), self.kept(heads, pair), self.rate, as_factor)
         value = self.policy.mix(kept.swapaxes(-1, -2), v)  # (h, B, queries, D)
         return exponent.swapaxes(-1, -2), self.policy.kernels.column_sums(exps)[..., None], value
 
-    def differentiate(self, q, k, v, exponent, gradient, shift, hidden, mask) -> tuple:
-        """Backward, for h heads: what this tile adds to the gradients of its q, k and v.
+    def add_gradients(self, into, heads: slice, pair: Pair, q, k, v, exponents, gradient, shift) -> None:
+        """Backward, in h heads: add what the pair contributes to the gradients of q, k and v.
 
         Args:
-            exponent: M of the whole rows, (h, B, queries, 1).
-            gradient: (h, B, queries, D), gradient of the output, divided by the rows' sums of weights.
-            shift: the sum over D of output times gradient, (h, B, 1, queries).
+            into: the three ``Total``s of those heads, (h, B, T, D) each.
+            q, k, v: arguments of ``attend``.
+            exponents: M of the whole rows, (H, B, T, 1).
+            gradient: (H, B, T, D), gradient of the output, divided by the rows' sums of weights.
+            shift: the sum over D of output times gradient, (H, B, 1, T).
         """
+        _, queries, _, keys = pair
         as_factor, matmul = self.policy.rounded_factor, self.policy.matmul
-        q, k, v, gradient = map(contiguous, (q, k, v, gradient))
-        exps = self.softmax.weights(self.scores(q, k, hidden), exponent.swapaxes(-1, -2))  # (h, B, keys, queries)
+        q, k, v = tiles_of(heads, pair, q, k, v)
+        gradient, mask = contiguous(gradient[heads, :, queries]), self.kept(heads, pair)
+        exponent = exponents[heads, :, queries].swapaxes(-1, -2)  # (h, B, 1, queries)
+        exps = self.softmax.weights(self.scores(q, k, self.hidden(pair, q)), exponent)  # (h, B, keys, queries)
         grad_v = matmul(dropped(as_factor(exps), mask, self.rate, as_factor), gradient)  # (h, B, keys, D)
         grad_scores = dropped(matmul(v, gradient.swapaxes(-1, -2)), mask, self.rate)
-        grad_scores -= shift
+        grad_scores -= shift[heads, :, :, queries]
         grad_scores *= exps  # (h, B, keys, queries)
         grad_scores = as_factor(grad_scores)
-        return matmul(grad_scores.swapaxes(-1, -2), k), matmul(grad_scores, q), grad_v
+        of_q, of_k, of_v = into
+        of_q.add(matmul(grad_scores.swapaxes(-1, -2), k), queries)
+        of_k.add(matmul(grad_scores, q), keys)
+        of_v.add(grad_v, keys)
 
     def scores(self, q, k, hidden):
-        """The scores of a tile, keys by queries."""
+        """Return the scores of a pair of tiles, keys by queries."""
         scores = self.policy.matmul(k, q.swapaxes(-1, -2))  # (h, B, keys, queries)
         if hidden is not None:
             scores += hidden
         return scores
 
-    def add_gradients(self, into, keep, heads: slice, pair, mask, q, k, v, exponents, gradient, shift) -> None:
-        """Add what one pair of tiles contributes, in some heads, to the gradients of q, k and v.
+    def hidden(self, pair: Pair, q):
+        """Return what is added to the scores, as ``TileMask.hidden`` does."""
+        i, _, j, _ = pair
+        return self.mask.hidden(i, j, q.dtype)
 
-        Args:
-            into: the three ``Total``s of those heads, (h, B, T, D) each.
-            pair: one of ``mask.pairs``.
-            mask: a ``TileMask``.
-            q, k, v, exponents, gradient, shift: arguments of ``differentiate``, here for all heads and tokens.
-        """
-        i, queries, j, keys = pair
-        groups = groups_of(heads, q, k)
-        terms = self.differentiate(
-            q[heads, :, queries], k[groups, :, keys], v[groups, :, keys], exponents[heads, :, queries],
-            gradient[heads, :, queries], shift[heads, :, :, queries], mask.hidden(i, j, q.dtype),
-            masks(keep, heads, i, j),
-        )  # fmt: skip
-        for total, term, rows in zip(into, terms, (queries, keys, keys), strict=True):
-            total.add(term, rows)
+    def kept(self, heads: slice, pair: Pair):
+        """Return the weights that dropout keeps of a pair, (h, B, keys, queries) bool; None for all."""
+        i, _, j, _ = pair
+        return self.keep and xp.stack([self.keep(h, i, j) for h in range(heads.start, heads.stop)])
+
+
+def tiles_of(heads: slice, pair: Pair, q, k, v) -> Iterator:
+    """Yield the pair's queries (h, B, queries, D), keys and values (h, B, keys, D), in some heads."""
+    _, queries, _, keys = pair
+    groups = groups_of(heads, q, k)
+    return map(contiguous, (q[heads, :, queries], k[groups, :, keys], v[groups, :, keys]))
 
 
 def contiguous(tile):
@@ -175,11 +186,6 @@ def contiguous(tile):
     if isinstance(tile, Packed):
         return Packed(xp.ascontiguousarray(tile.codes), tile.format)
     return xp.ascontiguousarray(tile)
-
-
-def masks(keep: Keep | None, heads: slice, i: int, j: int):
-    """The dropout of a tile in some heads, (h, B, keys, queries)."""
-    return None if keep is None else xp.stack([keep(h, i, j) for h in range(heads.start, heads.stop)])
 
 
 def head_blocks(heads: int, batch: int, parts: list[slice]) -> list[slice]:
@@ -193,8 +199,8 @@ def scaled_queries(q, policy: Policy):
     return policy.rounded_factor(q * (q.shape[-1] ** -0.5 * LOG2E))
 
 
-def incoming(output, gradient, totals, policy: Policy) -> tuple:
-    """What backward begins with: ``gradient`` (H, B, T, D) and ``shift`` (H, B, 1, T), as ``differentiate`` takes them.
+def begin_backward(output, gradient, totals, policy: Policy) -> tuple:
+    """Return ``gradient`` (H, B, T, D) and ``shift`` (H, B, 1, T), as ``TileMath.add_gradients`` takes them.
 
     Softmax: dS = P (dP - sum over keys of P dP), and that sum equals the sum over D of output times gradient.
     """
@@ -202,8 +208,8 @@ def incoming(output, gradient, totals, policy: Policy) -> tuple:
     return gradient, policy.kernels.dot_each(unpacked(gradient), unpacked(output))[:, :, None]
 
 
-def with_shared(grad_q, grad_kv, ctx: Context) -> tuple:
-    """Return what backward returns.
+def end_backward(grad_q, grad_kv, ctx: Context) -> tuple:
+    """Return the gradients of ``qkv`` and ``kv``.
 
     Args:
         grad_q: (H, B, T, D), the gradient of the factors of products; with k's and v's behind, (H, B, T, 3 D), where
@@ -212,10 +218,10 @@ def with_shared(grad_q, grad_kv, ctx: Context) -> tuple:
     """
     if not ctx.shared:
         unscale(*xp.split(grad_q, 3, axis=-1)[:2])
-        return grad_q, *[None] * 6
+        return grad_q, None
     grad_k, grad_v = ctx.join(grad_kv).rounded(grad_q.dtype)
     unscale(grad_q, grad_k)
-    return grad_q, xp.concatenate((grad_k, grad_v), -1), *[None] * 5
+    return grad_q, xp.concatenate((grad_k, grad_v), -1)
 
 
 def unscale(grad_q, grad_k) -> None:
@@ -230,49 +236,46 @@ class TiledAttention(Function):
     gradient_flops, recomputed_flops = (2.5,), 0.5  # five products for forward's two: the scores are computed again
 
     @staticmethod
-    def flops(output, qkv, kv, keep, rate, mask, softmax, join) -> int:
+    def flops(output, qkv, kv, join, keep, rate, mask, softmax) -> int:
         return flops_of_pairs(output, mask.pairs())
 
     @staticmethod
-    def forward(ctx: Context, qkv, kv, keep: Keep | None, rate: float, mask: TileMask, softmax: ModuleType, join):
+    def forward(ctx: Context, qkv, kv, join, keep: Keep | None, rate: float, mask: TileMask, softmax: ModuleType):
         heads, batch, length, _ = qkv.shape
-        parts = mask.parts
         q, k, v = queries_keys_values(qkv, kv)
         q = scaled_queries(q, ctx.policy)
         k, v = map(ctx.policy.factor, (k, v))
         output = xp.empty(q.shape, qkv.dtype)
         totals = xp.empty((heads, batch, length, 1), qkv.dtype)
         exponents = xp.empty((heads, batch, length, 1), softmax.EXPONENT)
-        math = TileMath(softmax, ctx.policy, rate)
-        for h in head_blocks(heads, batch, parts):
-            g = groups_of(h, q, k)
-            for i, queries in enumerate(parts):
+        math = TileMath(mask, keep, rate, softmax, ctx.policy)
+        for h in head_blocks(heads, batch, mask.parts):
+            for i, queries in enumerate(mask.parts):
                 rows = softmax.OnlineSoftmax(output[h, :, queries].shape)  # of (h, B, queries, D)
-                for _, _, j, keys in mask.pairs([(i, queries)]):
-                    tile = q[h, :, queries], k[g, :, keys], v[g, :, keys]
-                    rows.merge(*math.attend(*tile, mask.hidden(i, j, qkv.dtype), masks(keep, h, i, j)))
+                for pair in mask.pairs([(i, queries)]):
+                    rows.merge(*math.attend(h, pair, q, k, v))
                 output[h, :, queries], totals[h, :, queries] = rows.result(qkv.dtype)
                 exponents[h, :, queries] = rows.exponent
         ctx.save_for_backward(q, k, v, output, exact=(totals, exponents))
-        ctx.keep, ctx.math, ctx.mask, ctx.shared, ctx.join = keep, math, mask, kv is not None, join
+        ctx.math, ctx.shared, ctx.join = math, kv is not None, join
         return output
 
     @staticmethod
     def backward(ctx: Context, gradient):
         q, k, v, output, totals, exponents = ctx.saved_factors
-        math, mask, share = ctx.math, ctx.mask, len(q) // len(k)
+        math, share = ctx.math, len(q) // len(k)
         grad_q = xp.empty((*q.shape[:-1], (1 if ctx.shared else 3) * q.shape[-1]), q.dtype)  # with k's and v's behind
         grad_kv = online_softmax.Total((2, *k.shape) if ctx.shared else ())  # of the groups
-        gradient, shift = incoming(output, gradient, totals, ctx.policy)
-        for h in head_blocks(*q.shape[:2], parts=mask.parts):
+        gradient, shift = begin_backward(output, gradient, totals, ctx.policy)
+        for h in head_blocks(*q.shape[:2], parts=math.mask.parts):
             grads = [math.softmax.Total(q[h].shape) for _ in "qkv"]
-            for pair in mask.pairs():
-                math.add_gradients(grads, ctx.keep, h, pair, mask, q, k, v, exponents, gradient, shift)
+            for pair in math.mask.pairs():
+                math.add_gradients(grads, h, pair, q, k, v, exponents, gradient, shift)
             for number in range(2 * ctx.shared):
                 grad_kv.at(number).add_heads(grads.pop(1), h, share)
             for part, total in zip(xp.split(grad_q[h], len(grads), axis=-1), grads, strict=True):
                 part[...] = total.rounded(q.dtype)
-        return with_shared(grad_q, grad_kv, ctx)
+        return *end_backward(grad_q, grad_kv, ctx), *[None] * 5
 
 
 def tiled_attention(
@@ -301,4 +304,4 @@ def tiled_attention(
         (H, B, T, D)
     """
     mask = TileMask(tiles(qkv.shape[-2], tile, chunks), documents)
-    return TiledAttention.apply(qkv, kv, keep, rate, mask, SOFTMAXES[softmax], join)
+    return TiledAttention.apply(qkv, kv, join, keep, rate, mask, SOFTMAXES[softmax])
