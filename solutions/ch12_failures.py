@@ -527,7 +527,7 @@ def deal(speeds: Sequence[float], micro_batches: int) -> list[int]:
     micro-batch is the grain, whoever computes it.
 
     Args:
-        speeds: of the ranks, in micro-batches a second, above 0; not modified.
+        speeds: micro-batches a second of each rank, above 0; not modified.
         micro_batches: to deal out, at least as many as ranks.
 
     Returns:

@@ -49,6 +49,7 @@ class Parameter(Tensor):
         self.stored = values
 
     def _store_in(self, format: Format | None) -> None:
+        """Take the class that decodes at each use, or the one that does not: a use without a format costs no call."""
         self._format = format
         self.__class__ = StoredParameter if format else Parameter  # pyright: ignore[reportAttributeAccessIssue]: meant
 
