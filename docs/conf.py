@@ -29,6 +29,7 @@ myst_links_external_new_tab = True
 html_theme, html_title, html_show_sourcelink = "furo", "minidist", False
 html_show_search_summary = False  # for an excerpt a search would load each page that it finds, 6 MB in all
 html_static_path, html_css_files, html_favicon = ["site"], ["site.css"], "site/icon.svg"
+html_js_files = [("site.js", {"defer": "defer"})]
 autodoc_member_order, autodoc_typehints = "bysource", "signature"
 
 DEMO = re.compile(r"minidist demo ([a-z][\w-]*)")
@@ -122,6 +123,9 @@ def finish(app, tree, name: str) -> None:
                 seen.add(page)
                 link = f'<p><a href="{relative_uri(f"{name}.html", page)}">Open <code>{page}</code></a></p>'
                 block.parent.insert(block.parent.index(block) + 1, nodes.raw("", link, format="html"))
+    for picture in tree.findall(nodes.image):
+        if "alt" not in picture and name.startswith("chapters/"):
+            picture["alt"] = f"Figure: {section_of(picture)}"
     tagged = [cell for cell in tree.findall(nodes.container) if "tag_gallery" in cell["classes"]]
     for number, picture in enumerate([one for cell in tagged for one in cell.findall(nodes.image)]):
         file = relative_uri(f"{name}.html", f"gallery/{Path(name).name}-{number}.png")
@@ -135,6 +139,13 @@ def finish(app, tree, name: str) -> None:
             term = nodes.abbreviation(found[0], found[0], explanation=left.pop(found[1]))
             parts = nodes.Text(text[: found.start()]), term, nodes.Text(text[found.end() :])
             text.parent.replace(text, [part for part in parts if part.astext()])
+
+
+def section_of(node: nodes.Node) -> str:
+    """Return the title of the section that a node is in."""
+    while not isinstance(node, nodes.section):
+        node = node.parent
+    return node[0].astext()
 
 
 def code_pages(app):

@@ -102,6 +102,9 @@ def test_a_browser_shows_it(site, open_page, width):
     page.emulate_media(media="screen")
     stored = page.wait_for_selector("[data-animation] iframe", state="attached")
     assert stored.evaluate("one => getComputedStyle(one).height") == "640px"  # whichever it was stored with
+    for theme in ("dark", "light"):  # the page's switch, whatever the system says
+        page.evaluate(f"document.body.dataset.theme = '{theme}'")
+        assert stored.evaluate("one => one.contentDocument.documentElement.className") == theme.replace("light", "")
     assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
     page = open_page((site / "chapters" / "01_a_transformer_in_numpy.html").as_uri(), width)
     assert page.locator("math").count() > 5
