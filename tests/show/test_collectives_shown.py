@@ -64,7 +64,7 @@ def test_terms_arrays_and_steps_are_those_of_the_textbook_and_the_bug_is_counted
             assert changed == {(message.destination, chunk) for message in after.messages for chunk in message.chunks}
         wrong = (bad[-1].terms != right).any((2, 3)) & result
         told = story.tell(kind, name, bad, steps, broken=True)
-        assert wrong.any() and told.verdict == f"Wrong: {wrong.sum()} of {result.sum()} columns."
+        assert wrong.any() and told.verdict == f"Wrong: {wrong.sum()} of {result.sum()} chunks."
         frames = [mark for mark in told.marks if mark.still.get("stroke") == "wrong" and mark.at(told.ends)["opacity"]]
         assert len(frames) >= wrong.sum()  # in sight
         shown = story.tell(kind, name, steps, steps)

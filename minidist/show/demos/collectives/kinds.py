@@ -112,8 +112,8 @@ for step in range(size - 1):
     incoming = chunks[(rank-1-step) % size]
     sendrecv(outgoing, right,
              incoming, left)"""
-ADDS = "Every GPU adds the column that the one before it sends."
-PASSES = "Whole columns go round, and replace what was there."
+ADDS = "Every GPU adds the chunk that the one before it sends."
+PASSES = "Whole chunks go round, and replace what was there."
 
 BROADCAST = Kind(
     "broadcast",
@@ -187,7 +187,7 @@ ALL_REDUCE = Kind(
             lambda step, n: ADDS if step < n else PASSES,
             "2 (N−1)/N",
             lambda n: 2 * (n - 1) / n,
-            "N−1 columns of N until one GPU has the whole sum of each, N−1 more to pass the sums on.",
+            "N−1 chunks of N until one GPU has the whole sum of each, N−1 more to pass the sums on.",
             f"{REDUCE_SCATTER_LINES}\n{ALL_GATHER_LINES}",
             lambda step, n: (1, 2, 3, 4) if step < n else (6, 7, 8, 9),
         ),
@@ -241,7 +241,7 @@ REDUCE_SCATTER = Kind(
     "reduce-scatter",
     "Reduce-scatter: each GPU gets one chunk of the sum",
     "How does each of {} GPUs get its share of a sum?",
-    "Every GPU has an array, and needs one column of the sum: the framed one.",
+    "Every GPU has an array, and needs one chunk of the sum: the framed one.",
     {
         "ring": Algorithm(
             _reduce_scatter,
@@ -249,7 +249,7 @@ REDUCE_SCATTER = Kind(
             lambda step, n: ADDS,
             "(N−1)/N",
             lambda n: (n - 1) / n,
-            "One column of N in each of N−1 steps: half an all-reduce.",
+            "One chunk of N in each of N−1 steps: half an all-reduce.",
             REDUCE_SCATTER_LINES,
             lambda step, n: (1, 2, 3, 4),
         )
@@ -263,15 +263,15 @@ ALL_GATHER = Kind(
     "all-gather",
     "All-gather: every GPU's chunk on every GPU",
     "How do {} GPUs collect each other's shares?",
-    "Every GPU has one column, and needs the others: the empty frames.",
+    "Every GPU has one chunk, and needs the others: the empty frames.",
     {
         "ring": Algorithm(
             _all_gather,
             partial(_all_gather, algorithm=bug.all_gather_ring),
-            lambda step, n: "Every GPU passes on the column that it got last.",
+            lambda step, n: "Every GPU passes on the chunk that it got last.",
             "(N−1)/N",
             lambda n: (n - 1) / n,
-            "One column of N in each of N−1 steps: the other half of an all-reduce.",
+            "One chunk of N in each of N−1 steps: the other half of an all-reduce.",
             ALL_GATHER_LINES,
             lambda step, n: (1, 2, 3, 4),
         )

@@ -1,4 +1,4 @@
-"""A collective: columns of terms travel from GPU to GPU and pile up, and one number counts the bytes."""
+"""A collective: chunks of terms travel from GPU to GPU and pile up, and one number counts the bytes."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -70,7 +70,7 @@ def tell(kind: Kind, name: str, steps: Sequence[Step], right: Sequence[Step], br
         kind.question.format(ranks),
         [*picture.marks, *counter(1110, 250, f"its array, sent\nby {sender}", shown, 76)],
         beats,
-        f"Wrong: {wrong} of {result.sum()} columns." if broken else "Every bit is that of one process.",
+        f"Wrong: {wrong} of {result.sum()} chunks." if broken else "Every bit is that of one process.",
         kind.bug if broken else "",
         code=how.lines.split("\n"),
     )
@@ -154,7 +154,7 @@ class _Picture:
 
     def _block(self, rank: int, chunk: int, level: int, term: tuple[int, int]) -> Mark:
         x, y = self._slot(rank, chunk, level)
-        what = f"GPU {term[0]}'s term of column {LETTERS[term[1]]}"
+        what = f"GPU {term[0]}'s term of chunk {LETTERS[term[1]]}"
         words = {"text": str(term[1])} if self.apart else {}
         return box(x + 1, y + 1, self.column - 2, self.block - 2, of_rank(term[0]), what, sign=str(term[0]), **words)
 
