@@ -18,10 +18,9 @@ stages 1 to 3; PyTorch's FullyShardedDataParallel is stage 3, and its hybrid sha
 a unit's messages are not split into buckets.
 
 With hybrid sharding, stages 2 and 3 reduce-scatter over the shards in every micro-batch, since a rank keeps no more
-than its shard. Over the replicas one all-reduce of that shard per step is enough, when the step's micro-batches have
-been added (in FSDP2: ``set_requires_all_reduce(False)`` until the last one). The stages of chapter 5's exercises
-all-reduce in every micro-batch, and end on the same bits: float32 numbers are added in float64 and rounded once, so the
-order does not show (``Tensor.accumulate`` says why).
+than its shard; over the replicas one all-reduce of that shard per step is enough (in FSDP2:
+``set_requires_all_reduce(False)`` until the last micro-batch). The stages of chapter 5's exercises all-reduce in every
+micro-batch, and end on the same bits: float32 numbers are added in float64 and rounded once (``Tensor.accumulate``).
 
 In a pipeline several micro-batches are in flight on a rank, so stages 2 and 3 would send a unit's gradients, and stage
 3 gather its parameters, once for each of them. Memory buys that traffic back: gradients are summed once a step
@@ -30,10 +29,11 @@ In a pipeline several micro-batches are in flight on a rank, so stages 2 and 3 w
 forward.) A tied weight, which both ends of a pipeline have, must be summed over these before it is sharded: its unit's
 gradients are always summed once.
 
-Gradients are only summed here. They are averaged elsewhere, once (``average_gradients``).
+Gradients are only summed here. They are averaged elsewhere, once (``average_gradients``). ``Zero``, the last class, is
+what the rest of the library sees: the axis of parallelism (axis.py) whose work the stages do.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import pairwise
@@ -190,7 +190,7 @@ class Unit:
 
 
 def parameters_but(others: Collection[Parameter], module: Module) -> list[Parameter]:
-    """A module's parameters but for those of others."""
+    """Return a module's parameters without these others."""
     return [parameter for parameter in module.parameters() if parameter not in others]
 
 
@@ -210,13 +210,12 @@ class ZeroStage1:
 
     def __init__(
         self, model: Module, blocks: Sequence[Module], shards: ProcessGroup, replicas: ProcessGroup, rounds: int,
-        algorithm: str = "auto", reduce_dtype=xp.float64, *, ignored_params: Iterable[Parameter] = (),
+        algorithm: str = "auto", reduce_dtype=xp.float64, *, ignored_params: Collection[Parameter] = (),
     ) -> None:  # fmt: skip
         self.shards, self.replicas, self.rounds, self.algorithm = shards, replicas, rounds, algorithm
-        ignored = set(ignored_params)
         inside = {parameter for block in blocks for parameter in block.parameters()}
-        self.root = Unit(model, parameters_but(ignored | inside, model), shards, reduce_dtype)
-        parts = ((block, parameters_but(ignored, block)) for block in blocks)
+        self.root = Unit(model, parameters_but(inside.union(ignored_params), model), shards, reduce_dtype)
+        parts = ((block, parameters_but(ignored_params, block)) for block in blocks)
         self.blocks = [Unit(block, some, shards, reduce_dtype) for block, some in parts if some]
         self.units = [*self.blocks[::-1], self.root]  # as backward completes them: the root, with the embedding, last
         self.reducing: tuple | None = None  # the reduce-scatter in flight
@@ -430,19 +429,16 @@ class BeforeBackward(Function):
         return gradient, None
 
 
-# The axis
-
-
 STAGES = {1: ZeroStage1, 2: ZeroStage2, 3: ZeroStage3}
 for _stage in STAGES.values():
-    overridable(_stage)  # by its name
+    overridable(_stage)
 
 
 class Zero(Axis):
     """ZeRO as an axis: data-parallel ranks hold shards of what plain data parallelism replicates, by stage.
 
-    With experts there are two such axes, which share no parameter: this one shards the experts over the ranks that hold
-    the same ones (expert data parallelism), the other one all else over all data-parallel ranks.
+    Expert parallelism needs two such axes, each with parameters of its own: one shards the experts over the ranks that
+    hold the same ones (expert data parallelism), the other all else over all data-parallel ranks.
 
     Args:
         group: the data-parallel ranks.
@@ -452,7 +448,7 @@ class Zero(Axis):
             reshard_after_forward, prefetch.
         pipelined: whether a pipeline runs the model.
         once: stages 2 and 3 sum gradients once a step, and keep them full until then.
-        holds: whether a parameter belongs to this axis, of the two that there are with experts.
+        holds: whether a parameter belongs to this axis, where there are two.
     """
 
     splits_loss = splits_batch = True  # each rank has micro-batches, or sequence chunks, of its own
@@ -463,10 +459,10 @@ class Zero(Axis):
     ) -> None:  # fmt: skip
         mesh = init_device_mesh((group.size // shard, shard), mesh_dim_names=("replicate", "shard"), group=group)
         self.shards, self.replicas = mesh.get_group("shard"), mesh.get_group("replicate")
-        # of two axes neither shards all parameters: sums over them cross an axis of their own (parallelize.py)
+        # Where there are two, sums over all parameters cross a third axis (parallelize.py: expert_axes).
         super().__init__(group, self.shards if holds is everything else None)
         self.stage, self.settings, self.pipelined, self.once, self.holds = stage, settings, pipelined, once, holds
-        # With a pipeline or experts every rank has as many micro-batches, so none has to idle while others have more.
+        # In a pipeline, or with experts, all ranks run as many micro-batches: none idles while others have more.
         self.may_idle = not pipelined and holds is everything
 
     def apply(self, model: Any) -> Module:
@@ -474,9 +470,10 @@ class Zero(Axis):
         rounds = self.rounds if self.may_idle else 0
         arguments = model, model.blocks, self.shards, self.replicas, rounds, *self.settings
         stage = STAGES[self.stage]
-        if self.may_idle and not self.once:  # what follows is more than an override has to know of
+        if self.may_idle and not self.once:
             self.zero = OVERRIDABLE[stage.__name__](*arguments)
             return model
+        # Overrides know nothing of what follows, so here the library's own stages run.
         ignored = [parameter for parameter in model.parameters() if not self.holds(parameter)]
         self.zero = stage(*arguments, ignored_params=ignored)
         if isinstance(self.zero, ZeroStage2):

@@ -306,17 +306,15 @@ def of_run_with_context(config, layout) -> Iterator[str]:
     if config.sequence_chunks % parts:
         fitting = [n for n in range(parts, config.context + 1, parts) if config.context % n == 0][:4]
         numbers = f"sequence_chunks to {' or '.join(map(str, fitting))}" if fitting else "another cp or context"
-        why = f"{parts // layout.cp} part{'s' * (parts > layout.cp)} of the sequence on each rank"
         yield (
-            f"cp={layout.cp} by {layout.cp_kind} needs {why}, and sequence_chunks {config.sequence_chunks} is not a "
-            f"multiple of {parts}: with a context of {config.context} tokens, set {numbers}"
+            f"cp={layout.cp} by {layout.cp_kind} splits the sequence into {parts} parts, and sequence_chunks "
+            f"{config.sequence_chunks} is not a multiple: with a context of {config.context} tokens, set {numbers}"
         )
     if layout.cp_kind == "ulysses" and heads % layout.cp:
         kind = "attention" if config.model.groups == config.heads else "key-value"
-        over = f" ({config.model.groups} over tp={layout.tp})" if layout.tp > 1 else ""
         other = f"cp from {listed(divisors(heads)[1:])}, or " if heads > 1 else ""
         yield (
-            f"cp={layout.cp} by ulysses splits the {heads} {kind} heads of a rank{over}, which it must divide: "
+            f"cp={layout.cp} by ulysses splits the {heads} {kind} heads of a rank, which it must divide: "
             f"choose {other}another cp_kind, which splits no heads"
         )
 
