@@ -55,8 +55,8 @@ class Axis:
         splits_loss: whether the ranks of ``group`` know different terms of the loss, which have to be added up.
         splits_batch: whether the ranks of ``group`` have different targets, whose numbers have to be added up.
         steps_apart: whether the ranks of ``group`` take steps of their own, with gradients of their own micro-batches.
-        pads_rounds: whether the ranks of ``group`` meet within each micro-batch, so that one that has fewer must run
-            empty ones, without samples, for the others.
+        pads_rounds: whether ranks that work on different micro-batches meet within each, so that a rank that has fewer
+            must run empty ones, without samples, for the others.
         rounds: how many micro-batches the rank with the most of them has in a step. Set before ``apply``, and between
             two steps where micro-batches are dealt out anew (resilience/rebalance.py).
     """

@@ -474,7 +474,7 @@ class Zero(Axis):
             self.zero = OVERRIDABLE[stage.__name__](*arguments)
             return model
         # Overrides know nothing of what follows, so here the library's own stages run.
-        ignored = [parameter for parameter in model.parameters() if not self.holds(parameter)]
+        ignored = {parameter for parameter in model.parameters() if not self.holds(parameter)}
         self.zero = stage(*arguments, ignored_params=ignored)
         if isinstance(self.zero, ZeroStage2):
             self.zero.summed_once = [
