@@ -29,7 +29,7 @@ from minidist.nn.layers import Module, Parameter
 from minidist.nn.precision.policy import current
 from minidist.nn.precision.underflow import MasterWeights, master_weights
 from minidist.overrides import overridable
-from minidist.parallel.axis import Axis, Holds, everything
+from minidist.parallel.axis import Axis, Holds, everything, zero_gradients
 from minidist.parallel.tools.messages import views_of
 
 SYNCS = ("naive", "bucketed", "overlapped")
@@ -54,8 +54,7 @@ class NaiveDataParallel:
 
     def zero_grad(self) -> None:
         """Begin a step: every gradient is zero."""
-        for parameter in self.parameters:
-            parameter.grad = ledger.hold("gradients", xp.zeros(parameter.shape, parameter.grad_dtype))
+        zero_gradients(self.parameters)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

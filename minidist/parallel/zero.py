@@ -18,10 +18,9 @@ stages 1 to 3; PyTorch's FullyShardedDataParallel is stage 3, and its hybrid sha
 a unit's messages are not split into buckets.
 
 With hybrid sharding, stages 2 and 3 reduce-scatter over the shards in every micro-batch, since a rank keeps no more
-than its shard. Over the replicas one all-reduce of that shard per step is enough, when the step's micro-batches have
-been added (in FSDP2: ``set_requires_all_reduce(False)`` until the last one). The stages of chapter 5's exercises
-all-reduce in every micro-batch, and end on the same bits: float32 numbers are added in float64 and rounded once, so the
-order does not show (``Tensor.accumulate`` says why).
+than its shard; over the replicas one all-reduce of that shard per step is enough (in FSDP2:
+``set_requires_all_reduce(False)`` until the last micro-batch). The stages of chapter 5's exercises all-reduce in every
+micro-batch, and end on the same bits: float32 numbers are added in float64 and rounded once (``Tensor.accumulate``).
 
 In a pipeline several micro-batches are in flight on a rank, so stages 2 and 3 would send a unit's gradients, and stage
 3 gather its parameters, once for each of them. Memory buys that traffic back: gradients are summed once a step
@@ -30,10 +29,11 @@ In a pipeline several micro-batches are in flight on a rank, so stages 2 and 3 w
 forward.) A tied weight, which both ends of a pipeline have, must be summed over these before it is sharded: its unit's
 gradients are always summed once.
 
-Gradients are only summed here. They are averaged elsewhere, once (``average_gradients``).
+Gradients are only summed here. They are averaged elsewhere, once (``average_gradients``). ``Zero``, the last class, is
+what the rest of the library sees: the axis of parallelism (axis.py) whose work the stages do.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import pairwise
@@ -47,7 +47,7 @@ from minidist.comm.mesh import init_device_mesh
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.precision.policy import current
 from minidist.nn.tensor import Context, Function, Tensor
-from minidist.overrides import overridable
+from minidist.overrides import OVERRIDABLE, overridable
 from minidist.parallel.axis import Axis, Holds, everything
 from minidist.parallel.tools.messages import views_of
 from minidist.parallel.tools.regions import Region
@@ -189,6 +189,11 @@ class Unit:
             piece.grad = self.grad_shard[piece.place]
 
 
+def parameters_but(others: Collection[Parameter], module: Module) -> list[Parameter]:
+    """Return a module's parameters without these others."""
+    return [parameter for parameter in module.parameters() if parameter not in others]
+
+
 class ZeroStage1:
     """Every rank keeps the optimizer state of its own shard only.
 
@@ -200,17 +205,18 @@ class ZeroStage1:
         rounds: how many micro-batches the rank with the most of them has in a step.
         algorithm: the reduce-scatter's and all-gather's.
         reduce_dtype: dtype in which gradients are accumulated and summed.
+        ignored_params: parameters that are left as they are, in no unit (FSDP2's name for them).
     """
 
     def __init__(
         self, model: Module, blocks: Sequence[Module], shards: ProcessGroup, replicas: ProcessGroup, rounds: int,
-        algorithm: str = "auto", reduce_dtype=xp.float64,
+        algorithm: str = "auto", reduce_dtype=xp.float64, *, ignored_params: Collection[Parameter] = (),
     ) -> None:  # fmt: skip
         self.shards, self.replicas, self.rounds, self.algorithm = shards, replicas, rounds, algorithm
         inside = {parameter for block in blocks for parameter in block.parameters()}
-        rest = [parameter for parameter in model.parameters() if parameter not in inside]
-        self.root = Unit(model, rest, shards, reduce_dtype)
-        self.blocks = [Unit(block, block.parameters(), shards, reduce_dtype) for block in blocks]
+        self.root = Unit(model, parameters_but(inside.union(ignored_params), model), shards, reduce_dtype)
+        parts = ((block, parameters_but(ignored_params, block)) for block in blocks)
+        self.blocks = [Unit(block, some, shards, reduce_dtype) for block, some in parts if some]
         self.units = [*self.blocks[::-1], self.root]  # as backward completes them: the root, with the embedding, last
         self.reducing: tuple | None = None  # the reduce-scatter in flight
         for parameter in model.parameters():
@@ -279,8 +285,8 @@ class ZeroStage2(ZeroStage1):
 
     summed_once: Sequence[Unit] = ()
 
-    def __init__(self, *arguments) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *arguments, **options) -> None:
+        super().__init__(*arguments, **options)
         self.done = 0  # rounds of this step
         self.awaited = {unit: set(unit.parameters) for unit in self.units}
         for unit in self.units:
@@ -339,8 +345,9 @@ class ZeroStage3(ZeroStage2):
     def __init__(
         self, model: Module, blocks: Sequence[Module], shards: ProcessGroup, replicas: ProcessGroup, rounds: int,
         algorithm: str = "auto", reduce_dtype=xp.float64, reshard_after_forward: bool = True, prefetch: bool = False,
+        **options,
     ) -> None:  # fmt: skip
-        super().__init__(model, blocks, shards, replicas, rounds, algorithm, reduce_dtype)
+        super().__init__(model, blocks, shards, replicas, rounds, algorithm, reduce_dtype, **options)
         self.reshard_after_forward, self.prefetch = reshard_after_forward, prefetch
         self.gathering: dict[Unit, tuple] = {}  # unit -> its full parameters, and the all-gather that fills them
         forwards, backwards = [self.root, *self.blocks], [self.root, *self.blocks[::-1]]
@@ -423,57 +430,52 @@ class BeforeBackward(Function):
 
 
 STAGES = {1: ZeroStage1, 2: ZeroStage2, 3: ZeroStage3}
-OVERRIDABLE_STAGES = {number: overridable(stage) for number, stage in STAGES.items()}
-
-
-class ModulePart:
-    """Some of a module's parameters: what one of two data axes, that of the experts or the other, sees of it."""
-
-    def __init__(self, module: Module, holds: Holds) -> None:
-        self.module, self.holds = module, holds
-        self.register_forward_pre_hook = module.register_forward_pre_hook
-        self.register_forward_hook = module.register_forward_hook
-
-    def parameters(self) -> list[Parameter]:
-        return list(filter(self.holds, self.module.parameters()))
+for _stage in STAGES.values():
+    overridable(_stage)
 
 
 class Zero(Axis):
-    """ZeRO as an axis: ranks hold shards of the optimizer's state, of the gradients and of the parameters, by stage.
+    """ZeRO as an axis: data-parallel ranks hold shards of what plain data parallelism replicates, by stage.
+
+    Expert parallelism needs two such axes, each with parameters of its own: one shards the experts over the ranks that
+    hold the same ones (expert data parallelism), the other all else over all data-parallel ranks.
 
     Args:
         group: the data-parallel ranks.
         stage: 1, 2 or 3.
         shard: how many ranks, next to each other, share one copy; groups of them are replicas (hybrid sharding).
-        arguments: further arguments of the stage, after ``rounds``.
-        pipelined: whether a pipeline runs the model. Then all ranks have as many micro-batches, and these stages run,
-            not their overrides.
-        once: sum gradients once a step, and keep them full until then; of stages 2 and 3.
-        holds: predicate: whether a parameter belongs to this axis. With one, too, all ranks have as many micro-batches,
-            and these stages run; and sums over parameters cross an axis of their own.
+        settings: what the stage takes after ``rounds``, in its order: algorithm, reduce_dtype; stage 3 also
+            reshard_after_forward, prefetch.
+        pipelined: whether a pipeline runs the model.
+        once: stages 2 and 3 sum gradients once a step, and keep them full until then.
+        holds: whether a parameter belongs to this axis, where there are two.
     """
 
     splits_loss = splits_batch = True  # each rank has micro-batches, or sequence chunks, of its own
 
     def __init__(
-        self, group: ProcessGroup, stage: int, shard: int, arguments: tuple = (), pipelined: bool = False,
+        self, group: ProcessGroup, stage: int, shard: int, settings: tuple = (), pipelined: bool = False,
         once: bool = False, holds: Holds = everything,
     ) -> None:  # fmt: skip
         mesh = init_device_mesh((group.size // shard, shard), mesh_dim_names=("replicate", "shard"), group=group)
         self.shards, self.replicas = mesh.get_group("shard"), mesh.get_group("replicate")
+        # Where there are two, sums over all parameters cross a third axis (parallelize.py: expert_axes).
         super().__init__(group, self.shards if holds is everything else None)
-        self.stage, self.arguments, self.pipelined, self.once, self.holds = stage, arguments, pipelined, once, holds
-        self.even = pipelined or holds is not everything  # no rank waits for one that has more micro-batches
+        self.stage, self.settings, self.pipelined, self.once, self.holds = stage, settings, pipelined, once, holds
+        # In a pipeline, or with experts, all ranks run as many micro-batches: none idles while others have more.
+        self.may_idle = not pipelined and holds is everything
 
     def apply(self, model: Any) -> Module:
         """Move the parameters into flat units: the blocks, each by itself, and what is left."""
-        root, blocks = model, model.blocks
-        if self.holds is not everything:
-            root, *parts = [ModulePart(module, self.holds) for module in (model, *blocks)]
-            blocks = [part for part in parts if part.parameters()]
-        stages = STAGES if self.even or self.once else OVERRIDABLE_STAGES
-        rounds = 0 if self.even else self.rounds
-        self.zero = stages[self.stage](root, blocks, self.shards, self.replicas, rounds, *self.arguments)
+        rounds = self.rounds if self.may_idle else 0
+        arguments = model, model.blocks, self.shards, self.replicas, rounds, *self.settings
+        stage = STAGES[self.stage]
+        if self.may_idle and not self.once:
+            self.zero = OVERRIDABLE[stage.__name__](*arguments)
+            return model
+        # Overrides know nothing of what follows, so here the library's own stages run.
+        ignored = {parameter for parameter in model.parameters() if not self.holds(parameter)}
+        self.zero = stage(*arguments, ignored_params=ignored)
         if isinstance(self.zero, ZeroStage2):
             self.zero.summed_once = [
                 unit for unit in self.zero.units if self.once or any(one.summed_late for one in unit.parameters)
@@ -498,7 +500,7 @@ class Zero(Axis):
         return others | {piece.name: regions[piece.name].stretch(*piece.stretch) for piece in pieces}
 
     def zero_grad(self) -> None:
-        if not self.even:
+        if self.may_idle:
             self.zero.rounds = self.rounds
         self.zero.zero_grad()
 

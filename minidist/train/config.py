@@ -9,7 +9,7 @@ interrupted anywhere.
 
 from bisect import bisect_right
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from math import frexp
 
 from minidist.backend import BACKENDS
@@ -58,12 +58,11 @@ class Ramp:
 
     def batch_at(self, step: int) -> int:
         """Samples in a step, counted from 0."""
-        stages = _stages(self)
-        return stages[bisect_right(stages, step, key=lambda stage: stage[0]) - 1][1]
+        return self.stages[bisect_right(self.stages, step, key=lambda stage: stage[0]) - 1][1]
 
     def samples_before(self, step: int) -> int:
         """Samples in all steps before one."""
-        starts, sizes = zip(*_stages(self), strict=True)
+        starts, sizes = zip(*self.stages, strict=True)
         ends = [*starts[1:], step]
         return sum(max(0, min(end, step) - start) * size for start, end, size in zip(starts, ends, sizes, strict=True))
 
@@ -72,25 +71,25 @@ class Ramp:
         """All sizes that a step has in a long run."""
         return range(self.start, self.full + 1, self.increment)
 
+    @cached_property
+    def stages(self) -> list[tuple[int, int]]:
+        """Pairs of a first step and the samples of each step from it on. A large step may pass over a size.
+
+        The size after ``consumed`` samples is start + increment * (consumed * increments // samples).
+        """
+        increments = (self.full - self.start) // self.increment
+        stages, first, consumed = [], 0, 0
+        for grown in range(increments):
+            size = self.start + grown * self.increment
+            missing = (grown + 1) * self.samples - increments * consumed  # to the next size, times increments
+            steps = max(0, -(-missing // (increments * size)))  # rounded up
+            if steps:
+                stages.append((first, size))
+            first, consumed = first + steps, consumed + steps * size
+        return [*stages, (first, self.full)]
+
 
 @lru_cache
-def _stages(ramp: Ramp) -> tuple[tuple[int, int], ...]:
-    """Return pairs of a first step and the samples of each step from it on. A large step may pass over a size.
-
-    The size after ``consumed`` samples is start + increment * (consumed // (samples / increments)), in whole numbers.
-    """
-    increments = (ramp.full - ramp.start) // ramp.increment
-    found, first, consumed = [], 0, 0
-    for grown in range(increments):
-        size = ramp.start + grown * ramp.increment
-        missing = (grown + 1) * ramp.samples - increments * consumed  # to the next size, times increments
-        steps = max(0, -(-missing // (increments * size)))  # rounded up
-        if steps:
-            found.append((first, size))
-        first, consumed = first + steps, consumed + steps * size
-    return (*found, (first, ramp.full))
-
-
 def read_ramp(text: str, full: int, micro_batch: int) -> Ramp:
     """The ramp written START,INCREMENT,SAMPLES, up to ``full`` samples a step, by multiples of ``micro_batch``.
 

@@ -72,7 +72,7 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
         axes.append(ContextParallel(mesh.get_group("cp"), layout.cp_kind))
     run = None
     if layout.pp > 1:
-        schedule_of = lru_cache(partial(planned, layout))  # of this run: overrides may change
+        schedule_of = lru_cache(partial(plan_schedule, layout))  # of this run: overrides may change
         shape_of = partial(config.activations, layout)
         axes.append(pipeline := Pipeline(mesh.get_group("pp"), config.stages(layout), shape_of, schedule_of))
         run = pipeline.run
@@ -86,30 +86,23 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
         axes.append(data_axis(data_group, layout, config))
     if model.balance is not None:
         axes.append(ExpertBalance(model.balance, [data_group] + [mesh.get_group("pp")] * (layout.pp > 1)))
-    deal = partial(dealt, mesh.get_local_rank("dp"), layout)
+    deal = partial(deal_micro_batches, mesh.get_local_rank("dp"), layout.dp)
     places = config.micro_batch * config.context if config.packing != RANDOM else 0
     parallel = ParallelModel(model, mesh.group, axes, deal, config.micro_batches, run, places)
     recompute_blocks(model, layout.recompute)
     return parallel
 
 
-def dealt(rank: int, layout: Layout, count: int) -> tuple[list[int | None], int]:
+def deal_micro_batches(rank: int, ranks: int, count: int) -> tuple[range, int]:
     """Return a data-parallel rank's micro-batch indices, and the largest count on any rank: rank 0's."""
-    most = len(share_of(0, layout.dp, count))
-    return padded(share_of(rank, layout.dp, count), most, layout), most
+    return share_of(rank, ranks, count), len(share_of(0, ranks, count))
 
 
-def padded(micro_batches: Sequence[int], most: int, layout: Layout) -> list[int | None]:
-    """A rank's micro-batches, up to the most that a rank has: None for an empty one, where experts need all ranks."""
-    mine: list[int | None] = list(micro_batches)
-    return mine + [None] * (most - len(mine)) if layout.ep > 1 else mine
-
-
-def planned(layout: Layout, micro_batches: int) -> list[list[Action]]:
-    """The pipeline's schedule, of all ranks, checked before the first of them runs it."""
-    found = schedule(layout.schedule, layout.pp, micro_batches, layout.virtual)
-    check_schedule(found, micro_batches)
-    return found
+def plan_schedule(layout: Layout, micro_batches: int) -> list[list[Action]]:
+    """Return the pipeline's schedule, each rank's actions, checked before the first of them runs it."""
+    actions = schedule(layout.schedule, layout.pp, micro_batches, layout.virtual)
+    check_schedule(actions, micro_batches)
+    return actions
 
 
 def expert_axes(mesh: DeviceMesh, data_group: ProcessGroup, layout: Layout, config: TrainConfig) -> list[Axis]:
@@ -136,10 +129,11 @@ def data_axis(group: ProcessGroup, layout: Layout, config: TrainConfig, holds: H
     """What splits the batch over a group's ranks: plain data parallelism, or ZeRO, which splits memory too."""
     if not layout.zero:
         return DataParallel(group, partial(gradient_sums, group, layout, config), holds)
-    options = (bool(layout.reshard_after_forward), bool(layout.prefetch)) if layout.zero == 3 else ()
-    arguments = layout.algorithm, np.dtype(config.reduce_dtype), *options
+    settings: tuple = layout.algorithm, np.dtype(config.reduce_dtype)
+    if layout.zero == 3:
+        settings += bool(layout.reshard_after_forward), bool(layout.prefetch)
     once = layout.grad_sync == "step"
-    return Zero(group, layout.zero, layout.shard or group.size, arguments, layout.pp > 1, once, holds)
+    return Zero(group, layout.zero, layout.shard or group.size, settings, layout.pp > 1, once, holds)
 
 
 def gradient_sums(
@@ -166,14 +160,14 @@ class ParallelModel:
         model: full; the axes change it in place.
         group: all ranks of the run. All of them call this.
         axes: the axes, in the order in which they cut the model.
-        deal: function from a step's number of micro-batches to this rank's, by their numbers within the step (None
-            for one without samples), and the largest number on any rank.
+        deal: function from a step's number of micro-batches to this rank's, by their numbers within the step, and the
+            largest number on any rank.
         global_micro_batches: how many all ranks have in a step.
         places: B T, the places of a micro-batch, where targets may be ignored; 0 where all count.
         run: forward and backward of this rank's micro-batches, as ``Pipeline.run``; None for one after the other.
 
     Attributes:
-        micro_batches: those of this rank.
+        micro_batches: those of this rank; None for an empty one (``Axis.pads_rounds``).
         divisor: what the step's sums over micro-batches are divided by: their number, or of B T places each as many
             as have the targets that count.
         loss_sum: sum of the losses of its micro-batches in the last step, as far as ranks that step together know them.
@@ -198,7 +192,8 @@ class ParallelModel:
         for axis in self.axes:
             self.trained = axis.trained(self.trained)
         self.sharding = list(filter(None, (axis.shard_group for axis in reversed(self.axes))))
-        self.held = dict(zip(group.ranks, all_gather_object(list(self._after_each_axis()), group), strict=True))
+        everyone = all_gather_object(list(self._after_each_axis()), group)
+        self.regions_of = dict(zip(group.ranks, everyone, strict=True))  # rank -> its regions after each axis
         self.owned = {parameter.name for parameter in self.trained if self._is_first_with(parameter.name)}
 
     def set_micro_batches(self, count: int) -> None:
@@ -207,13 +202,14 @@ class ParallelModel:
             self.global_micro_batches = count
             self.take(*self.deal(count))
 
-    def take(self, micro_batches: Sequence[int | None], rounds: int) -> None:
+    def take(self, micro_batches: Sequence[int], rounds: int) -> None:
         """Give this rank these micro-batches from the next step on; ``rounds`` is the largest count on any rank.
 
         Called between two steps, on all ranks; together they have each micro-batch of a step once. No bit of the run
         changes: see train/resilience/rebalance.py.
         """
-        self.micro_batches = micro_batches
+        empty = rounds - len(micro_batches) if any(axis.pads_rounds for axis in self.axes) else 0
+        self.micro_batches: list[int | None] = [*micro_batches, *[None] * empty]
         self.divisor: float = self.averaged_micro_batches
         for axis in self.axes:
             axis.rounds = rounds
@@ -322,7 +318,7 @@ class ParallelModel:
         """Whether no rank before this one, in a group that sums over parameters cross, holds the same part."""
         for place, axis in enumerate(self.axes):
             if axis.shard_group is not None:
-                parts = [self.held[rank][place].get(name) for rank in axis.shard_group.ranks]
+                parts = [self.regions_of[rank][place].get(name) for rank in axis.shard_group.ranks]
                 if parts.index(parts[axis.shard_group.rank]) < axis.shard_group.rank:
                     return False
         return True
@@ -354,10 +350,10 @@ class ParallelModel:
         for place, axis in reversed(list(enumerate(self.axes))):
             if (group := axis.group if axis.steps_apart else axis.shard_group) is None:
                 continue
-            everyone = [self.held[rank][place] for rank in group.ranks]
-            copies = Counter(part for held in everyone for part in held.items())
-            for source, held in enumerate(everyone):
-                parts = [part for part in held.items() if 0 < copies[part] < group.size]
+            everyone = [self.regions_of[rank][place] for rank in group.ranks]
+            copies = Counter(part for regions in everyone for part in regions.items())
+            for source, regions in enumerate(everyone):
+                parts = [part for part in regions.items() if 0 < copies[part] < group.size]
                 for part in parts:
                     del copies[part]  # the next rank that holds it too need not send it
                 if parts:
@@ -389,10 +385,10 @@ class ParallelModel:
 
 def stacked(array, group: ProcessGroup):
     """An array that all ranks of a group hold alike as it is, one that they hold apart as (ranks, *shape)."""
-    found = xp.empty((group.size, *array.shape), array.dtype)
-    all_gather_into_tensor(found, array, group)
-    raw = found.view(xp.uint8)
-    return array if (raw == raw[0]).all() else found
+    arrays = xp.empty((group.size, *array.shape), array.dtype)
+    all_gather_into_tensor(arrays, array, group)
+    raw = arrays.view(xp.uint8)
+    return array if (raw == raw[0]).all() else arrays
 
 
 def forward_backward(model: Module, micro_batch: MicroBatch, scale: float = 1.0):

@@ -64,10 +64,10 @@ def without(layout, reasons: dict[str, str]) -> Iterator[str]:
             yield f"{setting} {why}: leave {key} {getattr(type(layout), key)}"
 
 
-def of_choices(layout, *keys: str) -> Iterator[str]:
-    for key in keys:
-        if getattr(layout, key) not in LAYOUT_CHOICES[key]:
-            yield f"{key}={getattr(layout, key)}: choose from {', '.join(map(str, LAYOUT_CHOICES[key]))}"
+def of_choices(layout) -> Iterator[str]:
+    for key, choices in LAYOUT_CHOICES.items():
+        if (value := getattr(layout, key, choices[0])) not in choices:  # the planner's layouts have some of these keys
+            yield f"{key}={value}: choose from {', '.join(map(str, choices))}"
 
 
 # A layout by itself
@@ -79,7 +79,7 @@ def of_layout(layout) -> Iterator[str]:
     for key, kind in kinds.items():
         if not 1 <= getattr(layout, key) <= MAX_RANKS:
             yield f"{key}={getattr(layout, key)}: the number of {kind}-parallel ranks must be from 1 to {MAX_RANKS}"
-    yield from of_choices(layout, "algorithm", "sync")
+    yield from of_choices(layout)
     if not layout.bucket_mb > 0:
         yield f"bucket_mb={layout.bucket_mb:g}: a bucket must be larger than 0 MiB"
     if layout.cp == 1 and changed(layout, "cp_kind"):
@@ -94,25 +94,21 @@ def of_layout(layout) -> Iterator[str]:
 
 def of_shape(layout) -> Iterator[str]:
     """Yield what is wrong with the axes of a layout, however many ranks they have."""
-    yield from of_choices(layout, "sp", "reshard_after_forward")
+    yield from of_choices(layout)
     if layout.sp and layout.tp == 1:
         yield "sp=1 splits the sequence over tensor-parallel ranks, and tp=1 has none: set tp to 2 or more"
-    yield from of_choices(layout, "cp_kind", "recompute")
     if layout.dp % layout.ep:
         yield (
             f"ep={layout.ep} data-parallel ranks share the experts, and do not divide dp={layout.dp}: choose ep from "
             f"{listed(divisors(layout.dp))}, or dp from {layout.ep}, {2 * layout.ep}, {3 * layout.ep}, ..."
         )
-    if layout.zero not in LAYOUT_CHOICES["zero"]:
-        yield f"zero={layout.zero}: ZeRO has the stages 1, 2 and 3, and 0 is plain data parallelism"
     if layout.zero and layout.replicas == 1:
         yield f"zero={layout.zero} shards over dp x cp ranks, and there is one: set dp or cp to 2 or more"
     if layout.shard and not layout.zero:
         yield f"shard={layout.shard} is for ZeRO: set zero to 1, 2 or 3 as well"
     if layout.shard < 0 or (layout.shard and layout.replicas % layout.shard):
         ranks = f"dp={layout.dp}" if layout.cp == 1 else f"dp x cp = {layout.replicas}"
-        yield f"shard={layout.shard} must divide {ranks}: each group of so many ranks holds one copy"
-    yield from of_choices(layout, "grad_sync", "schedule")
+        yield f"shard={layout.shard} must divide {ranks}: it is how many ranks share one copy"
     if layout.virtual < 1:
         yield f"virtual={layout.virtual}: a rank has at least one stage"
     if layout.virtual > 1 and layout.schedule != "interleaved":
@@ -139,7 +135,6 @@ def of_looser_steps(layout) -> Iterator[str]:
         yield from without(layout, {"ep": "has two groups that sum gradients, and sync=delayed one"})
     if layout.compress:
         yield from of_compression(layout)
-    yield from of_choices(layout, "error_feedback")
 
 
 def of_servers(layout) -> Iterator[str]:
@@ -191,7 +186,6 @@ def of_gradient_sums(layout) -> Iterator[str]:
             f"shard={layout.shard} is one number of ranks, and with ep={layout.ep} experts have fewer replicas than "
             "the rest of the model: leave shard 0, which shards each parameter over all of its replicas"
         )
-    yield from of_choices(layout, "prefetch")
     if layout.zero != 3 and (layout.prefetch or not layout.reshard_after_forward):
         yield "prefetch and reshard_after_forward are about gathered parameters: they need zero=3"
     if layout.prefetch and layout.virtual > 1:
@@ -287,10 +281,9 @@ def of_run(config, layout) -> Iterator[str]:
         )
     chunk = config.context // config.sequence_chunks
     if layout.sp and chunk % layout.tp:
-        what, each = ("sequence", "a context") if config.sequence_chunks == 1 else ("sequence chunks", "chunks")
         yield (
-            f"sp=1 splits the {what} over the tp={layout.tp} ranks, which do not divide {each} of {chunk} tokens: "
-            f"choose a multiple of {layout.tp}"
+            f"sp=1 splits the {chunk} tokens of context / sequence_chunks over tp={layout.tp} ranks, which do not "
+            f"divide them: choose a multiple of {layout.tp}"
         )
     if layout.ep > 1 and not config.experts:
         yield f"ep={layout.ep} shares experts, and this model has none: set experts to a multiple of {layout.ep}"
@@ -313,17 +306,15 @@ def of_run_with_context(config, layout) -> Iterator[str]:
     if config.sequence_chunks % parts:
         fitting = [n for n in range(parts, config.context + 1, parts) if config.context % n == 0][:4]
         numbers = f"sequence_chunks to {' or '.join(map(str, fitting))}" if fitting else "another cp or context"
-        why = f"{parts // layout.cp} part{'s' * (parts > layout.cp)} of the sequence on each rank"
         yield (
-            f"cp={layout.cp} by {layout.cp_kind} needs {why}, and sequence_chunks {config.sequence_chunks} is not a "
-            f"multiple of {parts}: with a context of {config.context} tokens, set {numbers}"
+            f"cp={layout.cp} by {layout.cp_kind} splits the sequence into {parts} parts, and sequence_chunks "
+            f"{config.sequence_chunks} is not a multiple: with a context of {config.context} tokens, set {numbers}"
         )
     if layout.cp_kind == "ulysses" and heads % layout.cp:
         kind = "attention" if config.model.groups == config.heads else "key-value"
-        over = f" ({config.model.groups} over tp={layout.tp})" if layout.tp > 1 else ""
         other = f"cp from {listed(divisors(heads)[1:])}, or " if heads > 1 else ""
         yield (
-            f"cp={layout.cp} by ulysses splits the {heads} {kind} heads of a rank{over}, which it must divide: "
+            f"cp={layout.cp} by ulysses splits the {heads} {kind} heads of a rank, which it must divide: "
             f"choose {other}another cp_kind, which splits no heads"
         )
 
@@ -333,8 +324,7 @@ def of_run_with_stages(config, layout, batch: str, does_not_divide: str) -> Iter
     if chosen and sum(chosen) != config.layers:
         yield f"stages={layout.stages} makes {sum(chosen)} layers, but the model has {config.layers}"
     if config.layers < count:
-        stages = f"{count} stages" if layout.virtual == 1 else f"{layout.pp} x {layout.virtual} = {count} stages"
-        yield f"{layout} makes {stages}, more than the {config.layers} layers: each stage needs one at least"
+        yield f"{layout} makes {count} stages, more than the {config.layers} layers: each stage needs one at least"
     least, most = (len(share_of(rank, layout.dp, config.micro_batches)) for rank in (layout.dp - 1, 0))
     if least != most and (layout.zero == 3 or (layout.zero == 2 and layout.grad_sync == "micro_batch")):
         meets = f"zero={layout.zero} with pp={layout.pp} communicates in every micro-batch"

@@ -29,7 +29,7 @@ from minidist.parallel.loosened.local import LocalSGD
 from minidist.parallel.loosened.server import AsynchronousServer, Push, SynchronousServer, Worker
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.parallelize import ParallelModel, dealt, parallelize
+from minidist.train.parallelize import ParallelModel, deal_micro_batches, parallelize
 
 
 @dataclass
@@ -136,7 +136,8 @@ def served_model(world: ProcessGroup, config: TrainConfig, layout: Layout) -> Pa
     if world.rank < layout.dp:
         count = len(share_of(group.rank, layout.dp, config.micro_batches))
         worker = Worker(group, layout.dp, config.steps, count, config.clip if layout.slack else None, dtype)
-        return ParallelModel(gpt, group, [worker], partial(dealt, world.rank, layout), config.micro_batches)
+        deal = partial(deal_micro_batches, world.rank, layout.dp)
+        return ParallelModel(gpt, group, [worker], deal, config.micro_batches)
     if layout.slack:  # workers may be apart
         seconds = read_arrivals(layout.arrivals, layout.dp)
         order = seeded_order(seconds, config.steps, layout.slack, config.seed) if seconds else None

@@ -4,8 +4,8 @@ A *method* turns each gradient of a bucket into a smaller message, and messages 
 ranks. hook.py reads its name, and puts it in the place of a bucket's all-reduce.
 
     method        sends, of n elements          what it leaves out
-    bf16          2 n bytes                     nothing in the mean: stochastic rounding
-    int8          n bytes, one scale            nothing in the mean
+    bf16          2 n bytes                     nothing on average: stochastic rounding
+    int8          n bytes, one scale            nothing on average
     onebit        n / 8 bytes, one scale        all but signs      error feedback sends it later
     topk:SHARE    12 or 8 bytes an element      the small ones     error feedback
     powersgd:R    R (rows + columns) numbers    other directions   error feedback

@@ -60,7 +60,7 @@ class Compressor:
 
     Args:
         text: the method, as ``read_method`` takes it.
-        error_feedback: add what a message leaves out to the next step's gradient. Methods that are right in the mean
+        error_feedback: add what a message leaves out to the next step's gradient. Methods whose rounding is unbiased
             leave nothing out.
         seed: seed of stochastic rounding and of PowerSGD's first directions.
 

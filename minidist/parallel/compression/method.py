@@ -36,7 +36,7 @@ class Method(ABC):
 
     @abstractmethod
     def bytes_sent(self, shapes: Sequence[Shape], ranks: int, itemsize: int) -> float:
-        """Bytes of payload that one rank sends in a step for a bucket, in the mean over the ranks.
+        """Bytes of payload that one rank sends in a step for a bucket, on average over the ranks.
 
         Args:
             shapes: shapes of the bucket's parameters on this rank.

@@ -110,7 +110,7 @@ class PowerSGD(Method):
 
     def bytes_sent(self, shapes: Sequence[Shape], ranks: int, itemsize: int) -> float:
         numbers = sum(self.numbers(shape) for shape in shapes)
-        return itemsize * numbers * 2 * (ranks - 1) / ranks  # of an all-reduce, in the mean over the ranks
+        return itemsize * numbers * 2 * (ranks - 1) / ranks  # of an all-reduce, on average over the ranks
 
     def sum_gradients(
         self, gradients: dict, residuals: Residuals | None, names: Sequence, group: ProcessGroup, algorithm: str

@@ -30,7 +30,7 @@ from minidist.nn.optim.optimizers import average_gradients
 from minidist.nn.precision.policy import current
 from minidist.nn.precision.underflow import MasterWeights, master_weights
 from minidist.overrides import overridable
-from minidist.parallel.axis import Axis
+from minidist.parallel.axis import Axis, zero_gradients
 from minidist.parallel.loosened.arrivals import Arrival, may_begin
 from minidist.parallel.tools.messages import flattened, unflatten, views_of
 from minidist.parallel.tools.regions import Region
@@ -251,8 +251,7 @@ class Worker(Axis):
         return []
 
     def zero_grad(self) -> None:
-        for parameter in self.parameters:
-            parameter.grad = ledger.hold("gradients", xp.zeros(parameter.shape, parameter.grad_dtype))
+        zero_gradients(self.parameters)
 
     def sync_gradients(self) -> None:
         """Push: begin to send each server the gradients of its parameters, as one message."""

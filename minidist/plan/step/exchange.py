@@ -93,7 +93,7 @@ class Exchange:
 
     @property
     def waits(self) -> float:
-        """Messages of a micro-batch that a rank of the pipeline waits for, in the mean."""
+        """Messages of a micro-batch that a rank of the pipeline waits for, on average."""
         return 2 * (self.layout.stage_count - 1) / self.layout.pp
 
     # ── Bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────

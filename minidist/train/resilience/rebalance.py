@@ -23,7 +23,6 @@ from minidist.comm.collectives import all_gather_into_tensor
 from minidist.overrides import overridable
 from minidist.parallel.data import share_of
 from minidist.train.hooks import StepHook
-from minidist.train.parallelize import padded
 from minidist.train.share import Share
 
 EVERY = 5  # steps between two comparisons: a rank's time is its median over them
@@ -80,7 +79,7 @@ class Rebalance(StepHook):
     """
 
     def __init__(self, share: Share, paces: Sequence[float], every: int = EVERY) -> None:
-        self.world, self.layout, self.model = share.world, share.layout, share.model
+        self.world, self.model = share.world, share.model
         self.paces, self.every, layout = paces, every, share.layout
         self.shape = layout.dp, layout.cp * layout.tp  # of the mesh; rules.py refuses pipelines
         self.counts = [len(share_of(rank, layout.dp, share.config.micro_batches)) for rank in range(layout.dp)]
@@ -106,7 +105,7 @@ class Rebalance(StepHook):
             place = self.world.rank // self.shape[1]  # in dp
             first = sum(counts[:place])
             mine = range(first, first + counts[place])
-            self.model.take(padded(mine, max(counts), self.layout), max(counts))
+            self.model.take(mine, max(counts))
 
     def times_of_all(self, mine: float) -> np.ndarray:
         """How long each data-parallel rank takes for a micro-batch: (dp,).
