@@ -66,19 +66,12 @@ def same_work(shape: tuple[int, int, int, int], by_chunk: bool = False, experts:
 
 @dataclass
 class Straggler:
-    """A rank that was slow for some steps.
+    """A rank that was slow for some steps."""
 
-    Attributes:
-        rank: rank in the world.
-        factor: how many times as long as the others it took, over these steps; above 1 and finite.
-        since: the first of them.
-        until: the last of them; None while it is slow.
-    """
-
-    rank: int
-    factor: float
-    since: int
-    until: int | None = None
+    rank: int  # in the world
+    factor: float  # how many times as long as the others it took, over these steps; above 1 and finite
+    since: int  # the first of them
+    until: int | None = None  # the last of them; None while it is slow
 
     def __str__(self) -> str:
         verb, when = "is", f"since step {self.since}"

@@ -110,17 +110,11 @@ def _zero(logs: Sequence[list]) -> int:
 
 @dataclass(frozen=True)
 class ExpertLoad:
-    """Counts of a run's steps, as ``RankResult.expert_counts`` has them.
+    """Counts of a run's steps, as ``RankResult.expert_counts`` has them."""
 
-    Attributes:
-        tokens: integers (steps, L, E), tokens that chose each expert.
-        dropped: choices that found no room, integers (steps, L).
-        visits: different nodes that a token's experts are on, over all tokens, integers (steps, L).
-    """
-
-    tokens: np.ndarray
-    dropped: np.ndarray
-    visits: np.ndarray
+    tokens: np.ndarray  # that chose each expert: integers (steps, L, E)
+    dropped: np.ndarray  # choices that found no room: integers (steps, L)
+    visits: np.ndarray  # different nodes that a token's experts are on, over all tokens: integers (steps, L)
 
     @classmethod
     def of(cls, counts: Sequence[np.ndarray]) -> "ExpertLoad":

@@ -19,19 +19,12 @@ KINDS = ("products", "elementwise", "optimizer", "data", "communication", "waiti
 
 @dataclass(frozen=True)
 class Utilization:
-    """What one rank, or all ranks of a run together, computed in some seconds.
+    """What one rank, or all ranks of a run together, computed in some seconds."""
 
-    Attributes:
-        seconds: time of the steps, without what is between them: checkpoints, checks.
-        model_flops: FLOPs of forward and backward. A step that was skipped because float16 overflowed counts too.
-        hardware_flops: the same and what recomputation took.
-        peak: FLOP/s that could have been (train/measuring/evaluate.py); 0 if nobody has measured it.
-    """
-
-    seconds: float
-    model_flops: int
-    hardware_flops: int
-    peak: float
+    seconds: float  # of the steps, without what is between them: checkpoints, checks
+    model_flops: int  # of forward and backward. A step that was skipped because float16 overflowed counts too
+    hardware_flops: int  # also those of recomputation
+    peak: float  # FLOP/s that could have been (train/measuring/evaluate.py); 0 if nobody has measured it
 
     @classmethod
     def of_rank(cls, step_seconds: Sequence[float], flops: dict[str, int], peak: float) -> "Utilization":

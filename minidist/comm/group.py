@@ -128,11 +128,12 @@ class ProcessGroup:
     def run_collective(
         self, description: str, nbytes: int, async_op: bool, body: Callable, kind: tuple[str, str, int] | None = None
     ) -> Work | None:
-        """Run ``body(inside)``, where ``inside`` is this group with a message space of its own.
+        """Run ``body(inside)``, a collective's sends and receives.
 
-        Every message carries the description and the number of the call, so ranks that call different collectives
-        notice. A synchronous call waits its turn behind asynchronous ones in flight. One rank alone runs the body at
-        once: there is nobody to wait for, and nothing to trace or count.
+        ``inside`` is a second group of the same ranks with a context of its own, so no receive of the user takes a
+        message of a collective. Each of these carries the description and the number of the call, so ranks that call
+        different collectives notice. A synchronous call waits its turn behind asynchronous ones in flight. One rank
+        alone runs the body at once: there is nobody to wait for, and nothing to trace or count.
 
         Args:
             description: the call in words, the same on every rank.

@@ -135,7 +135,7 @@ def own_gpus(group: ProcessGroup) -> bool:
     return len(names) == group.size and "" not in names
 
 
-def carries(name: str, group: ProcessGroup, algorithm: str, arrays: list, op=None) -> bool:
+def carries(name: str, group: ProcessGroup, algorithm: str, arrays: list, op) -> bool:
     """Whether NCCL carries a call: the same on all ranks, because all know all GPUs.
 
     An algorithm that is named runs. So does one of this library for arrays in host memory, on one rank, on ranks that
@@ -149,12 +149,9 @@ def carries(name: str, group: ProcessGroup, algorithm: str, arrays: list, op=Non
         and group.size > 1
         and threading.get_ident() == group.transport.main_thread
         and all(isinstance(array, xp.ndarray) and not backend.on_host(array) for array in arrays)
-        and (op is None or _combines(name, arrays[0].dtype, op))
+        and (op is None or arrays[0].dtype.name in DTYPES)
+        and (op is None or name == "all_reduce" or not drops_nan(arrays[0].dtype, op.ufunc))
     )
-
-
-def _combines(name: str, dtype: np.dtype, op) -> bool:
-    return dtype.name in DTYPES and (name == "all_reduce" or not drops_nan(dtype, op.ufunc))
 
 
 def communicator_of(group: ProcessGroup) -> Communicator:
@@ -180,7 +177,7 @@ def run(
     of each description. The trace has the time that the host takes, not the GPU's.
     """
     group.finish_background()
-    communicator, gpus = communicator_of(group), group.transport.gpus
+    communicator, gpus = group.communicator, group.transport.gpus
     communicator.compare(description, group)
     works: list[NcclWork] = []
 

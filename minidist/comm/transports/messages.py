@@ -99,8 +99,7 @@ class Send(Part):
     """A posted outgoing message: flat, of any dtype.
 
     Attributes:
-        header: the header, with a short payload behind it; None once it has left.
-        payload: the bytes of a message that is not short.
+        header: with a short payload behind it; None once it has left.
         offset: bytes of the payload that have left, or are behind the header.
     """
 
