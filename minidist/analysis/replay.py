@@ -117,10 +117,8 @@ class Pace:
     memory_efficiency: float = MEMORY_EFFICIENCY
 
     def seconds(self, kernel: Kernel) -> float:
-        return kernel_seconds(
-            self.accelerator, kernel.flops, kernel.nbytes, kernel.precision, self.flops_efficiency,
-            self.memory_efficiency,
-        )  # fmt: skip
+        shares = self.flops_efficiency, self.memory_efficiency
+        return kernel_seconds(self.accelerator, kernel.flops, kernel.nbytes, kernel.precision, *shares)
 
 
 def as_if(

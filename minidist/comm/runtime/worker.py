@@ -200,7 +200,11 @@ class RankProcess:
         arguments = (self.number, segment.place, commands, questions, parent_stays)
         start = get_context(self.method).Process
         self.process = start(target=rank_main, args=arguments, daemon=True, name=f"rank {self.number}")
-        self.process.start()
+        try:
+            self.process.start()
+        except (ConnectionError, EOFError) as error:
+            text = f"start_method {self.method!r} starts no rank: the process that it needs has ended at once"
+            raise RuntimeError(f'{text}; see its own error above, or choose "thread", which needs none') from error
         self.process._popen.terminate = self.process._popen.kill  # as Python's exit ends it; a SIGTERM it outlives
         commands.close()
         questions.close()
