@@ -44,8 +44,7 @@ class Message:
 class PointToPoint:
     """A call in program order: a posted send, or a send or receive that ``wait`` or ``is_completed`` says is done.
 
-    Messages have times, which change from run to run. These calls do not, nor do the entries below. analysis/replay.py
-    derives from them how many steps an algorithm takes, and how long a run takes on a given cluster.
+    It has no time, like the entries below: analysis/replay.py gives them those of another network.
     """
 
     call: str  # "post" or "wait"
@@ -59,7 +58,7 @@ class PointToPoint:
 
 @dataclass(slots=True)
 class Begin:
-    """A span begins here, in program order. The Event that it becomes comes where it ends."""
+    """A span begins here. The Event that it becomes comes where it ends."""
 
     name: str
     track: str

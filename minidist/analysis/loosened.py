@@ -72,11 +72,9 @@ class Experiment:
         return self.methods[0].seconds_per_step * self.methods[0].steps / 2
 
     def after_bytes(self, method: Method) -> tuple[list[float], bool]:
-        """Result of ``Method.after`` when a worker has sent ``equal_bytes``."""
         return method.after(self.equal_bytes / method.bytes_per_step)
 
     def after_seconds(self, method: Method) -> tuple[list[float], bool]:
-        """Result of ``Method.after`` after ``equal_seconds``."""
         return method.after(self.equal_seconds / method.seconds_per_step)
 
     def named(self, name: str) -> Method:

@@ -125,15 +125,11 @@ class BackgroundWork(Work):
 
 
 class Background:
-    """A thread that runs works one after another. While it has work, its rank counts as computing.
-
-    Attributes:
-        unwaited: the works that the rank does not yet know to be done, in order.
-    """
+    """A thread that runs works one after another. While it has work, its rank counts as computing."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
-        self.unwaited: list[BackgroundWork] = []
+        self.unwaited: list[BackgroundWork] = []  # those that the rank does not yet know to be done, in order
         self._works: queue.SimpleQueue[BackgroundWork | None] = queue.SimpleQueue()
         self._unfinished = self._submitted = 0
         self.stream = next(transport.new_streams)

@@ -40,18 +40,14 @@ class Gpus:
     The stream is one for all groups of a rank, so the operations of two communicators never run at the same time. NCCL
     asks for that: operations of several communicators on one GPU may wait for each other in a circle, unless all ranks
     launch them in one order ("Using multiple NCCL communicators concurrently" in its user guide).
-
-    Attributes:
-        names: name of each rank's GPU; "" where a rank has no NCCL.
-        unwaited: the works that the stream that computes has not been told to wait for, in order.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.names = tuple(names)
+        self.names = tuple(names)  # of each rank's GPU; "" where a rank has no NCCL
         # CuPy computes on the null stream. The null stream and any other wait for each other, unless the other was
         # created as non-blocking.
         self.stream = xp.cuda.Stream(non_blocking=True)
-        self.unwaited: list[NcclWork] = []
+        self.unwaited: list[NcclWork] = []  # what the stream that computes has not been told to wait for, in order
 
     def enqueue(self, label: str, arrays: list, body: Callable[[], None], check: Callable[[], None]) -> "NcclWork":
         """Let NCCL work on ``arrays`` behind what is computing now.
