@@ -23,14 +23,14 @@ SEGMENT_BYTES = 128 << 10  # size of the pieces of a pipelined broadcast
 
 
 def exchange(outgoing: dict[int, np.ndarray], incoming: dict[int, np.ndarray], group: ProcessGroup) -> None:
-    """Send ``outgoing[r]`` to each other rank r, and receive ``incoming[r]`` from it: all at once, so none waits."""
+    """Send ``outgoing[r]`` to each other rank r, and receive ``incoming[r]`` from it, all at once."""
     works = [irecv(array, rank, group) for rank, array in incoming.items() if rank != group.rank]
     works += [isend(array, rank, group) for rank, array in outgoing.items() if rank != group.rank]
     for work in works:
         work.wait()
 
 
-def rightwards(group: ProcessGroup) -> list[int]:
+def other_ranks(group: ProcessGroup) -> list[int]:
     """Return the other ranks, the right neighbour first: in this order the ranks send to different ones at a time."""
     return [(group.rank + i) % group.size for i in range(1, group.size)]
 
@@ -133,8 +133,8 @@ def reduce_scatter_direct(chunks: list[np.ndarray], combine: np.ufunc, group: Pr
     Each rank sends (N-1)/N M, in one step of N-1 messages.
     """
     mine = chunks[group.rank]
-    arrived = {rank: np.empty_like(mine) for rank in rightwards(group)}
-    exchange({rank: chunks[rank] for rank in rightwards(group)}, arrived, group)
+    arrived = {rank: np.empty_like(mine) for rank in other_ranks(group)}
+    exchange({rank: chunks[rank] for rank in other_ranks(group)}, arrived, group)
     arrived[group.rank] = mine.copy()
     mine[:] = arrived[0]
     for rank in range(1, group.size):
@@ -160,7 +160,7 @@ def all_gather_ring(chunks: list[np.ndarray], group: ProcessGroup) -> None:
 
 def all_gather_direct(chunks: list[np.ndarray], group: ProcessGroup) -> None:
     """Every rank sends its chunk directly to every other: (N-1)/N M each, in one step of N-1 messages."""
-    others = rightwards(group)
+    others = other_ranks(group)
     exchange(dict.fromkeys(others, chunks[group.rank]), {rank: chunks[rank] for rank in others}, group)
 
 

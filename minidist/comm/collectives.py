@@ -83,13 +83,13 @@ class Collective:
     by_chunks: Callable | None = None
 
 
-def reduce_scatter_chunks(algorithm: Callable, output: np.ndarray, input: np.ndarray, combine, group) -> None:
+def _reduce_scatter_chunks(algorithm: Callable, output: np.ndarray, input: np.ndarray, combine, group) -> None:
     chunks = list(input.reshape(group.size, -1).copy()) if input.size else [input] * group.size
     algorithm(chunks, combine, group)
     output[:] = chunks[group.rank]
 
 
-def all_gather_chunks(algorithm: Callable, output: np.ndarray, input: np.ndarray, group) -> None:
+def _all_gather_chunks(algorithm: Callable, output: np.ndarray, input: np.ndarray, group) -> None:
     chunks = list(output.reshape(group.size, input.size))
     chunks[group.rank][:] = input
     algorithm(chunks, group)
@@ -100,10 +100,10 @@ COLLECTIVES = {
     "broadcast": Collective(BROADCAST, "tree", "ring", IN_PLACE, root="src"),
     "reduce": Collective(algorithms.REDUCE, "tree", "tree", IN_PLACE, root="dst", combines=True),
     "reduce_scatter_tensor": Collective(
-        REDUCE_SCATTER, "direct", "ring", OUT_OF_PLACE, combines=True, whole="input", by_chunks=reduce_scatter_chunks
+        REDUCE_SCATTER, "direct", "ring", OUT_OF_PLACE, combines=True, whole="input", by_chunks=_reduce_scatter_chunks
     ),
     "all_gather_into_tensor": Collective(
-        ALL_GATHER, "direct", "ring", OUT_OF_PLACE, whole="output", by_chunks=all_gather_chunks
+        ALL_GATHER, "direct", "ring", OUT_OF_PLACE, whole="output", by_chunks=_all_gather_chunks
     ),
     "all_reduce": Collective(ALL_REDUCE, "tree", "ring", IN_PLACE, combines=True),
     "all_to_all_single": Collective(ALL_TO_ALL, "pairwise", "pairwise", OUT_OF_PLACE, sizes_differ=True),
@@ -163,9 +163,9 @@ def all_to_all_single(
 ):
     """Send part r of ``input`` to rank r, and receive part r of ``output`` from it.
 
-    Parts are cut along the first axis: equal ones, or of the split sizes, one for each rank. Either all ranks pass
-    split sizes or none does. With them no rank knows how much the others send, so that "auto" has nothing to choose
-    by, and takes the pairwise exchange.
+    Parts are cut along the first axis: equal ones, or of the split sizes, a list with one for each rank. Either all
+    ranks pass split sizes or none does. With them no rank knows how much the others send, so that "auto" has nothing to
+    choose by, and takes the pairwise exchange.
     """
     call, flat_input, flat_output = check("all_to_all_single", group, algorithm, input=input, output=output)
     size, rank = call.group.size, call.group.rank

@@ -261,7 +261,7 @@ class Cluster:
                 if watch.look() or ((over or hangs) and watch.stuck):
                     raise self._deadlock(watch.stuck, watch.statuses, pending)
                 if over:
-                    raise TimeoutError(self._told(f"the run did not end within {timeout:g} s", pending)[0])
+                    raise TimeoutError(self._describe_run(f"the run did not end within {timeout:g} s", pending)[0])
                 if hangs:
                     raise self._hang(patience, watch.statuses, pending)
         if unreceived or any(self._segment.queue(*pair).unread for pair in permutations(range(self.world_size), 2)):
@@ -288,10 +288,10 @@ class Cluster:
         one = len(culprits) == 1
         who = f"{_name_ranks(culprits, 'hangs', 'hang')}: {'it waits' if one else 'they wait'} for no other, and "
         silence = f"no rank has reported anything for {patience:g} s"
-        message, doing = self._told((who if culprits else "") + silence, pending)
+        message, doing = self._describe_run((who if culprits else "") + silence, pending)
         return Hang(message, culprits, doing)
 
-    def _told(self, why: str, pending: dict[int, RankProcess]) -> tuple[str, dict[int, str]]:
+    def _describe_run(self, why: str, pending: dict[int, RankProcess]) -> tuple[str, dict[int, str]]:
         """End the run; return an error's message, and what each rank did, in words."""
         for rank in pending.values():
             rank.ask_where()
