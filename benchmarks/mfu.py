@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.table import Table
 
 import minidist as md
-from minidist.analysis.breakdown import COMPUTE
-from minidist.analysis.utilization import KINDS, Utilization
+from minidist.analysis.breakdown import COMPUTE, KINDS
+from minidist.analysis.utilization import Utilization
 from minidist.cli.train.tables import HEADINGS, utilization_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout

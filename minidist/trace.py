@@ -44,8 +44,7 @@ class Message:
 class PointToPoint:
     """A call in program order: a posted send, or a send or receive that ``wait`` or ``is_completed`` says is done.
 
-    Messages have times, which change from run to run. These calls do not, nor do the entries below. analysis/replay.py
-    derives from them how many steps an algorithm takes, and how long a run takes on a given cluster.
+    It has no time, like the entries below: analysis/replay.py gives them those of another network.
     """
 
     call: str  # "post" or "wait"
@@ -59,7 +58,7 @@ class PointToPoint:
 
 @dataclass(slots=True)
 class Begin:
-    """A span begins here, in program order. The Event that it becomes comes where it ends."""
+    """A span begins here. The Event that it becomes comes where it ends."""
 
     name: str
     track: str
@@ -79,13 +78,9 @@ class Kernel:
 
 @dataclass(slots=True)
 class Task:
-    """A point in the life of an asynchronous collective, in program order.
+    """A point in the life of an asynchronous collective, in program order."""
 
-    The program submits it and, at some time, knows that it is done ("wait"); the stream that runs it says where it
-    begins and ends.
-    """
-
-    call: str  # "submit", "begin", "end" or "wait"
+    call: str  # the program "submit"s it and at some time knows that it is done ("wait"); in between "begin" and "end"
     runs_on: int  # the stream that runs it
     number: int  # on that stream, from 0
     stream: int  # the one that makes this entry
@@ -192,9 +187,9 @@ class Traffic:
 
     COLUMNS = ("bytes", "messages", "elements")
 
-    def __init__(self, sent: np.ndarray, received: np.ndarray, elsewhere: np.ndarray | None = None) -> None:
+    def __init__(self, sent: np.ndarray, received: np.ndarray, elsewhere: np.ndarray) -> None:
         self.sent, self.received = sent, received  # both (peers, bytes | messages | elements)
-        self.elsewhere = np.zeros(len(sent), bool) if elsewhere is None else elsewhere  # peers on other nodes
+        self.elsewhere = elsewhere  # (peers,) bool: those on other nodes
 
     def __sub__(self, earlier: "Traffic") -> "Traffic":
         return Traffic(self.sent - earlier.sent, self.received - earlier.received, self.elsewhere)
@@ -225,16 +220,12 @@ class Collective(NamedTuple):
 
 
 class Collectives:
-    """How often one rank called each kind of collective, and how many bytes of payload it sent for them.
-
-    Attributes:
-        rows: by Collective, as a plain tuple: the counts that COLUMNS names, the last of bytes to ranks of other nodes.
-    """
+    """How often one rank called each kind of collective, and how many bytes of payload it sent for them."""
 
     COLUMNS = ("calls", "bytes_sent", "bytes_between_nodes")
 
     def __init__(self, rows: dict[tuple, tuple[int, ...]] | None = None) -> None:
-        self.rows = rows or {}
+        self.rows = rows or {}  # by Collective, as a plain tuple: what COLUMNS names; the last to ranks of other nodes
 
     def __sub__(self, earlier: "Collectives") -> "Collectives":
         differences = {
@@ -279,5 +270,5 @@ class TrafficCounter:
         counts[1] += 1
         counts[2] += elements
 
-    def snapshot(self, elsewhere: np.ndarray | None = None) -> Traffic:
+    def snapshot(self, elsewhere: np.ndarray) -> Traffic:
         return Traffic(np.array(self.sent, np.int64), np.array(self.received, np.int64), elsewhere)

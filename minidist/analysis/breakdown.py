@@ -21,12 +21,11 @@ from minidist.analysis.report import clipped, length
 from minidist.trace import Event, Kernel, Message
 
 COMPUTE = ("products", "elementwise", "optimizer", "rest")
-KINDS = (*COMPUTE, "data", "communication", "waiting")
+NO_CORE = "waiting for a core"  # the logs do not tell it; ``shares`` takes it from COMPUTE
+KINDS = ("products", "elementwise", "optimizer", "data", "communication", "waiting", NO_CORE, "rest")
 # Spans that hold others, by their first word; any other span of the track "compute" is an operation.
-STRUCTURE = {
-    "forward": "rest", "backward": "rest", "recompute": "rest", "optimizer": "optimizer", "attend": "products",
-    "data": "data",
-}  # fmt: skip
+STRUCTURE: dict[str, str] = dict.fromkeys(("forward", "backward", "recompute"), "rest")
+STRUCTURE |= {"optimizer": "optimizer", "attend": "products", "data": "data"}
 BACKGROUND = "wait for the background"
 
 
@@ -138,3 +137,31 @@ class Lane:
             return Owner(event.end, "rest")
         operation = "products" if event.name in self.products else "elementwise"
         return Owner(event.end, STRUCTURE.get(event.name.split()[0], operation))
+
+
+def shares_of_time(logs: Sequence[list], seconds_without_core: Sequence[Sequence[float]]) -> list[dict[str, float]]:
+    """Where each rank's time went in the traced steps: the share of each of KINDS. They add up to 1.
+
+    While a rank computes it may have to wait for a core of the machine. In which operation it did so nobody has noted,
+    so that time is taken from all kinds of computing, in proportion.
+
+    Args:
+        logs: each rank's log, as for ``seconds_by_kind``.
+        seconds_without_core: each rank's time without a core, by step; the last steps are those in the logs.
+    """
+    return [
+        shares(steps, sum(without_core[len(without_core) - len(steps) :]))
+        for steps, without_core in zip(seconds_by_kind(logs), seconds_without_core, strict=True)
+    ]
+
+
+def shares(steps: Sequence[dict[str, float]], without_core: float) -> dict[str, float]:
+    """The share of each kind in the time of some steps of one rank, in which it computed nothing for lack of a core."""
+    seconds = {kind: sum(step[kind] for step in steps) for kind in KINDS}
+    computing = sum(seconds[kind] for kind in COMPUTE)
+    # Below 0 where waits for others were taken to have had no core for a little longer than they had none (count_wait).
+    seconds[NO_CORE] = min(max(without_core, 0.0), computing)
+    for kind in COMPUTE:
+        seconds[kind] *= 1 - seconds[NO_CORE] / computing if computing else 1
+    whole = sum(seconds.values())
+    return {kind: seconds[kind] / whole if whole else 0.0 for kind in KINDS}

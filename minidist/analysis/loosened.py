@@ -16,31 +16,21 @@ WINDOW = 10  # steps over which losses are averaged: a step's own loss depends o
 
 @dataclass(frozen=True)
 class Run:
-    """One run with one seed.
-
-    Attributes:
-        losses: loss of each step. validation_loss: final loss, on held-out text.
-        bytes_per_step: bytes that a worker sends, averaged over workers and steps.
-    """
+    """One run with one seed."""
 
     seed: int
-    losses: list[float]
-    validation_loss: float
-    bytes_per_step: float
+    losses: list[float]  # of each step
+    validation_loss: float  # at the end
+    bytes_per_step: float  # that a worker sends, averaged over workers and steps
 
 
 @dataclass(frozen=True)
 class Method:
-    """Runs that differ by their seed alone.
+    """Runs that differ by their seed alone."""
 
-    Attributes:
-        name: the name in words. layout: the layout as flags and layouts have it.
-        seconds_per_step: time of a step on the cluster's clock.
-    """
-
-    name: str
-    layout: str
-    seconds_per_step: float
+    name: str  # in words
+    layout: str  # as flags and layouts have it
+    seconds_per_step: float  # on the cluster's clock
     runs: list[Run]
 
     @property
@@ -53,7 +43,6 @@ class Method:
 
     @property
     def validation_losses(self) -> list[float]:
-        """Validation loss of each seed's run."""
         return [run.validation_loss for run in self.runs]
 
     def curves(self) -> list[list[float]]:
@@ -83,11 +72,9 @@ class Experiment:
         return self.methods[0].seconds_per_step * self.methods[0].steps / 2
 
     def after_bytes(self, method: Method) -> tuple[list[float], bool]:
-        """Result of ``Method.after`` when a worker has sent ``equal_bytes``."""
         return method.after(self.equal_bytes / method.bytes_per_step)
 
     def after_seconds(self, method: Method) -> tuple[list[float], bool]:
-        """Result of ``Method.after`` after ``equal_seconds``."""
         return method.after(self.equal_seconds / method.seconds_per_step)
 
     def named(self, name: str) -> Method:

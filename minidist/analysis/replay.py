@@ -33,25 +33,15 @@ PROGRAM = Begin | Event | Kernel | PointToPoint | Task
 
 @dataclass
 class Replayed:
-    """A run on a cluster's clock. Seconds count from the moment when all ranks begin.
+    """A run on a cluster's clock. Seconds count from the moment when all ranks begin."""
 
-    Attributes:
-        topology: the cluster's; None of ``Ports``.
-        logs: each rank's events, messages and kernels, as ``trace.stop()`` returns them, in ns of this clock.
-        flows: all messages, in the order in which they were sent completely.
-        links: what each link carried that carried anything.
-        kernels: intervals in which each rank computed, (start, end) in seconds.
-        steps: step name -> (when the first rank began it, when the last one ended it).
-        seconds: until the last rank is done.
-    """
-
-    topology: Topology | None
-    logs: list[list]
-    flows: list[Flow]
-    links: dict[Edge, LinkUse]
-    kernels: list[list[tuple[float, float]]]
-    steps: dict[str, tuple[float, float]]
-    seconds: float
+    topology: Topology | None  # the cluster's; None of ``Ports``
+    logs: list[list]  # each rank's events, messages and kernels, as ``trace.stop()`` has them, in ns of this clock
+    flows: list[Flow]  # all messages, in the order in which they were sent completely
+    links: dict[Edge, LinkUse]  # what each link carried that carried anything
+    kernels: list[list[tuple[float, float]]]  # in which each rank computed, (start, end) in seconds
+    steps: dict[str, tuple[float, float]]  # name -> (when the first rank began it, when the last one ended it)
+    seconds: float  # until the last rank is done
 
 
 @dataclass(eq=False)
@@ -127,10 +117,8 @@ class Pace:
     memory_efficiency: float = MEMORY_EFFICIENCY
 
     def seconds(self, kernel: Kernel) -> float:
-        return kernel_seconds(
-            self.accelerator, kernel.flops, kernel.nbytes, kernel.precision, self.flops_efficiency,
-            self.memory_efficiency,
-        )  # fmt: skip
+        shares = self.flops_efficiency, self.memory_efficiency
+        return kernel_seconds(self.accelerator, kernel.flops, kernel.nbytes, kernel.precision, *shares)
 
 
 def as_if(

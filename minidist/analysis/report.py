@@ -43,18 +43,12 @@ class StepReport:
     """One step on a cluster's clock, from the first rank's beginning to the last one's end.
 
     Bytes are those of messages that leave in that time.
-
-    Attributes:
-        links: all that carried something, the fullest first.
-        slowed: the largest factor by which sharing links made a message slower than it would have been alone, and 1 if
-            none was.
-        bytes_between_nodes: bytes of all messages that left their node.
     """
 
     seconds: float
     ranks: list[RankTime]
-    links: list[Busy]
-    slowed: float
+    links: list[Busy]  # all that carried something, the fullest first
+    slowed: float  # the largest factor by which sharing links made a message slower than alone; 1 if none was
     bytes_between_nodes: int
 
 

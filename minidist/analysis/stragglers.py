@@ -66,19 +66,12 @@ def same_work(shape: tuple[int, int, int, int], by_chunk: bool = False, experts:
 
 @dataclass
 class Straggler:
-    """A rank that was slow for some steps.
+    """A rank that was slow for some steps."""
 
-    Attributes:
-        rank: rank in the world.
-        factor: how many times as long as the others it took, over these steps; above 1 and finite.
-        since: the first of them.
-        until: the last of them; None while it is slow.
-    """
-
-    rank: int
-    factor: float
-    since: int
-    until: int | None = None
+    rank: int  # in the world
+    factor: float  # how many times as long as the others it took, over these steps; above 1 and finite
+    since: int  # the first of them
+    until: int | None = None  # the last of them; None while it is slow
 
     def __str__(self) -> str:
         verb, when = "is", f"since step {self.since}"
@@ -93,15 +86,12 @@ class StragglerWatch:
     Args:
         groups: lists of ranks that are compared, as from ``same_work``.
         window: number of the latest steps to compare. No rank is judged before it has run that number of steps.
-
-    Attributes:
-        found: all stragglers so far, in the order in which they were found.
     """
 
     def __init__(self, groups: Sequence[Sequence[int]], window: int = WINDOW) -> None:
         self.window = window
         self.logs = {rank: log for log in map(_Log, groups) for rank in log.ranks}
-        self.found: list[Straggler] = []
+        self.found: list[Straggler] = []  # all so far, in the order in which they were found
 
     def add(self, rank: int, step: int, seconds: float) -> list[Straggler]:
         """Note how long a rank computed in a step, per micro-batch; returns the stragglers that this reveals."""
@@ -109,7 +99,7 @@ class StragglerWatch:
         if not log.add(rank, step, seconds) or len(log.rows) < self.window:
             return []
         before = len(self.found)
-        slow = {log.ranks[column]: factor for column, factor in slow_ranks(log.last(self.window)).items()}
+        slow = {log.ranks[column]: factor for column, factor in slow_ranks(np.array(log.rows[-self.window :])).items()}
         known = {each.rank: each for each in self.found if each.rank in log.ranks and each.until is None}
         for rank, factor in slow.items():
             if rank not in known:
@@ -142,9 +132,6 @@ class _Log:
         self.steps.append(step)
         self.rows.append([row[each] for each in self.ranks])
         return True
-
-    def last(self, window: int) -> np.ndarray:
-        return np.array(self.rows[-window:])  # (window, ranks)
 
     def ratios(self, rank: int) -> np.ndarray:
         """Return the rank's time in each step, in units of the others' median: (steps,)."""

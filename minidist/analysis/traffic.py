@@ -83,11 +83,11 @@ def real_flights(logs: Sequence[list]) -> list[Flight]:
     zero = _zero(logs)
     ends = [entry for log in logs for entry in log if isinstance(entry, Message)]
     left = {(m.source, m.destination, m.number): m.time for m in ends if m.kind == "send"}
-    arrived = [m for m in ends if m.kind == "receive" and (m.source, m.destination, m.number) in left]
-    found = []
-    for m in arrived:
-        start = left[m.source, m.destination, m.number]
-        found.append(Flight(m.source, m.destination, m.nbytes, (start - zero) / 1000, (m.time - zero) / 1000))
+    found = [
+        Flight(m.source, m.destination, m.nbytes, (left[name] - zero) / 1000, (m.time - zero) / 1000)
+        for m in ends
+        if m.kind == "receive" and (name := (m.source, m.destination, m.number)) in left
+    ]
     return sorted(found, key=lambda flight: (flight.start, flight.end))
 
 
@@ -110,17 +110,11 @@ def _zero(logs: Sequence[list]) -> int:
 
 @dataclass(frozen=True)
 class ExpertLoad:
-    """Counts of a run's steps, as ``RankResult.expert_counts`` has them.
+    """Counts of a run's steps, as ``RankResult.expert_counts`` has them."""
 
-    Attributes:
-        tokens: integers (steps, L, E), tokens that chose each expert.
-        dropped: choices that found no room, integers (steps, L).
-        visits: different nodes that a token's experts are on, over all tokens, integers (steps, L).
-    """
-
-    tokens: np.ndarray
-    dropped: np.ndarray
-    visits: np.ndarray
+    tokens: np.ndarray  # that chose each expert: integers (steps, L, E)
+    dropped: np.ndarray  # choices that found no room: integers (steps, L)
+    visits: np.ndarray  # different nodes that a token's experts are on, over all tokens: integers (steps, L)
 
     @classmethod
     def of(cls, counts: Sequence[np.ndarray]) -> "ExpertLoad":

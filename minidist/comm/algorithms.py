@@ -16,10 +16,23 @@ A ``combine`` is a ufunc, ``np.add`` for a sum: ``sendrecv(..., combine=np.add)`
 import numpy as np
 
 from minidist.comm.group import ProcessGroup
-from minidist.comm.point_to_point import P2POp, batch_isend_irecv, irecv, isend, recv, recv_reduce, send, sendrecv
+from minidist.comm.point_to_point import irecv, isend, recv, recv_reduce, send, sendrecv
 from minidist.overrides import overridable
 
 SEGMENT_BYTES = 128 << 10  # size of the pieces of a pipelined broadcast
+
+
+def exchange(outgoing: dict[int, np.ndarray], incoming: dict[int, np.ndarray], group: ProcessGroup) -> None:
+    """Send ``outgoing[r]`` to each other rank r, and receive ``incoming[r]`` from it, all at once."""
+    works = [irecv(array, rank, group) for rank, array in incoming.items() if rank != group.rank]
+    works += [isend(array, rank, group) for rank, array in outgoing.items() if rank != group.rank]
+    for work in works:
+        work.wait()
+
+
+def other_ranks(group: ProcessGroup) -> list[int]:
+    """Return the other ranks, the right neighbour first: in this order the ranks send to different ones at a time."""
+    return [(group.rank + i) % group.size for i in range(1, group.size)]
 
 
 # ── broadcast: one rank's array on every rank ────────────────────────────────────────────────────────────────────────
@@ -119,20 +132,13 @@ def reduce_scatter_direct(chunks: list[np.ndarray], combine: np.ufunc, group: Pr
 
     Each rank sends (N-1)/N M, in one step of N-1 messages.
     """
-    size, rank = group.size, group.rank
-    others = [(rank + i) % size for i in range(1, size)]
-    mine = chunks[rank]
-    arrived = {other: np.empty_like(mine) for other in others}
-    works = batch_isend_irecv(
-        [P2POp(irecv, arrived[other], other, group) for other in others]
-        + [P2POp(isend, chunks[other], other, group) for other in others]
-    )
-    for work in works:
-        work.wait()
-    arrived[rank] = mine.copy()
+    mine = chunks[group.rank]
+    arrived = {rank: np.empty_like(mine) for rank in other_ranks(group)}
+    exchange({rank: chunks[rank] for rank in other_ranks(group)}, arrived, group)
+    arrived[group.rank] = mine.copy()
     mine[:] = arrived[0]
-    for other in range(1, size):
-        combine(mine, arrived[other], out=mine)
+    for rank in range(1, group.size):
+        combine(mine, arrived[rank], out=mine)
 
 
 # ── all-gather: every rank's chunk on every rank ─────────────────────────────────────────────────────────────────────
@@ -154,14 +160,8 @@ def all_gather_ring(chunks: list[np.ndarray], group: ProcessGroup) -> None:
 
 def all_gather_direct(chunks: list[np.ndarray], group: ProcessGroup) -> None:
     """Every rank sends its chunk directly to every other: (N-1)/N M each, in one step of N-1 messages."""
-    size, rank = group.size, group.rank
-    others = [(rank + i) % size for i in range(1, size)]
-    works = batch_isend_irecv(
-        [P2POp(irecv, chunks[other], other, group) for other in others]
-        + [P2POp(isend, chunks[rank], other, group) for other in others]
-    )
-    for work in works:
-        work.wait()
+    others = other_ranks(group)
+    exchange(dict.fromkeys(others, chunks[group.rank]), {rank: chunks[rank] for rank in others}, group)
 
 
 # ── all-reduce: the combination of all arrays on every rank ──────────────────────────────────────────────────────────
@@ -280,9 +280,7 @@ def scatter_direct(mine: np.ndarray, pieces: list[np.ndarray], src: int, group: 
     if group.rank != src:
         recv(mine, src, group)
         return
-    works = [isend(pieces[rank], rank, group) for rank in range(group.size) if rank != src]
-    for work in works:
-        work.wait()
+    exchange(dict(enumerate(pieces)), {}, group)
     mine[:] = pieces[src]  # last: it may be one of the pieces
 
 
@@ -292,9 +290,7 @@ def gather_direct(mine: np.ndarray, pieces: list[np.ndarray], dst: int, group: P
         send(mine, dst, group)
         return
     pieces[dst][:] = mine  # first: it may be one of the pieces
-    works = [irecv(pieces[rank], rank, group) for rank in range(group.size) if rank != dst]
-    for work in works:
-        work.wait()
+    exchange({}, dict(enumerate(pieces)), group)
 
 
 BROADCAST = {"naive": broadcast_naive, "tree": broadcast_tree, "ring": broadcast_ring}

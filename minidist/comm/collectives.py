@@ -68,32 +68,43 @@ ALL_TO_ALL = algorithms.ALL_TO_ALL | {HIERARCHICAL: two_level.all_to_all_hierarc
 class Collective:
     """One row of the table of collectives.
 
-    Attributes:
-        algorithms: name -> function.
-        few_steps, few_bytes: names of the algorithms that "auto" takes for small and for large buffers on one node.
-        arrays: argument -> "r" if the collective reads it, "w" if it writes it, "rw" for both.
-        root: the name of the argument that names a rank: src or dst.
-        combines: whether it takes a ReduceOp.
-        whole: the argument that has N times as many elements as the other.
-        sizes_differ: whether ranks may pass arrays of different shapes.
+    ``by_chunks(algorithm, *arguments, group)`` calls an algorithm that takes a list of chunks, one for each rank, in
+    place of the call's own arrays; NCCL takes these.
     """
 
-    algorithms: dict[str, Callable]
-    few_steps: str
-    few_bytes: str
-    arrays: dict[str, str]
-    root: str = ""
-    combines: bool = False
-    whole: str = ""
-    sizes_differ: bool = False
+    algorithms: dict[str, Callable]  # by name
+    few_steps: str  # the algorithm that "auto" takes for small buffers on one node
+    few_bytes: str  # and for large ones
+    arrays: dict[str, str]  # argument -> "r" if the collective reads it, "w" if it writes it, "rw" for both
+    root: str = ""  # the argument that names a rank: src or dst
+    combines: bool = False  # whether it takes a ReduceOp
+    whole: str = ""  # the argument that has N times as many elements as the other
+    sizes_differ: bool = False  # whether ranks may pass arrays of different shapes
+    by_chunks: Callable | None = None
+
+
+def _reduce_scatter_chunks(algorithm: Callable, output: np.ndarray, input: np.ndarray, combine, group) -> None:
+    chunks = list(input.reshape(group.size, -1).copy()) if input.size else [input] * group.size
+    algorithm(chunks, combine, group)
+    output[:] = chunks[group.rank]
+
+
+def _all_gather_chunks(algorithm: Callable, output: np.ndarray, input: np.ndarray, group) -> None:
+    chunks = list(output.reshape(group.size, input.size))
+    chunks[group.rank][:] = input
+    algorithm(chunks, group)
 
 
 IN_PLACE, OUT_OF_PLACE = {"tensor": "rw"}, {"input": "r", "output": "w"}
 COLLECTIVES = {
     "broadcast": Collective(BROADCAST, "tree", "ring", IN_PLACE, root="src"),
     "reduce": Collective(algorithms.REDUCE, "tree", "tree", IN_PLACE, root="dst", combines=True),
-    "reduce_scatter_tensor": Collective(REDUCE_SCATTER, "direct", "ring", OUT_OF_PLACE, combines=True, whole="input"),
-    "all_gather_into_tensor": Collective(ALL_GATHER, "direct", "ring", OUT_OF_PLACE, whole="output"),
+    "reduce_scatter_tensor": Collective(
+        REDUCE_SCATTER, "direct", "ring", OUT_OF_PLACE, combines=True, whole="input", by_chunks=_reduce_scatter_chunks
+    ),
+    "all_gather_into_tensor": Collective(
+        ALL_GATHER, "direct", "ring", OUT_OF_PLACE, whole="output", by_chunks=_all_gather_chunks
+    ),
     "all_reduce": Collective(ALL_REDUCE, "tree", "ring", IN_PLACE, combines=True),
     "all_to_all_single": Collective(ALL_TO_ALL, "pairwise", "pairwise", OUT_OF_PLACE, sizes_differ=True),
     "scatter": Collective(algorithms.SCATTER, "direct", "direct", {"tensor": "w"}, root="src"),
@@ -138,42 +149,23 @@ def reduce_scatter_tensor(
     ``input`` has N times as many elements as ``output`` and does not change.
     """
     call, flat_input, flat_output = check("reduce_scatter_tensor", group, algorithm, 0, op, input=input, output=output)
-    return run(call, async_op, flat_output, flat_input, op.ufunc, program=_reduce_scatter_chunks)
-
-
-def _reduce_scatter_chunks(method: Callable, output: np.ndarray, input: np.ndarray, combine, group) -> None:
-    chunks = list(input.reshape(group.size, -1).copy()) if input.size else [input] * group.size
-    method(chunks, combine, group)
-    output[:] = chunks[group.rank]
+    return run(call, async_op, flat_output, flat_input, op.ufunc)
 
 
 def all_gather_into_tensor(output, input, group: ProcessGroup, async_op: bool = False, *, algorithm: str = "auto"):
     """Put every rank's ``input``, in rank order, into ``output``, which has N times as many elements."""
     call, flat_input, flat_output = check("all_gather_into_tensor", group, algorithm, input=input, output=output)
-    return run(call, async_op, flat_output, flat_input, program=_all_gather_chunks)
-
-
-def _all_gather_chunks(method: Callable, output: np.ndarray, input: np.ndarray, group) -> None:
-    chunks = list(output.reshape(group.size, input.size))
-    chunks[group.rank][:] = input
-    method(chunks, group)
+    return run(call, async_op, flat_output, flat_input)
 
 
 def all_to_all_single(
-    output,
-    input,
-    output_split_sizes: list[int] | None = None,
-    input_split_sizes: list[int] | None = None,
-    group: ProcessGroup | None = None,
-    async_op: bool = False,
-    *,
-    algorithm: str = "auto",
+    output, input, output_split_sizes=None, input_split_sizes=None, group=None, async_op=False, *, algorithm="auto"
 ):
     """Send part r of ``input`` to rank r, and receive part r of ``output`` from it.
 
-    Parts are cut along the first axis: equal ones, or of the split sizes, one for each rank. Either all ranks pass
-    split sizes or none does. With them no rank knows how much the others send, so that "auto" has nothing to choose
-    by, and takes the pairwise exchange.
+    Parts are cut along the first axis: equal ones, or of the split sizes, a list with one for each rank. Either all
+    ranks pass split sizes or none does. With them no rank knows how much the others send, so that "auto" has nothing to
+    choose by, and takes the pairwise exchange.
     """
     call, flat_input, flat_output = check("all_to_all_single", group, algorithm, input=input, output=output)
     size, rank = call.group.size, call.group.rank
@@ -212,29 +204,20 @@ def gather(
 
 @dataclass(slots=True)
 class Call:
-    """One call of a collective, checked.
-
-    Attributes:
-        root: src or dst, where there is one.
-        details: what all ranks must pass alike: words, and the dtype and shape of arrays.
-        nbytes, size, dtype: size in bytes and elements, and dtype, of the largest array.
-        averaged: arrays to divide by the number of ranks at the end.
-        staged: (array on a GPU, its copy in host memory) that the result is copied back to.
-        held: arrays that NCCL reads and writes.
-    """
+    """One call of a collective, checked."""
 
     name: str
     group: ProcessGroup
     algorithm: str
-    root: int
+    root: int  # src or dst, where there is one
     by_nccl: bool
-    details: list[str | tuple] = field(default_factory=list)
-    nbytes: int = 0
-    size: int = 0
+    details: list[str | tuple] = field(default_factory=list)  # equal on all ranks: words; dtype and shape of arrays
+    nbytes: int = 0  # of the largest array, as size and dtype
+    size: int = 0  # elements
     dtype: str = ""
-    averaged: list = field(default_factory=list)
-    staged: list[tuple] = field(default_factory=list)
-    held: list = field(default_factory=list)
+    averaged: list = field(default_factory=list)  # arrays to divide by the number of ranks at the end
+    staged: list[tuple] = field(default_factory=list)  # (array on a GPU, its copy here), to copy back at the end
+    held: list = field(default_factory=list)  # arrays that NCCL reads and writes
 
 
 def check(name: str, group, algorithm: str, root: int = 0, op=None, **arrays) -> tuple:
@@ -332,23 +315,20 @@ def check_op(op, dtype: np.dtype, function: str) -> None:
         raise TypeError(f"{function}: complex numbers have no {op.name}")
 
 
-def run(call: Call, async_op: bool, *arguments, program: Callable | None = None):
-    """Choose the algorithm of a checked call, and run it, now or in the background.
-
-    ``program(algorithm, *arguments, group)`` runs an algorithm that takes other arguments; NCCL takes these.
-    """
-    group, name = call.group, call.name
+def run(call: Call, async_op: bool, *arguments):
+    """Choose the algorithm of a checked call, and run it, now or in the background."""
+    group, name, row = call.group, call.name, COLLECTIVES[call.name]
     if call.by_nccl:
         algorithm, method = "nccl", getattr(nccl.communicator_of(group), name)
     else:
         algorithm = choose(call) if call.algorithm == "auto" else call.algorithm
         if algorithm == HIERARCHICAL:
             node_grid(group.nodes)  # raises where it cannot run, before anything is sent
-        method = COLLECTIVES[name].algorithms[algorithm]
-        if group.size == 1 and COLLECTIVES[name].arrays is IN_PLACE:
+        method = row.algorithms[algorithm]
+        if group.size == 1 and row.arrays is IN_PLACE:
             method = keep
-        if program is not None:
-            method = partial(program, method)
+        if row.by_chunks is not None:
+            method = partial(row.by_chunks, method)
     body = partial(method, *arguments)  # body(group) sends and receives
     if call.averaged or call.staged:
         body = partial(_finish, call, body)

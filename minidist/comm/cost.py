@@ -77,10 +77,6 @@ class Network:
         """Time of a step in which every rank sends to the rank ``distance`` places to its right."""
         return self.step(((rank, (rank + distance) % self.size) for rank in range(self.size)), nbytes)
 
-    def to_all(self, rank: int, nbytes: float) -> float:
-        """A rank sends to each other, one after another, or receives from each."""
-        return sum(self.message(rank, other, nbytes) for other in range(self.size) if other != rank)
-
     def levels(self) -> tuple["Network", "Network"]:
         """A rank's two parts of the group: ``inside`` and ``across``, as in two_level.py."""
         nodes, ranks = node_grid(self.nodes).shape
@@ -91,11 +87,12 @@ class Network:
 
 
 def _one_by_one(network: Network, nbytes: float, root: int = 0) -> float:
-    return network.to_all(root, nbytes)
+    """The root sends M to each other, one after another, or receives it from each."""
+    return sum(network.message(root, other, nbytes) for other in range(network.size) if other != root)
 
 
 def _pieces_one_by_one(network: Network, nbytes: float, root: int) -> float:
-    return network.to_all(root, nbytes / network.size)
+    return _one_by_one(network, nbytes / network.size, root)
 
 
 def _broadcast_tree(network: Network, nbytes: float, root: int) -> float:

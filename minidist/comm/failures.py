@@ -33,9 +33,8 @@ class RankFailed(Failure):
     """
 
     def __init__(
-        self, message: str, rank: int, summary: str, traceback_text: str = "", exitcode: int | None = None,
-        ranks: tuple[int, ...] = (),
-    ) -> None:  # fmt: skip
+        self, message: str, rank: int, summary: str, traceback_text="", exitcode: int | None = None, ranks=()
+    ) -> None:
         super().__init__(message)
         self.rank, self.summary, self.traceback_text, self.exitcode = rank, summary, traceback_text, exitcode
         self.ranks = ranks or (rank,)

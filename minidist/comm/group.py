@@ -41,15 +41,12 @@ class ProcessGroup:
             after a failure that this rank survived, in another world.
     """
 
-    def __init__(
-        self, transport: Transport, ranks: tuple[int, ...], context: int, collective: str | None = None
-    ) -> None:
+    def __init__(self, transport: Transport, ranks: tuple[int, ...], context: int) -> None:
         self.transport, self.ranks, self.context = transport, ranks, context
-        self.name = f"{context:x}"  # the same on every rank and in no other group
         self.size = len(ranks)
         self.rank = ranks.index(transport.rank)
-        self.call = shorten(collective or "")
-        self.collective = collective  # the collective that runs on this group, in words; None for a user's group
+        self.collective: str | None = None  # that runs on this group, in words; None for a user's group
+        self.call = b""  # the same, as messages carry it
         self.report: Callable[[object], None]
         self.kept: dict = {}
         self.axis = "world" if self.size == transport.size else "group"
@@ -121,18 +118,19 @@ class ProcessGroup:
         It is light: it has the message space of the whole group, so the ranks must order their messages as if it were
         the whole group that sent them. What its ranks send counts as the whole group's.
         """
-        part = ProcessGroup(self.transport, tuple(self.ranks[r] for r in ranks), self.context, self.collective)
-        part.sent = self.sent
+        part = ProcessGroup(self.transport, tuple(self.ranks[r] for r in ranks), self.context)
+        part.collective, part.call, part.sent = self.collective, self.call, self.sent
         return part
 
     def run_collective(
         self, description: str, nbytes: int, async_op: bool, body: Callable, kind: tuple[str, str, int] | None = None
     ) -> Work | None:
-        """Run ``body(inside)``, where ``inside`` is this group with a message space of its own.
+        """Run ``body(inside)``, a collective's sends and receives.
 
-        Every message carries the description and the number of the call, so ranks that call different collectives
-        notice. A synchronous call waits its turn behind asynchronous ones in flight. One rank alone runs the body at
-        once: there is nobody to wait for, and nothing to trace or count.
+        ``inside`` is a second group of the same ranks with a context of its own, so no receive of the user takes a
+        message of a collective. Each of these carries the description and the number of the call, so ranks that call
+        different collectives notice. A synchronous call waits its turn behind asynchronous ones in flight. One rank
+        alone runs the body at once: there is nobody to wait for, and nothing to trace or count.
 
         Args:
             description: the call in words, the same on every rank.
@@ -147,7 +145,7 @@ class ProcessGroup:
         self._collectives += 1
         where = "the world" if self.size == self.transport.size else f"group {list(self.ranks)}"
         label = f"{description}, collective {self._collectives} of {where}"
-        call = f"{self.name}.{self._collectives}"  # the same on every rank, and in no other group
+        call = f"{self.context:x}.{self._collectives}"  # the same on every rank, and in no other group
         program = partial(self._run_inside, label, body, kind, description, bytes=nbytes, call=call)
         if not async_op and (self._background is None or not self._background.busy):
             program()

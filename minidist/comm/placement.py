@@ -5,6 +5,7 @@ InfiniBand), so an algorithm that knows the nodes sends as little as it can betw
 each rank. Here all processes run on one machine, and ``place_on_nodes`` says which of them count as one node.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,15 +17,10 @@ HIERARCHICAL = "hierarchical"  # the name of algorithms that take a group with a
 
 @dataclass(frozen=True)
 class Link:
-    """One direction of a link.
+    """One direction of a link."""
 
-    Attributes:
-        bandwidth: bytes/s, of a large message.
-        latency: seconds that a message without content takes: alpha in textbooks, whose beta is 1/bandwidth.
-    """
-
-    bandwidth: float
-    latency: float = 0.0
+    bandwidth: float  # bytes/s, of a large message
+    latency: float = 0.0  # seconds of a message without content: alpha in textbooks, whose beta is 1/bandwidth
 
     def seconds(self, nbytes: float) -> float:
         return self.latency + nbytes / self.bandwidth
@@ -75,21 +71,9 @@ def check_node_size(node_size: int, world_size: int) -> None:
         )
 
 
-def ranks_by_node(nodes: tuple[int, ...]) -> list[list[int]]:
-    """The ranks of a group on each of its nodes, in the order in which the nodes first appear.
-
-    Args:
-        nodes: the node of each rank of the group.
-    """
-    found: dict[int, list[int]] = {}
-    for rank, node in enumerate(nodes):
-        found.setdefault(node, []).append(rank)
-    return list(found.values())
-
-
 def node_counts(nodes: tuple[int, ...]) -> list[int]:
-    """Return the number of a group's ranks on each of its nodes."""
-    return [len(ranks) for ranks in ranks_by_node(nodes)]
+    """Return the number of ranks on each node; ``nodes`` has the node of each rank."""
+    return list(Counter(nodes).values())
 
 
 def node_grid(nodes: tuple[int, ...]) -> np.ndarray:
@@ -98,14 +82,13 @@ def node_grid(nodes: tuple[int, ...]) -> np.ndarray:
     Raises:
         ValueError: if the group has not as many ranks on every node.
     """
-    rows = ranks_by_node(nodes)
     if len(set(node_counts(nodes))) > 1:
         counts = ", ".join(map(str, node_counts(nodes)))
         raise ValueError(
             f"a hierarchical algorithm needs as many ranks of the group on every node, but this group has {counts} on "
             "its nodes: choose another algorithm, or a group that is spread evenly"
         )
-    return np.array(rows)
+    return np.array([[rank for rank, other in enumerate(nodes) if other == node] for node in dict.fromkeys(nodes)])
 
 
 def two_levels(group: ProcessGroup) -> tuple[ProcessGroup, ProcessGroup]:

@@ -50,7 +50,7 @@ def reduce_scatter_hierarchical(chunks: list[np.ndarray], combine: np.ufunc, gro
     columns = node_grid(group.nodes).T  # (ranks per node, nodes)
     parts = [np.concatenate([chunks[rank] for rank in column]) for column in columns]
     reduce_scatter_ring(parts, combine, inside)
-    mine = cut(parts[inside.rank], [chunks[rank].size for rank in columns[inside.rank]])
+    mine = np.split(parts[inside.rank], across.size)
     reduce_scatter_ring(mine, combine, across)
     chunks[group.rank][:] = mine[across.rank]
 
@@ -60,11 +60,10 @@ def all_gather_hierarchical(chunks: list[np.ndarray], group: ProcessGroup) -> No
     inside, across = two_levels(group)
     columns = node_grid(group.nodes).T  # (ranks per node, nodes)
     all_gather_ring([chunks[rank] for rank in columns[inside.rank]], across)
-    parts = [np.empty(sum(chunks[rank].size for rank in column), chunks[0].dtype) for column in columns]
-    np.concatenate([chunks[rank] for rank in columns[inside.rank]], out=parts[inside.rank])
+    parts = [np.concatenate([chunks[rank] for rank in column]) for column in columns]
     all_gather_ring(parts, inside)
     for column, part in zip(columns, parts, strict=True):
-        for rank, chunk in zip(column, cut(part, [chunks[rank].size for rank in column]), strict=True):
+        for rank, chunk in zip(column, np.split(part, across.size), strict=True):
             chunks[rank][:] = chunk
 
 

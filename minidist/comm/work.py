@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from minidist import backend, trace, turns
 from minidist.comm.failures import Aborted, caller
-from minidist.comm.transports.messages import Part, Work
+from minidist.comm.transports.messages import AnyOf, Receive, Send, Work
 from minidist.comm.transports.transport import Transport
 
 ABORT_CHECK_SECONDS = 0.05
@@ -57,14 +57,14 @@ def wait_any(works: Sequence[Work]) -> int:
     Raises:
         TypeError: for the work of a collective. ValueError: for no works at all.
     """
-    parts = [work for work in works if isinstance(work, Part)]
+    parts = [work for work in works if isinstance(work, Send | Receive)]
     if len(parts) < len(works):
         raise TypeError("wait_any takes what isend and irecv return")
     if not parts:
         raise ValueError("wait_any needs at least one work to wait for")
     transport = parts[0].transport
     transport.check_usable()
-    transport.wait_any(parts)
+    transport.wait(AnyOf(parts))
     return next(place for place, part in enumerate(parts) if part.done)
 
 
@@ -125,18 +125,14 @@ class BackgroundWork(Work):
 
 
 class Background:
-    """A thread that runs works one after another. While it has work, its rank counts as computing.
-
-    Attributes:
-        unwaited: the works that the rank does not yet know to be done, in order.
-    """
+    """A thread that runs works one after another. While it has work, its rank counts as computing."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
-        self.unwaited: list[BackgroundWork] = []
+        self.unwaited: list[BackgroundWork] = []  # those that the rank does not yet know to be done, in order
         self._works: queue.SimpleQueue[BackgroundWork | None] = queue.SimpleQueue()
         self._unfinished = self._submitted = 0
-        self.stream = transport.new_stream()
+        self.stream = next(transport.new_streams)
         self._last: BackgroundWork | None = None
         self._gpu, self._rank = backend.current_gpu(), turns.here()
         self._thread = threading.Thread(target=self._run, daemon=True, name="collectives")

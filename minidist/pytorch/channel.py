@@ -21,12 +21,7 @@ class Channel:
 
     A torch collective is a small program: a collective of minidist, and copies around it. All of them run one after
     another, in the order of their calls, in the background thread of ``_programs``; inside, they call the collectives
-    of ``group``.
-
-    Attributes:
-        group: the ranks, as minidist's collectives take them.
-        timeout: seconds that a wait may take.
-        ended: why the group cannot be used any longer; None as long as it can.
+    of ``group``. A wait may take ``timeout`` seconds.
     """
 
     def __init__(self, segment: Segment, rank: int, timeout: float) -> None:
@@ -36,9 +31,11 @@ class Channel:
         self._programs = self.group.duplicate()
         self._running: deque[comm.Work] = deque()
         self._background: int | None = None  # the thread
-        self.watchdog = Watchdog(self._give_up)
-        self.ended: str | None = None
-        self._closed = False
+        self.ended: str | None = None  # why the group cannot be used any longer
+        self._waits: dict[object, tuple[float, str, float]] = {}  # token -> when it expires, what waits, its limit
+        self._closed = threading.Event()
+        self._watchdog = threading.Thread(target=self._watch, daemon=True, name="watchdog")
+        self._watchdog.start()
 
     def start(self, call: str, body: Callable[[], None]) -> comm.Work | None:
         """Run ``body()`` in the background, behind all that was started before. It raises nothing.
@@ -79,15 +76,30 @@ class Channel:
         Raises:
             RuntimeError: when the time is up, or another rank has ended the group.
         """
+        token, seconds = object(), self.timeout if seconds is None else seconds
+        self._waits[token] = time.monotonic() + seconds, call, seconds
         try:
-            with self.watchdog.limit(call, self.timeout if seconds is None else seconds):
-                yield
+            yield
         except Aborted as error:
             self.ended = self.ended or f"{call}: another rank of this group has failed or given up: see its error"
             raise RuntimeError(self.ended) from error
         except Exception as error:
             self.end(f"{call}: this group has ended with {type(error).__name__}: {error}")
             raise
+        finally:
+            del self._waits[token]
+
+    def _watch(self) -> None:
+        """End the group when a wait is beyond its limit, as the watchdog of torch's NCCL backend does.
+
+        Under ``minidist.launch`` the parent sees when a rank dies or the ranks are deadlocked. Here nobody sees all.
+        """
+        while not self._closed.wait(LOOK_SECONDS):
+            for expires, call, seconds in list(self._waits.values()):
+                if time.monotonic() > expires:
+                    ranks = [f"rank {rank} {_doing(status.read())}" for rank, status in enumerate(self.segment.status)]
+                    why = f"not done after {seconds:g} s, which is this group's timeout. {'; '.join(ranks)}"
+                    return self.end(f"{call}: {why}")
 
     def running_in_background(self) -> None:
         """Called once by each program: the thread that runs it."""
@@ -100,9 +112,8 @@ class Channel:
 
     def close(self) -> None:
         """Complete what is in flight, then leave the group. The other ranks may still read what was sent."""
-        if self._closed:
+        if self._closed.is_set():
             return
-        self._closed = True
         try:
             if self.ended is None:
                 with self.limited("destroy_process_group"):
@@ -110,17 +121,14 @@ class Channel:
                     self._programs.close()
                     self.transport.finish()
         finally:
-            self.watchdog.close()
+            self._closed.set()
+            self._watchdog.join()
             ended = self._programs.abandon(LEAVE_SECONDS)
             self.ended = self.ended or "this group has been destroyed"
             if ended:
                 self.transport.close()
                 with suppress(BufferError):  # something holds a piece of a queue: mapped until the process ends
                     self.segment.close()
-
-    def _give_up(self, call: str, seconds: float) -> None:
-        ranks = [f"rank {rank} {_doing(status.read())}" for rank, status in enumerate(self.segment.status)]
-        self.end(f"{call}: not done after {seconds:g} s, which is this group's timeout. {'; '.join(ranks)}")
 
 
 def _doing(status: Status) -> str:
@@ -129,40 +137,3 @@ def _doing(status: Status) -> str:
     if awaited := awaited_ranks(status):
         return f"waits for rank {', '.join(map(str, sorted(awaited)))}"
     return "waits for nobody: it computes, or it is gone"
-
-
-class Watchdog:
-    """A thread that looks for waits beyond their limits, as that of torch's NCCL backend.
-
-    Under ``minidist.launch`` the parent sees when a rank dies or the ranks are deadlocked. Here nobody sees all ranks.
-    The thread calls ``on_expiry`` with what waited and its limit, for the first such wait only.
-    """
-
-    def __init__(self, on_expiry: Callable[[str, float], None]) -> None:
-        self._on_expiry = on_expiry
-        self._waits: dict[object, tuple[float, str, float]] = {}  # token -> when it expires, what waits, its limit
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
-        self._thread.start()
-
-    @contextmanager
-    def limit(self, call: str, seconds: float) -> Iterator[None]:
-        """Context manager around a wait in ``call``, for ``seconds`` at most."""
-        token = object()
-        self._waits[token] = (time.monotonic() + seconds, call, seconds)
-        try:
-            yield
-        finally:
-            del self._waits[token]
-
-    def _watch(self) -> None:
-        while not self._closed.wait(LOOK_SECONDS):
-            now = time.monotonic()
-            for expires, call, seconds in list(self._waits.values()):
-                if now > expires:
-                    self._on_expiry(call, seconds)
-                    return
-
-    def close(self) -> None:
-        self._closed.set()
-        self._thread.join()

@@ -49,23 +49,13 @@ class ProcessGroup(dist.ProcessGroup):
     def allreduce(self, tensors: Tensors, opts=None) -> dist.Work:
         op = _op(opts)
         arrays = [_reducible(tensor, op, "all_reduce") for tensor in tensors]
-
-        def body() -> None:
-            for array in arrays:
-                self._run(comm.all_reduce, array, op)
-
-        return self._start("all_reduce", body, tensors)
+        return self._start("all_reduce", lambda: [self._run(comm.all_reduce, array, op) for array in arrays], tensors)
 
     allreduce_coalesced = allreduce
 
     def broadcast(self, tensors: Tensors, opts) -> dist.Work:
         arrays, root = [raw(tensor, "broadcast") for tensor in tensors], self._root(opts, "broadcast")
-
-        def body() -> None:
-            for array in arrays:
-                self._run(comm.broadcast, array, root)
-
-        return self._start("broadcast", body, tensors)
+        return self._start("broadcast", lambda: [self._run(comm.broadcast, array, root) for array in arrays], tensors)
 
     def barrier(self, opts=None) -> dist.Work:
         return self._start("barrier", lambda: comm.barrier(self._channel.group), [])

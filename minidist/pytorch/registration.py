@@ -42,7 +42,9 @@ def register(algorithm: str = "auto", impl: str | None = None) -> list[str]:
 
     own = []
     if impl is not None:
-        implementations = [each for each in implementations_of(impl) if _moves_arrays(each.name)]
+        all_of_them = [(overrides.OVERRIDABLE[each.name].__module__, each) for each in implementations_of(impl)]
+        # torch does the rest of the training itself
+        implementations = [each for module, each in all_of_them if module.startswith("minidist.comm.")]
         own = [each.name for each in implementations if each.source is not None]
         if not own:
             raise ValueError(f"register: no collective in {impl} is solved yet; leave impl= out to run minidist's own")
@@ -55,11 +57,6 @@ def register(algorithm: str = "auto", impl: str | None = None) -> list[str]:
     dist.Backend.register_backend("minidist", create, devices=["cpu"])
     sys.setswitchinterval(SWITCH_SECONDS)  # the background thread must not wait long for the interpreter
     return own
-
-
-def _moves_arrays(function: str) -> bool:
-    """Whether an overridable function is one of minidist.comm: torch does the rest of the training itself."""
-    return overrides.OVERRIDABLE[function].__module__.startswith("minidist.comm.")
 
 
 def meet(store: Store, rank: int, size: int, timeout: timedelta) -> Segment:

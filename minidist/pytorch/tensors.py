@@ -7,13 +7,8 @@ parameters by resizing them to nothing.
 import numpy as np
 import torch
 
-DTYPES = {  # of those that NumPy has
-    torch.bool: np.bool_,
-    torch.uint8: np.uint8, torch.int8: np.int8, torch.int16: np.int16, torch.int32: np.int32, torch.int64: np.int64,
-    torch.uint16: np.uint16, torch.uint32: np.uint32, torch.uint64: np.uint64,
-    torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64,
-    torch.complex64: np.complex64, torch.complex128: np.complex128,
-}  # fmt: skip
+NAMES = "bool uint8 int8 int16 int32 int64 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
+DTYPES = {getattr(torch, name): np.dtype(name) for name in NAMES.split()}  # those that NumPy has
 
 
 def view(tensor: torch.Tensor, call: str) -> np.ndarray:

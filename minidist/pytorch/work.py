@@ -90,6 +90,3 @@ class MessageWork(dist.Work):
 
     def source_rank(self) -> int:
         return self._peer
-
-    def _source_rank(self) -> int:  # its name before torch 2.1
-        return self._peer

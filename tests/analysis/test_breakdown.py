@@ -6,7 +6,8 @@ import pytest
 from choosing import long
 
 from minidist.analysis import breakdown
-from minidist.analysis.utilization import KINDS, NO_CORE, Utilization, palm_flops_per_token, shares, shares_of_time
+from minidist.analysis.breakdown import KINDS, NO_CORE, shares, shares_of_time
+from minidist.analysis.utilization import Utilization, palm_flops_per_token
 from minidist.trace import Event, Kernel, Message
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout

@@ -219,6 +219,15 @@ def test_a_rank_that_has_not_begun_does_not_count_as_finished():
         assert go_on.wait(LIMIT) == 0
 
 
+def test_a_server_that_cannot_start_is_told_from_a_refused_connection(monkeypatch):
+    def refuse(process):
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(multiprocess.get_context(METHODS[0]).Process, "start", refuse)
+    with pytest.raises(RuntimeError, match=r'starts no rank: the process that it needs .* or choose "thread"'):
+        md.Cluster(2, start_method=METHODS[0]).run(len)
+
+
 @linux
 def test_too_little_memory_is_reported_before_a_rank_touches_it():
     from resource import RLIMIT_FSIZE, getrlimit, setrlimit

@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from minidist.analysis.breakdown import NO_CORE
 from minidist.analysis.traffic import ExpertLoad
-from minidist.analysis.utilization import NO_CORE
 from minidist.cli.output import titled
 from minidist.cli.train.resilience import print_saves
 from minidist.cli.train.tables import RunUtilization, staleness_line

@@ -6,8 +6,9 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
-from minidist.analysis.utilization import KINDS as KINDS_OF_TIME
-from minidist.analysis.utilization import NO_CORE, Utilization, shares_of_time
+from minidist.analysis.breakdown import KINDS as KINDS_OF_TIME
+from minidist.analysis.breakdown import NO_CORE, shares_of_time
+from minidist.analysis.utilization import Utilization
 from minidist.cli.output import titled
 from minidist.flops import PHASES
 from minidist.ledger import KINDS

@@ -46,6 +46,9 @@ class Communicator:
             unique_id[:] = np.frombuffer(nccl.get_unique_id(), np.uint8)
         group.run_collective("a communicator for NCCL", 0, False, lambda inside: broadcast_naive(unique_id, 0, inside))
         self._nccl, self._comm = nccl, nccl.NcclCommunicator(group.size, unique_id.tobytes(), group.rank)
+        self.check = self._comm.check_async_error  # raises what NCCL has noticed since, such as a lost connection
+        self.close = self._comm.destroy  # once nothing is in flight any longer
+        self.abort = self._comm.abort  # although other ranks never come: NCCL ends what runs on this GPU
         self._compared: set[str] = set()
         self._stream, self._bytes = group.transport.gpus.stream.ptr, nccl.NCCL_UINT8
 
@@ -59,18 +62,6 @@ class Communicator:
         if description not in self._compared:
             self._compared.add(description)
             group.run_collective(f"first {description}", 0, False, disseminate)
-
-    def check(self) -> None:
-        """Raise what NCCL has noticed since, such as a lost connection."""
-        self._comm.check_async_error()
-
-    def close(self) -> None:
-        """Free the communicator, on which nothing is in flight any longer."""
-        self._comm.destroy()
-
-    def abort(self) -> None:
-        """Free the communicator although other ranks never come: NCCL ends what runs on this GPU."""
-        self._comm.abort()
 
     def broadcast(self, flat, src: int, inside: ProcessGroup) -> None:
         if flat.size:

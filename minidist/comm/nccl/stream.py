@@ -40,18 +40,14 @@ class Gpus:
     The stream is one for all groups of a rank, so the operations of two communicators never run at the same time. NCCL
     asks for that: operations of several communicators on one GPU may wait for each other in a circle, unless all ranks
     launch them in one order ("Using multiple NCCL communicators concurrently" in its user guide).
-
-    Attributes:
-        names: name of each rank's GPU; "" where a rank has no NCCL.
-        unwaited: the works that the stream that computes has not been told to wait for, in order.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
-        self.names = tuple(names)
+        self.names = tuple(names)  # of each rank's GPU; "" where a rank has no NCCL
         # CuPy computes on the null stream. The null stream and any other wait for each other, unless the other was
         # created as non-blocking.
         self.stream = xp.cuda.Stream(non_blocking=True)
-        self.unwaited: list[NcclWork] = []
+        self.unwaited: list[NcclWork] = []  # what the stream that computes has not been told to wait for, in order
 
     def enqueue(self, label: str, arrays: list, body: Callable[[], None], check: Callable[[], None]) -> "NcclWork":
         """Let NCCL work on ``arrays`` behind what is computing now.
@@ -135,7 +131,7 @@ def own_gpus(group: ProcessGroup) -> bool:
     return len(names) == group.size and "" not in names
 
 
-def carries(name: str, group: ProcessGroup, algorithm: str, arrays: list, op=None) -> bool:
+def carries(name: str, group: ProcessGroup, algorithm: str, arrays: list, op) -> bool:
     """Whether NCCL carries a call: the same on all ranks, because all know all GPUs.
 
     An algorithm that is named runs. So does one of this library for arrays in host memory, on one rank, on ranks that
@@ -149,12 +145,9 @@ def carries(name: str, group: ProcessGroup, algorithm: str, arrays: list, op=Non
         and group.size > 1
         and threading.get_ident() == group.transport.main_thread
         and all(isinstance(array, xp.ndarray) and not backend.on_host(array) for array in arrays)
-        and (op is None or _combines(name, arrays[0].dtype, op))
+        and (op is None or arrays[0].dtype.name in DTYPES)
+        and (op is None or name == "all_reduce" or not drops_nan(arrays[0].dtype, op.ufunc))
     )
-
-
-def _combines(name: str, dtype: np.dtype, op) -> bool:
-    return dtype.name in DTYPES and (name == "all_reduce" or not drops_nan(dtype, op.ufunc))
 
 
 def communicator_of(group: ProcessGroup) -> Communicator:
@@ -180,7 +173,7 @@ def run(
     of each description. The trace has the time that the host takes, not the GPU's.
     """
     group.finish_background()
-    communicator, gpus = communicator_of(group), group.transport.gpus
+    communicator, gpus = group.communicator, group.transport.gpus
     communicator.compare(description, group)
     works: list[NcclWork] = []
 

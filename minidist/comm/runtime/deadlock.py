@@ -30,18 +30,14 @@ class DeadlockWatch:
     """Looks at the ranks again and again, until all that belong to a deadlock are known.
 
     ``clock(ranks)`` returns a function that tells for how many seconds these ranks could have run since.
-
-    Attributes:
-        stuck: the ranks found so far that can never continue.
-        statuses: the status of each rank at the last look.
     """
 
     def __init__(self, scan: Callable[[], list[Status]], clock: Callable[[set[int]], Callable[[], float]]) -> None:
         self._scan, self._clock = scan, clock
         self._first, self._second = scan(), scan()
         self._seconds: Callable[[], float] = lambda: 0.0  # since a rank was last found stuck
-        self.stuck: set[int] = set()
-        self.statuses = self._second
+        self.stuck: set[int] = set()  # the ranks found so far that can never continue
+        self.statuses = self._second  # of each rank, at the last look
 
     def look(self) -> bool:
         """Look once more; return whether there is a deadlock and no further rank is likely to join it."""

@@ -28,10 +28,6 @@ class Job:
     Args:
         launched: what the launcher says, None if there was none.
 
-    Attributes:
-        comm: a communicator of all ranks, apart from everybody else's.
-        nodes: the node of each rank: ranks that can share memory are on one.
-
     Raises:
         RuntimeError: when mpi4py is missing, or the launcher and MPI do not agree on who this is.
     """
@@ -47,11 +43,11 @@ class Job:
                 "this MPI library lets only one thread call it, but collectives run in the background too: use one "
                 "that offers MPI_THREAD_MULTIPLE"
             )
-        self.comm = MPI.COMM_WORLD.Dup()
+        self.comm = MPI.COMM_WORLD.Dup()  # apart from everybody else's communicators
         self.rank, self.size = self.comm.Get_rank(), self.comm.Get_size()
         shared = self.comm.Split_type(MPI.COMM_TYPE_SHARED)
         first = self.comm.allgather(shared.bcast(self.rank))  # of each rank: the first rank on its node
-        self.nodes = tuple(sorted(set(first)).index(rank) for rank in first)
+        self.nodes = tuple(sorted(set(first)).index(rank) for rank in first)  # ranks that can share memory are on one
         shared.Free()
         unlink_segments()
         sys.setswitchinterval(SWITCH_SECONDS)
@@ -95,7 +91,6 @@ def check_agreement(launched: Launched | None, rank: int, size: int) -> None:
     if launched is None or (launched.rank, launched.size) == (rank, size):
         return
     told = f"{launched.by} says that this is rank {launched.rank} of {launched.size} ({launched.variables})"
-    alone = size == 1
     if launched.by == TORCHRUN:
         fix = (
             "ranks find each other through MPI: start the program with mpiexec, or use minidist as a backend of "
@@ -106,7 +101,7 @@ def check_agreement(launched: Launched | None, rank: int, size: int) -> None:
             "the launcher and mpi4py's MPI library do not belong together: use the mpiexec that came with the library, "
             "or under Slurm srun --mpi=pmi2 (MPICH) or srun --mpi=pmix (Open MPI)"
         )
-    found = "MPI finds this process alone" if alone else f"MPI says that it is rank {rank} of {size}"
+    found = "MPI finds this process alone" if size == 1 else f"MPI says that it is rank {rank} of {size}"
     raise RuntimeError(f"{told}, but {found}; {fix} (docs/cluster.md)")
 
 

@@ -77,11 +77,7 @@ class Cluster:
     """
 
     def __init__(
-        self,
-        world_size: int,
-        start_method: str | None = None,
-        queue_bytes: int | None = None,
-        keep_survivors: bool = False,
+        self, world_size: int, start_method: str | None = None, queue_bytes: int | None = None, keep_survivors=False
     ) -> None:
         _check_size(world_size)
         check_alone()
@@ -97,7 +93,7 @@ class Cluster:
         self._method, self._queue_bytes, self._keep_survivors = start_method, queue_bytes, keep_survivors
         self._ranks: list[RankProcess] = []
         self._segment: Segment  # of the last start
-        self._complete = False  # whether all ranks are there, with a segment that no failed run has used
+        self.is_warm = False  # whether all ranks are there, with a segment that no failed run has used
         self._end = weakref.finalize(self, lambda: None)
         self._closed = False
         self._running = threading.Lock()
@@ -108,11 +104,6 @@ class Cluster:
 
     def __exit__(self, *_) -> None:
         self.close()
-
-    @property
-    def is_warm(self) -> bool:
-        """Whether its ranks have started and none has failed: the next run starts no new ones."""
-        return self._complete
 
     @property
     def survivors(self) -> list[int]:
@@ -136,12 +127,7 @@ class Cluster:
         self._stop(kill=False)
 
     def run(
-        self,
-        fn: Callable,
-        *args,
-        timeout: float | None = None,
-        patience: float | None = None,
-        on_report: Callable[[int, object], None] | None = None,
+        self, fn: Callable, *args, timeout: float | None = None, patience: float | None = None, on_report=None
     ) -> list:
         """Run ``fn(world, *args)`` on every rank; see ``launch``.
 
@@ -195,7 +181,7 @@ class Cluster:
     # Starting and stopping
 
     def _start(self) -> None:
-        if self._complete:
+        if self.is_warm:
             return
         sweep()
         check_open_files(self.world_size - len(self._ranks))
@@ -217,13 +203,13 @@ class Cluster:
         except BaseException:
             self._end()
             raise
-        self._complete = True
+        self.is_warm = True
 
     def _stop(self, kill: bool) -> None:
         if self._ranks:
             end_ranks(self._ranks, self._segment, kill, self._owner)
             self._end.detach()
-        self._ranks, self._complete = [], False
+        self._ranks, self.is_warm = [], False
 
     def _end_all_but(self, staying: list[RankProcess]) -> None:
         """End the other ranks. Those that stay need a new segment: in the old one a message may be half written."""
@@ -233,7 +219,7 @@ class Cluster:
         leaving = [rank for rank in self._ranks if rank not in staying]
         self._ranks[:] = staying  # the list that the finalizer has
         end_ranks(leaving, self._segment, True, self._owner)
-        self._complete = False
+        self.is_warm = False
 
     # Waiting for the results
 
@@ -275,7 +261,7 @@ class Cluster:
                 if watch.look() or ((over or hangs) and watch.stuck):
                     raise self._deadlock(watch.stuck, watch.statuses, pending)
                 if over:
-                    raise self._timeout(timeout, pending)
+                    raise TimeoutError(self._describe_run(f"the run did not end within {timeout:g} s", pending)[0])
                 if hangs:
                     raise self._hang(patience, watch.statuses, pending)
         if unreceived or any(self._segment.queue(*pair).unread for pair in permutations(range(self.world_size), 2)):
@@ -296,28 +282,24 @@ class Cluster:
         waiting = {rank: answers.get(rank, "a wait that it did not describe") for rank in stuck}
         return Deadlock(describe(stuck, statuses, waiting), waiting)
 
-    def _timeout(self, timeout: float, pending: dict[int, RankProcess]) -> TimeoutError:
-        lines = [f"  rank {number} is {text}" for number, text in self._doing(pending).items()]
-        return TimeoutError("\n".join([f"the run did not end within {timeout:g} s:", *lines]))
-
     def _hang(self, patience: float, statuses: list, pending: dict[int, RankProcess]) -> Hang:
         culprits = tuple(number for number in sorted(pending) if statuses[number].state != BLOCKED)
         self._hopeless = set(culprits)
-        doing = self._doing(pending)
-        silence = f"no rank has reported anything for {patience:g} s"
         one = len(culprits) == 1
         who = f"{_name_ranks(culprits, 'hangs', 'hang')}: {'it waits' if one else 'they wait'} for no other, and "
-        lines = [f"  rank {number} is {text}" for number, text in doing.items()]
-        return Hang("\n".join([f"{who if culprits else ''}{silence}:", *lines]), culprits, doing)
+        silence = f"no rank has reported anything for {patience:g} s"
+        message, doing = self._describe_run((who if culprits else "") + silence, pending)
+        return Hang(message, culprits, doing)
 
-    def _doing(self, pending: dict[int, RankProcess]) -> dict[int, str]:
-        """End the run, and return what each rank did, in words."""
+    def _describe_run(self, why: str, pending: dict[int, RankProcess]) -> tuple[str, dict[int, str]]:
+        """End the run; return an error's message, and what each rank did, in words."""
         for rank in pending.values():
             rank.ask_where()
         deadline = time.monotonic() + GRACE_SECONDS
         doing = {number: f"at {rank.where(deadline)}" for number, rank in pending.items()}
         doing |= {number: f"in {text}" for number, text in self._abort(pending).items()}
-        return dict(sorted(doing.items()))
+        doing = dict(sorted(doing.items()))
+        return "\n".join([f"{why}:", *(f"  rank {number} is {text}" for number, text in doing.items())]), doing
 
     def _failure(self, rank: RankProcess, kind: str, content, pending: dict[int, RankProcess]) -> RankFailed:
         """The error of a run in which ``rank`` failed first. Ends the other ranks."""

@@ -53,8 +53,12 @@ def claim_temporary_folder() -> None:
     A folder that exists already stays as it is: it may belong to the process that forked this one.
     """
     if process.current_process()._config.get("tempdir") is None:
-        with suppress(OSError), _short_paths():
+        before = tempfile.tempdir
+        with suppress(OSError):
+            if len(tempfile.gettempdir()) > LONGEST and os.path.isdir(SHORT):
+                tempfile.tempdir = SHORT  # the path of a socket would be too long
             Path(util.get_temp_dir(), PREFIX + owner()).touch()
+        tempfile.tempdir = before
 
 
 def remove_socket(path: str) -> None:
@@ -63,18 +67,6 @@ def remove_socket(path: str) -> None:
         os.unlink(path)
         if (names := os.listdir(os.path.dirname(path))) and all(map(MARK.fullmatch, names)):
             shutil.rmtree(os.path.dirname(path))
-
-
-@contextmanager
-def _short_paths() -> Iterator[None]:
-    """Make temporary folders where the path of a socket in them is not too long for one."""
-    before = tempfile.tempdir
-    if len(tempfile.gettempdir()) > LONGEST and os.path.isdir(SHORT):
-        tempfile.tempdir = SHORT
-    try:
-        yield
-    finally:
-        tempfile.tempdir = before
 
 
 @contextmanager

@@ -148,7 +148,7 @@ class _Stream(io.TextIOBase):
 
     def __init__(self, reports: Reports, name: str) -> None:
         self._reports, self._name = reports, name
-        self._line: list[str] = []  # the pieces of a line that is not complete yet
+        self._line = ""  # what there is of a line that is not complete yet
         self._lock = threading.RLock()  # a print may happen inside a print
 
     def writable(self) -> bool:
@@ -156,20 +156,14 @@ class _Stream(io.TextIOBase):
 
     def write(self, text: str) -> int:
         with self._lock:
-            lines, newline, rest = text.rpartition("\n")
-            whole = "".join([*self._line, lines, newline]) if newline else ""
+            lines, newline, self._line = (self._line + text).rpartition("\n")
             if newline:
-                self._line.clear()
-            if rest:
-                self._line.append(rest)
-            if whole:
-                self._reports.send("print", (self._name, whole))
+                self._reports.send("print", (self._name, lines + newline))
         return len(text)
 
     def flush(self) -> None:
         with self._lock:
-            text = "".join(self._line)
-            self._line.clear()
+            text, self._line = self._line, ""
             if text:
                 self._reports.send("print", (self._name, text))
 
@@ -206,7 +200,11 @@ class RankProcess:
         arguments = (self.number, segment.place, commands, questions, parent_stays)
         start = get_context(self.method).Process
         self.process = start(target=rank_main, args=arguments, daemon=True, name=f"rank {self.number}")
-        self.process.start()
+        try:
+            self.process.start()
+        except (ConnectionError, EOFError) as error:
+            text = f"start_method {self.method!r} starts no rank: the process that it needs has ended at once"
+            raise RuntimeError(f'{text}; see its own error above, or choose "thread", which needs none') from error
         self.process._popen.terminate = self.process._popen.kill  # as Python's exit ends it; a SIGTERM it outlives
         commands.close()
         questions.close()

@@ -5,8 +5,7 @@ import struct
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
-from operator import or_
+from functools import partial
 
 import numpy as np
 
@@ -99,8 +98,7 @@ class Send(Part):
     """A posted outgoing message: flat, of any dtype.
 
     Attributes:
-        header: the header, with a short payload behind it; None once it has left.
-        payload: the bytes of a message that is not short.
+        header: with a short payload behind it; None once it has left.
         offset: bytes of the payload that have left, or are behind the header.
     """
 
@@ -169,7 +167,7 @@ class AnyOf:
     @property
     def awaited(self) -> int:
         """The ranks that it waits for, as bits."""
-        return reduce(or_, (part.awaited for part in self.parts))
+        return sum({part.awaited for part in self.parts})
 
     def waits(self) -> str:
         return "any of: " + "; ".join(part.waits() for part in self.parts)

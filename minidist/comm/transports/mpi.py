@@ -34,8 +34,6 @@ IN_FLIGHT = 4  # MPI messages to one peer or from it that MPI knows of at a time
 class MPITransport(Transport):
     """One rank's end of ``comm``, in which only a run's ranks send. ``questions`` ends a run that does not move."""
 
-    _published: tuple[int, ...] = ()
-
     def __init__(self, comm: MPI.Comm, nodes: tuple[int, ...], questions: "Questions") -> None:
         super().__init__(comm.Get_rank(), comm.Get_size())
         self.comm, self.nodes, self._questions = comm, nodes, questions
@@ -44,9 +42,10 @@ class MPITransport(Transport):
 
     def publish(self) -> None:
         """Note when something last moved. No other process sees it: whoever wants to know asks this one."""
-        if (self.state, self.awaited, self.moved) != self._published:
-            self._published = self.state, self.awaited, self.moved
-            self.moved_at = time.monotonic()
+        self.moved_at = time.monotonic()
+
+    def publish_poll(self) -> None:
+        """Do nothing: no parent looks at the polls."""
 
     @property
     def aborted(self) -> bool:
@@ -110,7 +109,7 @@ class MPITransport(Transport):
         """Take what MPI has received from ``peer``, and tell it where the next pieces belong."""
         message, incoming = self.arriving[peer], self.incoming[peer]
         if message is None:
-            if not incoming.has_header():
+            if not incoming.header.Test():
                 return
             self.moved += 1
             message = self._arrive(peer, incoming.buffer[:HEADER_BYTES].data)
@@ -119,9 +118,9 @@ class MPITransport(Transport):
             incoming.expect_header()
         while message.offset < message.nbytes:
             incoming.expect_pieces(message)
-            piece = incoming.take_piece()
-            if piece is None:
+            if not incoming.pieces[0].request.Test():
                 return
+            piece = incoming.pieces.popleft()
             self.moved += 1
             if piece.in_target:
                 message.offset += len(piece.array)
@@ -134,18 +133,12 @@ class MPITransport(Transport):
 
 @dataclass(slots=True)
 class Piece:
-    """A piece of a message whose place MPI knows.
-
-    Attributes:
-        array: uint8, what MPI fills.
-        in_target: whether that is where the receive wants it.
-        scratch: the whole of the memory that ``array`` is a part of, if it serves for many pieces.
-    """
+    """A piece of a message whose place MPI knows."""
 
     request: MPI.Request
-    array: np.ndarray
-    in_target: bool
-    scratch: np.ndarray | None
+    array: np.ndarray  # uint8, what MPI fills
+    in_target: bool  # whether that is where the receive wants it
+    scratch: np.ndarray | None  # all of the memory that ``array`` is a part of, if it serves for many pieces
 
 
 class Incoming:
@@ -161,9 +154,6 @@ class Incoming:
         self.pieces: deque[Piece] = deque()
         self.scratch: list[np.ndarray] = []  # (PIECE,) uint8 each, for pieces that are combined where they belong
         self.expect_header()
-
-    def has_header(self) -> bool:
-        return self.header.Test()
 
     def expect_header(self) -> None:
         self.header.Start()
@@ -185,10 +175,6 @@ class Incoming:
             request = self.comm.Irecv([array, MPI.BYTE], self.peer, PIECES)
             self.pieces.append(Piece(request, array, in_target, scratch))
             self.expected = stop
-
-    def take_piece(self) -> Piece | None:
-        """The next piece, if it has come."""
-        return self.pieces.popleft() if self.pieces[0].request.Test() else None
 
     def close(self) -> None:
         self.header.Cancel()

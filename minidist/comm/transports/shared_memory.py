@@ -198,11 +198,9 @@ class SharedMemoryTransport(Transport):
 
     @property
     def aborted(self) -> bool:
-        """Whether the parent has ended the run."""
         return self.segment.aborted
 
     def close(self) -> None:
-        """Let go of the queues."""
         super().close()
         for queue in (*self.outgoing.values(), *self.incoming.values()):
             queue.close()

@@ -15,9 +15,10 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -34,31 +35,18 @@ RUNNING, BLOCKED, FINISHED = 0, 1, 2  # the states of a rank
 
 @dataclass(slots=True, frozen=True)
 class Status:
-    """What a rank publishes about itself, so that a deadlock can be found.
+    """What a rank publishes about itself, so that a deadlock can be found."""
 
-    Attributes:
-        state: RUNNING, BLOCKED or FINISHED.
-        awaited: bit p is set while the rank waits for rank p.
-        moved: pieces of messages that it has moved.
-        polls: unsuccessful polls of its queues while blocked.
-    """
-
-    state: int
-    awaited: int
-    moved: int
-    polls: int
+    state: int  # RUNNING, BLOCKED or FINISHED
+    awaited: int  # bit p is set while the rank waits for rank p
+    moved: int  # pieces of messages
+    polls: int  # unsuccessful, of its queues while blocked
 
 
 class Transport(ABC):
-    """One rank's end of the messages of one run.
+    """One rank's end of the messages of one run."""
 
-    Attributes:
-        rank, size: who this is, and how many ranks there are.
-        nodes: the node of each rank: see placement.py.
-        short: bytes of payload that travel with the header.
-    """
-
-    short = SHORT
+    short = SHORT  # bytes of payload that travel with the header
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
@@ -71,7 +59,7 @@ class Transport(ABC):
         self.unwaited: set[Send] = set()  # those of which the program does not yet know that they are done
         self.traffic = trace.TrafficCounter(self.size)
         self.collectives = trace.CollectiveCounter()
-        self.streams = 1  # of this rank so far: the main thread, and each thread of asynchronous collectives
+        self.new_streams = count(1)  # a number for each thread of asynchronous collectives: see ``trace.stream``
         self.nodes: tuple[int, ...] = (0,) * self.size  # of each rank: all on one, but see placement.py
         self.links: Any = None  # Links: the speeds inside a node and between nodes, where they are known
         self.gpus: Any = None  # Gpus of all ranks, where they are known: see nccl/stream.py
@@ -104,11 +92,6 @@ class Transport(ABC):
     def close(self) -> None:
         """Let go of what carries the messages. Nothing can be sent or received any longer."""
         self.clock.close()
-
-    def new_stream(self) -> int:
-        """The number of a new stream: see ``trace.stream``."""
-        self.streams += 1
-        return self.streams - 1
 
     # Posting
 
@@ -178,7 +161,7 @@ class Transport(ABC):
         send.done = True
 
     def _arrive(self, peer: int, header: bytes | memoryview) -> Arriving:
-        """A message begins to arrive, with its header. It goes to its receive, or aside if none has asked for it."""
+        """Begin a message whose header has come. It goes to its receive, or aside if none has asked for it."""
         message = self.arriving[peer] = Arriving(header)
         for receive in self.receives[peer]:
             if (receive.context, receive.tag) == (message.context, message.tag):
@@ -243,8 +226,8 @@ class Transport(ABC):
 
     # Waiting
 
-    def wait(self, work: Send | Receive) -> None:
-        """Return once the work is done.
+    def wait(self, work: Send | Receive | AnyOf) -> None:
+        """Return once the work is done, of AnyOf one of its works.
 
         Raises:
             Mismatch: when the message is not the one that the receive expected.
@@ -254,12 +237,6 @@ class Transport(ABC):
         if isinstance(work, Receive) and work.error is not None:
             self.mismatched.pop(work, None)
             raise work.error
-
-    def wait_any(self, works: Sequence[Send | Receive]) -> None:
-        """Return once one of the works is done. ``wait`` then raises what is wrong with it."""
-        any_of = AnyOf(works)
-        if not any_of.done:
-            self._wait(any_of)
 
     def _wait(self, work: Send | Receive | AnyOf) -> None:
         """Poll, and after a while sleep between polls."""
@@ -308,9 +285,13 @@ class Transport(ABC):
             if self.progress():
                 return True
             if not any(is_over() for _, is_over in self.waits.values()):
-                self.polls += 1
-                self.publish()
+                self.publish_poll()
             return False
+
+    def publish_poll(self) -> None:
+        """Publish one more unsuccessful poll, so that deadlock.py can tell who is stuck."""
+        self.polls += 1
+        self.publish()
 
     @contextmanager
     def blocked(self, awaited: int, is_over: Callable[[], bool]) -> Iterator[None]:
