@@ -159,7 +159,14 @@ def all_gather_into_tensor(output, input, group: ProcessGroup, async_op: bool = 
 
 
 def all_to_all_single(
-    output, input, output_split_sizes=None, input_split_sizes=None, group=None, async_op=False, *, algorithm="auto"
+    output,
+    input,
+    output_split_sizes: list[int] | None = None,
+    input_split_sizes: list[int] | None = None,
+    group: ProcessGroup | None = None,
+    async_op: bool = False,
+    *,
+    algorithm: str = "auto",
 ):
     """Send part r of ``input`` to rank r, and receive part r of ``output`` from it.
 

@@ -33,7 +33,13 @@ class RankFailed(Failure):
     """
 
     def __init__(
-        self, message: str, rank: int, summary: str, traceback_text="", exitcode: int | None = None, ranks=()
+        self,
+        message: str,
+        rank: int,
+        summary: str,
+        traceback_text: str = "",
+        exitcode: int | None = None,
+        ranks: tuple[int, ...] = (),
     ) -> None:
         super().__init__(message)
         self.rank, self.summary, self.traceback_text, self.exitcode = rank, summary, traceback_text, exitcode

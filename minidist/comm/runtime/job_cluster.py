@@ -47,7 +47,12 @@ class JobCluster:
         """Do nothing: the ranks belong to the job."""
 
     def run(
-        self, fn: Callable, *args, timeout: float | None = None, patience: float | None = None, on_report=None
+        self,
+        fn: Callable,
+        *args,
+        timeout: float | None = None,
+        patience: float | None = None,
+        on_report: Callable[[int, object], None] | None = None,
     ) -> list:
         """Run ``fn(world, *args)`` on every rank, and return their results in rank order: see ``Cluster.run``.
 

@@ -77,7 +77,11 @@ class Cluster:
     """
 
     def __init__(
-        self, world_size: int, start_method: str | None = None, queue_bytes: int | None = None, keep_survivors=False
+        self,
+        world_size: int,
+        start_method: str | None = None,
+        queue_bytes: int | None = None,
+        keep_survivors: bool = False,
     ) -> None:
         _check_size(world_size)
         check_alone()
@@ -127,7 +131,12 @@ class Cluster:
         self._stop(kill=False)
 
     def run(
-        self, fn: Callable, *args, timeout: float | None = None, patience: float | None = None, on_report=None
+        self,
+        fn: Callable,
+        *args,
+        timeout: float | None = None,
+        patience: float | None = None,
+        on_report: Callable[[int, object], None] | None = None,
     ) -> list:
         """Run ``fn(world, *args)`` on every rank; see ``launch``.
 

@@ -148,7 +148,7 @@ class _Stream(io.TextIOBase):
 
     def __init__(self, reports: Reports, name: str) -> None:
         self._reports, self._name = reports, name
-        self._line = ""  # what there is of a line that is not complete yet
+        self._line: list[str] = []  # the pieces of a line that is not complete yet
         self._lock = threading.RLock()  # a print may happen inside a print
 
     def writable(self) -> bool:
@@ -156,14 +156,17 @@ class _Stream(io.TextIOBase):
 
     def write(self, text: str) -> int:
         with self._lock:
-            lines, newline, self._line = (self._line + text).rpartition("\n")
+            lines, newline, rest = text.rpartition("\n")
             if newline:
-                self._reports.send("print", (self._name, lines + newline))
+                self._reports.send("print", (self._name, "".join([*self._line, lines, newline])))
+                self._line.clear()
+            self._line.append(rest)
         return len(text)
 
     def flush(self) -> None:
         with self._lock:
-            text, self._line = self._line, ""
+            text = "".join(self._line)
+            self._line.clear()
             if text:
                 self._reports.send("print", (self._name, text))
 
