@@ -19,8 +19,7 @@ from minidist.show.demos.bf16 import story as bf16_story
 from minidist.show.demos.bf16.run import STEPS, Synced
 from minidist.show.demos.exact import bits_without_room, pair
 from minidist.show.demos.exact.run import factors
-from minidist.show.demos.flash.bug import merge_without_rescaling
-from minidist.show.demos.flash.run import KINDS, WIDTH, run_of
+from minidist.show.demos.flash.run import KINDS, WIDTH, merge_without_rescaling, run_of
 from minidist.show.demos.flash.story import tell
 from minidist.show.demos.shared.memory_log import last_steps
 from minidist.show.demos.zero.story import RANKS, tanks
