@@ -24,6 +24,7 @@ from minidist.show.demos.data_parallel.run import (
 from minidist.show.demos.shared.on_gpus import GIGABYTES, LINK, last_step_of, on_gpus
 from minidist.show.demos.shared.runs import fastest, warm_ranks
 from minidist.show.stage.animation import Animation
+from minidist.show.stage.story import with_dial
 from minidist.verify.comparison import ONE_PROCESS
 
 
@@ -67,7 +68,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         *variants, here = [
             story.race(*one, what, details, models) for one in zip(steps, axes, told, names, strict=True)
         ]
-        stories += [replace(variants[LINK.start], marks=(), dials=(LINK,), variants=variants), here]
+        stories += [with_dial(LINK, variants), here]
     most = 1.05 * float(drifts[1].max())
     stories += [story.weights(drifts[0], most, details=proof), story.weights(drifts[1], most, bug, found)]
     logs = [rank.log for rank in right["overlapped"].ranks]

@@ -1,7 +1,6 @@
 """Tensor and sequence parallelism: an MLP's matrices and attention's heads cut over two GPUs, and a real step."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from minidist.analysis.steps import step_length, traced_step
 from minidist.comm.transports.cores import cores
@@ -9,7 +8,7 @@ from minidist.show.demos.shared.on_gpus import GIGABYTES, LINK, last_step_of, on
 from minidist.show.demos.shared.runs import WarmRanks, check_width, fastest, warm_ranks
 from minidist.show.demos.tensor_parallel import attention, bug, mlp, story
 from minidist.show.stage.animation import Animation
-from minidist.show.stage.story import Story
+from minidist.show.stage.story import Story, with_dial
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 
@@ -107,5 +106,5 @@ def _steps(warm: WarmRanks, config: TrainConfig, layout: Layout, drops: Callable
             story.step(name, one, logs, axis, words, bug_, details)
             for name, logs, axis, words in zip(names, side, axes, told, strict=True)
         ]
-        stories += [replace(variants[LINK.start], marks=(), dials=(LINK,), variants=variants), here]
+        stories += [with_dial(LINK, variants), here]
     return stories, [rank.log for rank in run.ranks]
