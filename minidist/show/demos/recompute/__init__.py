@@ -1,15 +1,17 @@
 """Recomputation: activations during a step that keeps everything, drops attention's core, or drops whole blocks."""
 
-from minidist.show.demos.recompute.run import BUG, config_of, layouts_of, train_redrawn
+from minidist.nn.recompute import MODES
+from minidist.show.demos.recompute.run import BUG, config_of, train_redrawn
 from minidist.show.demos.recompute.story import mountains
 from minidist.show.demos.shared.memory_log import train_logging_memory
 from minidist.show.demos.shared.runs import warm_ranks
 from minidist.show.stage.animation import Animation
+from minidist.train.layout import Layout
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
     """A step in each mode, on ``ranks`` ranks, of a model of width ``size``."""
-    config, layouts = config_of(ranks, size, seed), {layout.recompute: layout for layout in layouts_of(ranks)}
+    config, layouts = config_of(ranks, size, seed), {mode: Layout(dp=ranks, recompute=mode) for mode in MODES}
     with warm_ranks() as warm:
         right = {mode: warm.train_proved(config, one, train_logging_memory) for mode, one in layouts.items()}
         bad = {mode: warm.train_broken(config, one, train_redrawn) for mode, one in layouts.items() if mode != "none"}

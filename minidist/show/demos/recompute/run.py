@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from minidist.comm.group import ProcessGroup
 from minidist.nn.random import DropoutRNG
-from minidist.nn.recompute import MODES, Region
+from minidist.nn.recompute import Region
 from minidist.show.demos.shared.memory_log import train_logging_memory
 from minidist.show.demos.shared.runs import check_width, heads_of
 from minidist.train.config import TrainConfig
@@ -30,10 +30,6 @@ def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
         precision="bf16",
         seed=seed,
     )
-
-
-def layouts_of(ranks: int) -> list[Layout]:
-    return [Layout(dp=ranks, recompute=mode) for mode in MODES]
 
 
 def recomputed_share(config: TrainConfig, mode: str) -> float:

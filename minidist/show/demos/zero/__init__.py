@@ -18,14 +18,10 @@ def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
     )
 
 
-def layouts_of(ranks: int) -> list[Layout]:
-    """Plain data parallelism, and stages 1 to 3."""
-    return [Layout(dp=ranks, zero=stage) for stage in range(4)]
-
-
 def animation(ranks: int, size: int, seed: int) -> Animation:
     """The bytes by formula, and two steps in each stage, on ``ranks`` ranks, of a model of width ``size``."""
-    config, layouts = config_of(ranks, size, seed), layouts_of(ranks)
+    config = config_of(ranks, size, seed)
+    layouts = [Layout(dp=ranks, zero=stage) for stage in range(4)]  # 0: plain data parallelism
     with warm_ranks() as warm:
         right = [warm.train_proved(config, layout, train_logging_memory) for layout in layouts]
         stale = {stage: warm.train_broken(config, layouts[stage], train) for stage, train in STALE.items()}
