@@ -6,8 +6,7 @@ from rich.table import Table
 
 from minidist.cli.flags import given, real
 from minidist.cli.output import check_outputs, console_of, json_output, titled, write_outputs
-from minidist.plan.scaling import kaplan
-from minidist.plan.scaling.laws import LAWS, ScalingLaw, Training, check, overtraining
+from minidist.plan.scaling.laws import LAWS, ScalingLaw, Training, check, kaplan_optimum, overtraining
 
 CHINCHILLA = 5.76e23  # FLOPs of Gopher, for which Hoffmann et al. 2022 sought the best model
 LARGEST = 1e40  # of any of the flags: FLOPs of all computers for a very long time
@@ -41,7 +40,7 @@ def _scaling(options) -> int:
             raise ValueError(f"--{name} must be from 1 to {LARGEST:g}, got {value:g}")
     check_outputs({"json": options.json})
     if flops := named.get("flops"):
-        best = {"kaplan": kaplan.optimum(flops)}
+        best = {"kaplan": kaplan_optimum(flops)}
         best |= {name: law.optimum(flops) for name, law in LAWS.items()}
         table = _budget(flops, best)
         content = {name: _numbers(run) for name, run in best.items()}

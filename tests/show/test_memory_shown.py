@@ -19,17 +19,16 @@ from minidist.show.demos.bf16 import story as bf16_story
 from minidist.show.demos.bf16.run import STEPS, Synced
 from minidist.show.demos.exact import bits_without_room, pair
 from minidist.show.demos.exact.run import factors
-from minidist.show.demos.flash.bug import merge_without_rescaling
-from minidist.show.demos.flash.run import KINDS, WIDTH, run_of
+from minidist.show.demos.flash.run import KINDS, WIDTH, merge_without_rescaling, run_of
 from minidist.show.demos.flash.story import tell
 from minidist.show.demos.shared.memory_log import last_steps
 from minidist.show.demos.zero.story import RANKS, tanks
 
 
 def told(name: str):
-    """An animation, and its training runs, in order."""
+    """An animation, and its training runs on several ranks, in order."""
     found = recorded(name)
-    return found.animation, [run for _, run in found.runs]
+    return found.animation, [run for _, run in found.runs if len(run.ranks) > 1]
 
 
 def test_a_tank_has_16_bytes_of_a_parameter_and_stages_shard_12_2_and_2_of_them():
@@ -82,7 +81,6 @@ def test_recomputation_holds_and_adds_what_the_formulas_say():
 def test_the_ball_is_where_the_run_stored_the_weight(place):
     animation, runs = told("bf16")
     story, format = animation.scenes[place], (BFLOAT16, FLOAT16)[place // 2]
-    runs = [one for one in runs if any(isinstance(entry, Synced) for entry in one.ranks[0].log)]
     entries = [entry for entry in runs[place].ranks[0].log if isinstance(entry, Synced)]
     first = [entry.stored for entry in runs[0].ranks[0].log if isinstance(entry, Synced)]
     index = int((np.diff(np.array(first), axis=0) != 0).sum(axis=0).argmax())

@@ -14,7 +14,7 @@ from minidist.parallel.pipeline import Pipeline
 from minidist.parallel.tools.schedule_check import bubble, timeline
 from minidist.parallel.tools.schedules import Action, schedule
 from minidist.show.demos.context_parallel.run import BACKWARD, CHUNKS, FORWARD, Pass, Visit
-from minidist.show.demos.data_parallel.drift import distances
+from minidist.show.demos.data_parallel.run import distances
 from minidist.show.demos.expert_parallel import balance
 from minidist.show.demos.expert_parallel.run import step_of
 from minidist.show.demos.pipeline.bug import activations_swapped, corrupted_by

@@ -4,7 +4,7 @@ from functools import partial
 from unittest.mock import patch
 
 import minidist as md
-from minidist.show.demos.expert_parallel.bug import average_over_own_group
+from minidist.show.demos.expert_parallel.run import average_over_own_group
 from minidist.train import step
 from minidist.train.parallelize import ParallelModel
 

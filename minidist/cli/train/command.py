@@ -23,9 +23,8 @@ from minidist.cli.train.resilience import (
     saving_of,
     stopping,
 )
-from minidist.cli.train.summary import print_summary
+from minidist.cli.train.summary import compare_with_library, print_summary
 from minidist.cli.train.tables import print_tables, utilization_of
-from minidist.cli.train.verdict import compare_with_library
 from minidist.comm.runtime.clusters import job_size, new_cluster
 from minidist.course.learner.implementations import (
     implementations_as_dict,

@@ -2,8 +2,8 @@
 
 There is a folder for each mechanism. Its ``__init__.py`` puts the animation together from these files:
 
-    run.py    what the ranks run, and what is recorded of it
-    bug.py    the injected bug
+    run.py    what the ranks run, what is recorded of it, and the injected bug
+    bug.py    the bug, where it is long
     story.py  what is shown and said of it: marks and beats
 
 shared/ has what several mechanisms use, and registry.py the list of all demonstrations.

@@ -20,11 +20,11 @@ from minidist.plan.published_runs import family_of, spread_of
 from minidist.show.explorer.choices import CHOICES, SLIDERS, Choice, own_choice, with_positions
 from minidist.show.explorer.packing import corrections, packed_column, rounded
 from minidist.show.explorer.presets import PRESETS
-from minidist.show.explorer.table import AXES, DIGITS, FORETOLD, GIGA, MEMORY, TIME, TOKENS, Table, table_of
+from minidist.show.explorer.table import AXES, DIGITS, FORETOLD, GIGA, MEMORY, TIME, TOKENS, Planner, Table, table_of
 from minidist.show.explorer.zoom import NODES_IN_RACK, PODS, RACKS_IN_POD, levels_of
 from minidist.show.notebook import png
 from minidist.show.palette import AXES as AXIS_COLOURS
-from minidist.show.palette import MEANINGS
+from minidist.show.palette import MEANINGS, PAPER, on_paper
 from minidist.show.stage.page import in_notebook, packed
 
 WEB = Path(__file__).parent / "web"
@@ -98,10 +98,7 @@ class Explorer:
         )
 
     def _repr_html_(self) -> str:
-        from minidist.show.explorer.still import draw
-
-        picture = draw(self.gpu, tuple(self.tables), COLOURS["memory"])
-        return in_notebook(self.html(), TITLE, png(picture, 56), "height:620px")
+        return in_notebook(self.html(), TITLE, png(draw_memory(self.gpu, tuple(self.tables)), 56), "height:620px")
 
     def as_dict(self) -> dict:
         """What the page holds."""
@@ -172,6 +169,37 @@ def explore(
         one.key: table_of(one, gpu, one.sliders(chip), lambda name=one.key: advance(name, total)) for one in chosen
     }
     return Explorer(gpu, tables, {one.key: one for one in chosen})
+
+
+def draw_memory(gpu: str, models: tuple[str, ...]):
+    """A matplotlib Figure of stacked bars, one for each preset of these models, and the line that none may pass.
+
+    A notebook that runs no scripts shows it.
+    """
+    from matplotlib.figure import Figure
+
+    chip = load().accelerators[gpu]
+    limit, widest = chip.memory / GIGA, 2 * chip.memory / GIGA
+    found = [(preset, CHOICES[preset.model]) for preset in PRESETS if preset.model in models]
+    presets = [(one, choice, at) for one, choice in found if (at := one.position(choice.sliders(chip))) is not None]
+    figure = Figure(figsize=(10, 1.4 + 0.5 * len(presets)), layout="constrained")
+    axes = figure.add_subplot()
+    for row, (_, choice, position) in enumerate(presets):
+        run, left = Planner(choice, gpu)(position), 0.0
+        for part, nbytes in vars(run.memory).items():
+            colour, label = on_paper(COLOURS["memory"][part]), "" if row else MEMORY[part]
+            axes.barh(row, nbytes / GIGA, left=left, color=colour, label=label)
+            left += nbytes / GIGA
+        beyond = left > widest
+        words = axes.text(min(left, widest), row, f" {left:.0f} GB{' →' if beyond else ''} ", va="center")
+        words.set(ha="right" if beyond else "left", backgroundcolor=PAPER["paper"] if beyond else "none")
+    axes.axvline(limit, color=PAPER["wrong"], linewidth=2)
+    axes.set_yticks(range(len(presets)), [preset.name for preset, *_ in presets])
+    axes.invert_yaxis()
+    axes.set_xlim(0, widest)
+    axes.set_xlabel(f"GB on the fullest GPU; the line is what one {chip.name} has")
+    figure.legend(ncols=4, loc="outside upper center")
+    return figure
 
 
 def model_as_dict(choice: Choice, table: Table) -> dict:

@@ -1,8 +1,7 @@
 """The gallery: one folder with a page of cards, and a page for each demonstration that leads to the next.
 
-cards.py       the card of a demonstration, and its small picture
 chapters.py    the key pictures of the chapters
-folder.py      all files of the folder
+folder.py      the cards, and all files of the folder
 index.html     the template of the page of cards
 """
 

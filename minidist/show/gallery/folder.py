@@ -1,18 +1,44 @@
 """All files of the gallery: pages that lead to each other, small pictures, and the page of cards."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from itertools import groupby
 from pathlib import Path
 from string import Template
 
 from minidist.show.demos import DEMONSTRATIONS
-from minidist.show.gallery.cards import Card
 from minidist.show.gallery.chapters import Picture
 from minidist.show.stage.animation import Animation
 
 INDEX = "index.html"
 TEMPLATE = Path(__file__).parent / INDEX
+
+
+@dataclass(frozen=True)
+class Card:
+    """What the gallery says of one demonstration.
+
+    Args:
+        page: the file that a click opens; "" if there is none.
+        picture: the file of the small picture; "" if there is none.
+        extra: the bug, or why there is no page.
+    """
+
+    name: str
+    about: str
+    group: str
+    page: str
+    picture: str
+    extra: str
+
+    def html(self) -> str:
+        image = f'<img src="{escape(self.picture)}" alt="">' if self.picture else ""
+        inside = f'<div class="picture">{image}</div><h3>{escape(self.name)}</h3><p>{escape(self.about)}</p>'
+        if not self.page:
+            return f'<div class="card failed">{inside}<p class="extra">{escape(self.extra)}</p></div>'
+        extra = f'<p class="extra"><b>break it</b> {escape(self.extra)}</p>'
+        return f'<a class="card" href="{escape(self.page)}">{inside}{extra}</a>'
 
 
 def files(made: Mapping[str, Animation | str], pictures: Sequence[Picture]) -> Iterator[tuple[str, bytes]]:

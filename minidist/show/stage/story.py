@@ -1,7 +1,7 @@
 """A story: a question, marks on one clock, and the beats at which the lecturer stops."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from minidist.show.stage.marks import Mark
@@ -115,3 +115,8 @@ class Story:
     def ends(self) -> float:
         """The moment of the last beat."""
         return self.beats[-1].at
+
+
+def with_dial(dial: Dial, variants: Sequence[Story]) -> Story:
+    """One story of several: a variant for each value of a dial."""
+    return replace(variants[dial.start], marks=(), dials=(dial,), variants=variants)

@@ -6,10 +6,9 @@ ZeRO's stage 1 trains it on rank 0 and sends it to the other ranks in 16 bits.
 
 from dataclasses import replace
 
-from minidist.show.demos.bf16.bug import BUG, train_without_masters
-from minidist.show.demos.bf16.run import config_of, most_changed, train_recording, weight_of
+from minidist.show.demos.bf16.run import BUG, config_of, most_changed, train_recording, train_without_masters, weight_of
 from minidist.show.demos.bf16.story import ladder
-from minidist.show.demos.shared.runs import diverges, warm_ranks
+from minidist.show.demos.shared.runs import warm_ranks
 from minidist.show.stage.animation import Animation
 from minidist.train.layout import Layout
 
@@ -20,12 +19,11 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     stories, index, logs = [], None, []
     with warm_ranks() as warm:
         for name, one in (("bf16", config), ("fp16", replace(config, precision="fp16", loss_scale=1024.0))):
-            run = warm.train(one, layout, train_recording, trace=True)
-            bad = warm.train(one, layout, train_without_masters, trace=True)
+            run, proof = warm.train_proved(one, layout, train_recording)
+            bad, harm = warm.train_broken(one, layout, train_without_masters)
             index = most_changed(run) if index is None else index
             right, lost = weight_of(run, index), weight_of(bad, index)
-            harm = diverges(warm.first_difference(one, bad, train_without_masters))
-            stories += [ladder(name, right, lost, "", warm.prove(one, run)), ladder(name, right, lost, BUG, harm)]
+            stories += [ladder(name, right, lost, "", proof), ladder(name, right, lost, BUG, harm)]
             logs = logs or [rank.log for rank in run.ranks]
     title = "Mixed precision: a master weight, and the 16 bits that are stored and sent"
     return Animation("bf16", title, tuple(stories), logs)

@@ -1,7 +1,8 @@
-"""Training in which one weight is recorded in every step: its master, and what all ranks store."""
+"""Training in which one weight is recorded in every step: its master, what all ranks store; then without a master."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from unittest.mock import patch
 
 import numpy as np
@@ -11,7 +12,7 @@ from minidist.nn.gpt import GPT
 from minidist.nn.precision.formats import Format
 from minidist.nn.precision.policy import POLICIES
 from minidist.parallel.zero import ZeroStage1
-from minidist.show.demos.shared.widths import check_width, heads_of
+from minidist.show.demos.shared.runs import check_width, heads_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RankResult, Run, RunOptions
@@ -135,3 +136,16 @@ def weight_of(run: Run, index: int) -> Weight:
 
 def _synced(run: Run, rank: int) -> list[Synced]:
     return [entry for entry in run.ranks[rank].log if isinstance(entry, Synced)]
+
+
+BUG = "no master weights: each update is added to the 16-bit weights"
+
+
+def forget_masters(optimizer: ZeroStage1) -> None:
+    """What the master knew beyond the 16 bits is lost."""
+    for unit in optimizer.units:
+        assert unit.format is not None
+        unit.master[...] = unit.format.decode(unit.shard)
+
+
+train_without_masters = partial(train_recording, after_sync=forget_masters)

@@ -4,8 +4,7 @@ import numpy as np
 
 from minidist.show.demos.bf16.run import STEPS, Weight
 from minidist.show.palette import MEANINGS
-from minidist.show.stage.counter import counter
-from minidist.show.stage.marks import Mark, box, line, text
+from minidist.show.stage.marks import Mark, box, counter, line, text
 from minidist.show.stage.story import Beat, Question, Story
 
 PACE = 0.4  # seconds of a training step

@@ -5,11 +5,9 @@ on H100s with other links in between. In the broken run, each tensor-parallel gr
 """
 
 from minidist.plan.cluster.topologies import topology_of
-from minidist.show.demos.cluster.bug import BUG, across
-from minidist.show.demos.cluster.run import config_of, layout_of, step_on, steps_of
+from minidist.show.demos.cluster.run import BUG, across, config_of, layout_of, step_on, steps_of
 from minidist.show.demos.cluster.story import tell
-from minidist.show.demos.shared.runs import warm_ranks
-from minidist.show.demos.shared.widths import check_width
+from minidist.show.demos.shared.runs import check_width, warm_ranks
 from minidist.show.stage.animation import Animation
 
 LEAST, MOST = 128, 512  # widths: of a smaller model the latencies are most, and a larger one takes long
@@ -25,8 +23,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         raise ValueError(f"size, the model's width, must be a multiple of its 4 heads, got {size}")
     config, layout = config_of(size, seed), layout_of(ranks)
     with warm_ranks() as warm:
-        run = warm.train(config, layout, trace=True, digests=False)
-        proof = warm.prove(config, run)
+        run, proof = warm.train_proved(config, layout, digests=False)
     logs = [rank.log for rank in run.ranks]
     steps = steps_of(logs, layout)
     bad = [step_on(step.name, logs, step.spec, across(topology_of(step.spec), layout), layout) for step in steps[1:]]

@@ -6,8 +6,7 @@ from minidist.analysis.networks import Flow
 from minidist.plan.cluster.topology import Edge
 from minidist.show.demos.cluster.run import ONE, Step, is_tensor_parallel
 from minidist.show.palette import AXES, MEANINGS
-from minidist.show.stage.counter import counter
-from minidist.show.stage.marks import Mark, box, text
+from minidist.show.stage.marks import Mark, box, counter, text
 from minidist.show.stage.story import Beat, Question, Story
 
 RUNS = 9.0  # seconds of the longest step

@@ -10,9 +10,8 @@ from minidist.show.demos.collectives.run import Step
 from minidist.show.demos.collectives.training import Harm
 from minidist.show.figures.contributions import LETTERS
 from minidist.show.palette import of_rank
-from minidist.show.stage.counter import counter
 from minidist.show.stage.curve import Chart
-from minidist.show.stage.marks import Mark, box
+from minidist.show.stage.marks import Mark, box, counter
 from minidist.show.stage.network import Network
 from minidist.show.stage.story import Beat, Question, Story
 

@@ -6,8 +6,7 @@ gradient by two thin factors; and longer runs show the loss. In the broken runs 
 
 from minidist.parallel.compression.hook import read_method
 from minidist.show.demos.compress import curves, factors, story
-from minidist.show.demos.compress.bug import BUG, COLD, train_forgetting
-from minidist.show.demos.compress.run import MOST, Recorded, config_of, record
+from minidist.show.demos.compress.run import BUG, COLD, MOST, Recorded, config_of, record, train_forgetting
 from minidist.show.demos.shared.runs import check_harm, warm_ranks
 from minidist.show.stage.animation import Animation
 

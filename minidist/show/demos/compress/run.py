@@ -1,11 +1,13 @@
 """Training in which compression is recorded: of each parameter in each step the gradient, what is sent, what stays.
 
 The parameter that is drawn is the bias of the last norm: it has as many numbers as the model is wide, few enough to
-draw every one of them.
+draw every one of them. The bug: what a message leaves out is not added to the next gradient, so it is lost. torch's
+PowerSGD hook loses its residuals once: when DistributedDataParallel rebuilds its buckets (pull request 49418).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from unittest.mock import patch
 
 import numpy as np
@@ -13,8 +15,7 @@ import numpy as np
 from minidist.comm.group import ProcessGroup
 from minidist.nn.gpt import GPT
 from minidist.parallel.compression import feedback
-from minidist.show.demos.shared.runs import WarmRanks
-from minidist.show.demos.shared.widths import heads_of
+from minidist.show.demos.shared.runs import WarmRanks, heads_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RankResult, Run, RunOptions
@@ -147,3 +148,8 @@ def record(warm: WarmRanks, config: TrainConfig, ranks: int, method: str, rank_f
     layout = Layout(dp=ranks, sync="bucketed", compress=method)
     run = warm.train(config, layout, rank_function, trace=True, digests=False)
     return Recorded.of(method, run)
+
+
+BUG = "no error feedback: what a message leaves out is lost (torch lost it when buckets were rebuilt, #49418)"
+train_forgetting = partial(train_recording, keep=np.zeros_like)
+COLD = "each round begins with random Q: no warm start (torch's PowerSGD did so until #50283)"

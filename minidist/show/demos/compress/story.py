@@ -6,9 +6,8 @@ from minidist.show.demos.compress.curves import WINDOW, Curves, windows
 from minidist.show.demos.compress.factors import RANK, ROUNDS, Approximation
 from minidist.show.demos.compress.run import STEPS, Recorded
 from minidist.show.palette import MEANINGS
-from minidist.show.stage.counter import counter
 from minidist.show.stage.curve import Chart
-from minidist.show.stage.marks import Mark, box, line, text
+from minidist.show.stage.marks import Mark, box, counter, line, text
 from minidist.show.stage.story import Beat, Question, Story
 
 PACE, FIRST = 2.0, 4  # seconds of a training step, and steps before the story opens

@@ -6,28 +6,26 @@ this machine's timing does not matter. A third run exchanges heads for tokens in
 rank computes with its own keys and values; in backward's, forward is right.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 
 from minidist.show.demos.context_parallel import heads_run, story
-from minidist.show.demos.context_parallel.bug import BUG, train_stale, train_stale_backward, train_stale_heads
 from minidist.show.demos.context_parallel.run import (
     BACKWARD,
+    BUG,
     CHUNKS,
     FORWARD,
     Pass,
     config_of,
     nbytes_of,
     passes_of,
+    train_stale,
+    train_stale_backward,
     train_watched,
 )
-from minidist.show.demos.shared.runs import WarmRanks, diverges, warm_ranks
+from minidist.show.demos.shared.runs import WarmRanks, warm_ranks
 from minidist.show.stage.animation import Animation
 from minidist.show.stage.story import Story
-from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.result import Run
 
 MOST = 64  # tokens in a chunk
 
@@ -39,11 +37,9 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         right, wrong = {}, {}
         for kind, config in configs.items():
             layout = Layout(cp=ranks, cp_kind=kind)
-            right[kind], wrong[kind] = (
-                _proved(warm, config, layout, train_watched),
-                _broken(warm, config, layout, train_stale),
-            )
-        stale, harm = _broken(warm, configs["ring"], Layout(cp=ranks), train_stale_backward)
+            right[kind] = warm.train_proved(config, layout, train_watched)
+            wrong[kind] = warm.train_broken(config, layout, train_stale)
+        stale, harm = warm.train_broken(configs["ring"], Layout(cp=ranks), train_stale_backward)
         by_heads = _by_heads(warm, ranks, size, seed)
     passes = {kind: passes_of(run) for kind, (run, _) in right.items()}
     longest = max(both[FORWARD].end(-1) for both in passes.values())
@@ -73,21 +69,8 @@ def wrong_visits(run: Pass, right: Pass) -> set[tuple[int, int]]:
 def _by_heads(warm: WarmRanks, ranks: int, size: int, seed: int) -> tuple[Story, Story]:
     """The story of Ulysses, and the same with the bug."""
     config, layout = heads_run.config_of(ranks, size, seed), Layout(cp=ranks, cp_kind="ulysses")
-    run, proof = _proved(warm, config, layout, heads_run.train_heads)
-    bad, harm = _broken(warm, config, layout, train_stale_heads)
-    right, wrong, ring_bytes = (
-        heads_run.exchanges_of(run),
-        heads_run.exchanges_of(bad),
-        nbytes_of(config, ranks, FORWARD),
-    )
+    run, proof = warm.train_proved(config, layout, heads_run.train_heads)
+    bad, harm = warm.train_broken(config, layout, heads_run.train_stale_heads)
+    right, wrong = heads_run.exchanges_of(run), heads_run.exchanges_of(bad)
+    ring_bytes = nbytes_of(config, ranks, FORWARD)
     return story.ulysses(right, right, ring_bytes, "", proof), story.ulysses(wrong, right, ring_bytes, BUG, harm)
-
-
-def _proved(warm: WarmRanks, config: TrainConfig, layout: Layout, function: Callable) -> tuple[Run, str]:
-    run = warm.train(config, layout, function, trace=True)
-    return run, warm.prove(config, run)
-
-
-def _broken(warm: WarmRanks, config: TrainConfig, layout: Layout, function: Callable) -> tuple[Run, str]:
-    run = warm.train(config, layout, function, trace=True)
-    return run, diverges(warm.first_difference(config, run, function))

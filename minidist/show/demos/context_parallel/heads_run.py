@@ -1,8 +1,12 @@
-"""Ulysses in a real training step: which rank has which tokens of which heads, before and after each all-to-all."""
+"""Ulysses in a real training step: which rank has which tokens of which heads, before and after each all-to-all.
+
+The bug is that of the ring: a rank computes with its own keys and values.
+"""
 
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from unittest.mock import patch
 
 import numpy as np
@@ -108,3 +112,14 @@ def nbytes_of(config: TrainConfig, ranks: int, times: int) -> int:
 def same(one: Sequence[Exchanged], other: Sequence[Exchanged]) -> set[Place]:
     """The places at which two runs have the same after an all-to-all."""
     return {place for a, b in zip(one, other, strict=True) for place, crc in a.after.items() if b.after[place] == crc}
+
+
+def keep_own(qkv, rank: int, ranks: int) -> None:
+    """Overwrite the others' keys and values with this rank's, in all tokens of some heads, (H/N, B, T, 3 D)."""
+    tokens, width = qkv.shape[2] // ranks, qkv.shape[3] // 3
+    mine = qkv[:, :, rank * tokens : (rank + 1) * tokens, width:].copy()
+    for chunk in range(ranks):
+        qkv[:, :, chunk * tokens : (chunk + 1) * tokens, width:] = mine
+
+
+train_stale_heads = partial(train_heads, spoil=keep_own)

@@ -1,8 +1,14 @@
-"""Context-parallel attention in a real training step: whose keys come to which rank, and which tile pairs it does."""
+"""Context-parallel attention in a real training step: whose keys come to which rank, and which tile pairs it does.
+
+The bug: a rank computes with its own keys and values, not with those that have arrived. Diffusers had it in backward
+(huggingface/diffusers, issue 14265): backward read the keys and values that forward had saved, which are those of the
+rank itself. All shapes fit, and the loss of the first step is right.
+"""
 
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from unittest.mock import patch
 
 import numpy as np
@@ -10,7 +16,7 @@ import numpy as np
 from minidist import trace
 from minidist.comm.group import ProcessGroup
 from minidist.nn.attention.tiled import TileMask
-from minidist.parallel.context import PASSES
+from minidist.parallel.context import PASSES, ring_backward, ring_forward
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RankResult, Run, RunOptions
@@ -203,3 +209,20 @@ def _pass_of(run: Run, way: str) -> Pass:
         raise RuntimeError(f"{run.layout} sends {sent} bytes in {way}, not {expected}: this is a bug in minidist")
     slots = (max(CHUNKS.values()) // CHUNKS[run.layout.cp_kind]) ** 2  # a pair of longer chunks has more scores
     return Pass(list(zip(*by_rank, strict=True)), slots, expected)
+
+
+BUG = "a GPU computes with its own keys and values instead of those that have arrived"
+
+
+def stale_forward(keys_values, group, visit):
+    """``ring_forward``; what travels is right, but nobody looks at it."""
+    ring_forward(keys_values, group, lambda owner, _: visit(owner, keys_values))
+
+
+def stale_backward(keys_values, group, visit):
+    """``ring_backward``; what travels is right, but nobody looks at it."""
+    return ring_backward(keys_values, group, lambda owner, _: visit(owner, keys_values))
+
+
+train_stale = partial(train_watched, passes=(stale_forward, stale_backward))
+train_stale_backward = partial(train_watched, passes=(ring_forward, stale_backward))

@@ -7,8 +7,7 @@ from minidist.parallel.context import sequence_chunks_of
 from minidist.show.demos.context_parallel.heads_run import Exchanged, Place, same
 from minidist.show.demos.context_parallel.run import CHUNKS, Pass
 from minidist.show.palette import MEANINGS, of_rank
-from minidist.show.stage.counter import counter
-from minidist.show.stage.marks import Mark, box, text
+from minidist.show.stage.marks import Mark, box, counter, text
 from minidist.show.stage.network import Network
 from minidist.show.stage.story import Beat, Question, Story
 

@@ -9,18 +9,22 @@ from minidist.comm.transports.cores import cores
 from minidist.nn.gpt import GPT
 from minidist.parallel.data import fill_buckets
 from minidist.show.demos.data_parallel import story
-from minidist.show.demos.data_parallel.bug import DROPPED_BUCKET, drops_a_bucket
-from minidist.show.demos.data_parallel.drift import (
+from minidist.show.demos.data_parallel.run import (
+    BUCKETS,
+    DROPPED_BUCKET,
     STEPS,
+    Step,
+    config_of,
     distances,
+    drops_a_bucket,
+    layouts_of,
     train_broken_keeping_weights,
     train_keeping_weights,
 )
-from minidist.show.demos.data_parallel.run import BUCKETS, config_of, layouts_of
-from minidist.show.demos.data_parallel.steps import Step
 from minidist.show.demos.shared.on_gpus import GIGABYTES, LINK, last_step_of, on_gpus
-from minidist.show.demos.shared.runs import diverges, fastest, warm_ranks
+from minidist.show.demos.shared.runs import fastest, warm_ranks
 from minidist.show.stage.animation import Animation
+from minidist.show.stage.story import with_dial
 from minidist.verify.comparison import ONE_PROCESS
 
 
@@ -42,7 +46,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         broken = {sync: warm.train(config, layout, drops_a_bucket, trace=True) for sync, layout in layouts.items()}
         for run in right.values():
             proof = warm.prove(config, run)
-        found = diverges(warm.first_difference(config, broken["overlapped"], drops_a_bucket))
+        found = warm.harm(config, broken["overlapped"], drops_a_bucket)
         drifts = [
             distances(warm.train(longer, layouts["overlapped"], train, digests=False), one)
             for train in (train_keeping_weights, train_broken_keeping_weights)
@@ -64,7 +68,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         *variants, here = [
             story.race(*one, what, details, models) for one in zip(steps, axes, told, names, strict=True)
         ]
-        stories += [replace(variants[LINK.start], marks=(), dials=(LINK,), variants=variants), here]
+        stories += [with_dial(LINK, variants), here]
     most = 1.05 * float(drifts[1].max())
     stories += [story.weights(drifts[0], most, details=proof), story.weights(drifts[1], most, bug, found)]
     logs = [rank.log for rank in right["overlapped"].ranks]

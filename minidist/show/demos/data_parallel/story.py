@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from minidist.analysis.steps import kind_of
-from minidist.show.demos.data_parallel.steps import PHASES, Step
+from minidist.show.demos.data_parallel.run import PHASES, Step
 from minidist.show.demos.shared.on_gpus import is_dropped
 from minidist.show.palette import MEANINGS, of_rank
 from minidist.show.stage.curve import Chart

@@ -11,17 +11,18 @@ In the end, the parent finds the cycle independently, from what each rank says i
 
 from minidist.analysis.traffic import edges
 from minidist.comm.runtime.launch import Cluster
-from minidist.show.demos.deadlock.bug import BUG, deadlock, send_first
-from minidist.show.demos.deadlock.programs import ODD, SEND_FIRST, TOGETHER
 from minidist.show.demos.deadlock.run import (
+    BUG,
     FITS,
     QUEUE_BYTES,
+    deadlock,
     events_of,
     moments,
     odd_receive_first,
     posted_together,
+    send_first,
 )
-from minidist.show.demos.deadlock.story import tell
+from minidist.show.demos.deadlock.story import ODD, SEND_FIRST, TOGETHER, tell
 from minidist.show.stage.animation import Animation
 
 MOST = 1_000_000  # numbers: 8 ranks have two arrays each

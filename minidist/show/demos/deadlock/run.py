@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from minidist import trace
+from minidist.comm.failures import Deadlock
 from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import P2POp, barrier, batch_isend_irecv, irecv, isend, recv, send
 from minidist.comm.runtime.launch import Cluster
@@ -15,6 +16,7 @@ from minidist.comm.transports.messages import HEADER_BYTES
 QUEUE_BYTES = 8 << 10
 FITS = (QUEUE_BYTES - HEADER_BYTES) // 8  # numbers: the longest message that fits a queue
 PAUSE = 0.02  # seconds between the starts of two ranks: one event after the other is easier to follow
+BUG = "every rank sends before it receives, and a message is larger than a queue"
 
 
 @dataclass(frozen=True)
@@ -34,19 +36,18 @@ class Event:
     receives: tuple[tuple[int, int], ...] = ()
 
 
+def send_first(world: ProcessGroup, x: np.ndarray, y: np.ndarray, enters: Callable) -> None:
+    """Nobody receives until its own message has been taken."""
+    _send_right(world, x, enters)
+    _receive_left(world, y, enters)
+
+
 def odd_receive_first(world: ProcessGroup, x: np.ndarray, y: np.ndarray, enters: Callable) -> None:
     """Half of the ranks are ready to receive, so the cycle is broken."""
-    right, left = (world.rank + 1) % world.size, (world.rank - 1) % world.size
     if world.rank % 2 == 0:
-        enters(f"send to {right}", to=right)
-        send(x, right, world)
-        enters(f"recv from {left}", source=left)
-        recv(y, left, world)
-    else:
-        enters(f"recv from {left}", source=left)
-        recv(y, left, world)
-        enters(f"send to {right}", to=right)
-        send(x, right, world)
+        return send_first(world, x, y, enters)
+    _receive_left(world, y, enters)
+    _send_right(world, x, enters)
 
 
 def posted_together(world: ProcessGroup, x: np.ndarray, y: np.ndarray, enters: Callable) -> None:
@@ -55,6 +56,18 @@ def posted_together(world: ProcessGroup, x: np.ndarray, y: np.ndarray, enters: C
     enters(f"send to {right}, recv from {left}", to=right, source=left)
     for work in batch_isend_irecv([P2POp(isend, x, right, world), P2POp(irecv, y, left, world)]):
         work.wait()
+
+
+def _send_right(world: ProcessGroup, x: np.ndarray, enters: Callable) -> None:
+    right = (world.rank + 1) % world.size
+    enters(f"send to {right}", to=right)
+    send(x, right, world)
+
+
+def _receive_left(world: ProcessGroup, y: np.ndarray, enters: Callable) -> None:
+    left = (world.rank - 1) % world.size
+    enters(f"recv from {left}", source=left)
+    recv(y, left, world)
 
 
 def numbers(rank: int, size: int, seed: int) -> np.ndarray:
@@ -99,6 +112,20 @@ def events_of(cluster: Cluster, program: Callable, size: int, seed: int) -> tupl
                 f"{program.__name__}: rank {rank} did not receive what its neighbour sent: this is a bug in minidist"
             )
     return events, [log for _, log in results]
+
+
+def deadlock(cluster: Cluster, size: int, seed: int) -> tuple[list[Event], Deadlock, float]:
+    """The events up to the deadlock, the parent's error, and how many seconds after the last event it came.
+
+    Raises:
+        RuntimeError: if there was no deadlock.
+    """
+    events: list = []
+    try:
+        cluster.run(rank_of_a_ring, send_first, size, seed, timeout=60, on_report=lambda _, event: events.append(event))
+    except Deadlock as error:
+        return events, error, (time.perf_counter_ns() - max(event.time for event in events)) / 1e9
+    raise RuntimeError("every rank sent first and no message fit its queue, but there was no deadlock")
 
 
 @dataclass(frozen=True)

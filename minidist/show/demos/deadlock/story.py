@@ -1,9 +1,9 @@
 """What a deadlock looks like: GPUs in a ring, an arrow from each one that waits to the one it waits for."""
 
+from collections.abc import Mapping
 from math import cos, pi, sin
 
 from minidist.comm.failures import Deadlock
-from minidist.show.demos.deadlock.programs import lines_of
 from minidist.show.demos.deadlock.run import FITS, Event, moments
 from minidist.show.palette import MEANINGS
 from minidist.show.stage.marks import Mark, box, line, text
@@ -13,6 +13,17 @@ from minidist.show.stage.story import Beat, Question, Story
 PACE = 1.1  # seconds from one event to the next
 AREA = (140, 0, 1000, 600)
 WAITS, DONE = MEANINGS["communication"], "right"
+# the programs as a scene shows them
+TOGETHER = ("ops = [isend(x, right),", "       irecv(y, left)]", "for work in batch(ops):", "    work.wait()")
+ODD = (
+    "if rank % 2 == 0:",
+    "    send(x, right)",
+    "    recv(y, left)",
+    "else:",
+    "    recv(y, left)",
+    "    send(x, right)",
+)
+SEND_FIRST = ("send(x, right)", "recv(y, left)")
 CHOICES = ("all ranks finish", "all wait forever", "only the last rank waits")
 
 
@@ -108,3 +119,21 @@ def _arrow(net: Network, rank: int, awaited: int, at: float) -> Mark:
     mark = line([(x + lane * wide * sin(a), y - lane * high * cos(a)) for a in way], WAITS, 12, head=True)
     mark.keys[0][1]["turn"] = 0
     return mark.to(at, 0.4, turn=1)
+
+
+def lines_of(program: tuple[str, ...], calls: Mapping[int, str]) -> tuple[int, ...]:
+    """The lines that some rank is in; a rank that has ended is in none.
+
+    Args:
+        calls: rank -> the call it is in, "" at the end.
+    """
+    if program == TOGETHER:
+        return (2, 3) if any(calls.values()) else ()
+    found = {_line(program, rank, call) for rank, call in calls.items() if call}
+    return tuple(sorted(found))
+
+
+def _line(program: tuple[str, ...], rank: int, call: str) -> int:
+    kind = call.split()[0]
+    start = program.index("else:") if program == ODD and rank % 2 else 0
+    return next(number for number in range(start, len(program)) if program[number].strip().startswith(kind))

@@ -7,8 +7,8 @@ the broken run each rank divides its loss by its own number of targets.
 from dataclasses import replace
 
 from minidist.show.demos.documents import story
-from minidist.show.demos.documents.bug import BUG, train_locally
 from minidist.show.demos.documents.run import (
+    BUG,
     KINDS,
     PER_SIDE,
     PROVED,
@@ -20,8 +20,9 @@ from minidist.show.demos.documents.run import (
     check_alone,
     config_of,
     train_counting,
+    train_locally,
 )
-from minidist.show.demos.shared.runs import diverges, warm_ranks
+from minidist.show.demos.shared.runs import warm_ranks
 from minidist.show.stage.animation import Animation
 from minidist.train.layout import Layout
 
@@ -42,9 +43,8 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     layout, configs = Layout(dp=ranks), [config_of(ranks, size, seed + more) for more in range(SEEDS)]
     short = replace(configs[0], steps=PROVED)
     with warm_ranks() as warm:
-        proved = warm.train(short, layout, train_counting, trace=True)
-        proof = warm.prove(short, proved)
-        harm = diverges(warm.first_difference(short, warm.train(short, layout, train_locally), train_locally))
+        proved, proof = warm.train_proved(short, layout, train_counting)
+        _, harm = warm.train_broken(short, layout, train_locally)
         right, broken = (
             [warm.train(config, layout, train, digests=False) for config in configs]
             for train in (train_counting, train_locally)

@@ -1,6 +1,8 @@
 """Documents in packs, their tiles of scores, and training whose ranks record what counts.
 
-documents.jsonl has sentences of the course, whose targets all count, and sums, of which the answer counts.
+documents.jsonl has sentences of the course, whose targets all count, and sums, of which the answer counts. The bug:
+each rank divides by its own number of targets, and the ranks average. torchtitan (issue 2206) and transformers
+(gradient accumulation, until October 2024) had it. No error, no odd curve.
 """
 
 from dataclasses import dataclass, replace
@@ -22,6 +24,7 @@ from minidist.nn.tensor import Tensor
 from minidist.train import parallelize
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.parallelize import ParallelModel
 from minidist.train.result import RankResult, Run, RunOptions
 from minidist.train.trainer import train_rank
 
@@ -204,3 +207,24 @@ class Curves:
     @classmethod
     def of(cls, runs: list[Run]) -> "Curves":
         return cls(np.array([run.losses for run in runs]), np.array([run.ranks[0].validation_loss for run in runs]))
+
+
+BUG = "each GPU divides by its own count of targets"
+
+
+def train_locally(world, config, layout, options):
+    """``train_counting`` with this bug."""
+    forward_backward = ParallelModel.forward_backward
+
+    def count_no_others(self: ParallelModel, batch) -> None:
+        self.divisor = layout.dp
+
+    def divide_by_own(self: ParallelModel, batch, scale: float) -> float:
+        own = sum(int((one.targets != IGNORED).sum()) for one in batch) / self.places
+        return forward_backward(self, batch, scale / own) / own
+
+    with (
+        patch.object(ParallelModel, "count_targets", count_no_others),
+        patch.object(ParallelModel, "forward_backward", divide_by_own),
+    ):
+        return train_counting(world, config, layout, options)

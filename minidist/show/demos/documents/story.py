@@ -8,9 +8,8 @@ import numpy as np
 from minidist.nn.loss import IGNORED
 from minidist.show.demos.documents.run import DRAWN, Counted, Curves, Grid, Packed
 from minidist.show.palette import DOCUMENTS, MEANINGS, of_rank
-from minidist.show.stage.counter import counter
 from minidist.show.stage.curve import Chart
-from minidist.show.stage.marks import Mark, box, text
+from minidist.show.stage.marks import Mark, box, counter, text
 from minidist.show.stage.story import Beat, Question, Story
 
 PACE, BEGUN = 0.3, 7  # seconds of a document, and how many are there when the story opens

@@ -9,8 +9,7 @@ from unittest.mock import patch
 
 from minidist import trace
 from minidist.nn import exact
-from minidist.show.demos.exact.bug import BUG, bits_without_room
-from minidist.show.demos.exact.run import Sums, candidates, check_rows, compared
+from minidist.show.demos.exact.run import BUG, Sums, bits_without_room, candidates, check_rows, compared
 from minidist.show.demos.exact.story import rows, three_orders
 from minidist.show.stage.animation import Animation
 

@@ -1,4 +1,7 @@
-"""Three orders of one sum, and a product of a batch and of its rows alone, whose bits are compared."""
+"""Three orders of one sum, and a product of a batch and of its rows alone, whose bits are compared.
+
+The bug: the grid's step is so small that the sum of several numbers outgrows the window.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -101,3 +104,11 @@ def check_rows(differ: np.ndarray, seed: int) -> str:
     if differ.any() or (exact.matmul_each(x, w) != np.array(expected)).any():
         raise RuntimeError("a product on the grid is not exact: this is a bug in minidist")
     return f"All {BATCH * WIDTH} numbers are those of Python's exact sum, math.fsum."
+
+
+BUG = "the grid leaves the sum no room to grow"
+
+
+def bits_without_room(count: int, factors: int = 1) -> int:
+    """``exact.bits_of``, as if one product were summed."""
+    return 53 // factors

@@ -6,8 +6,7 @@ import numpy as np
 
 from minidist.show.demos.exact.run import BATCH, TERMS, WIDTH, WINDOW, Sums
 from minidist.show.palette import MEANINGS
-from minidist.show.stage.counter import counter
-from minidist.show.stage.marks import Mark, box, text
+from minidist.show.stage.marks import Mark, box, counter, text
 from minidist.show.stage.story import Beat, Question, Story
 
 PACE, FASTER = 1.6, 0.8  # seconds of an addition: as floats, on the grid

@@ -6,9 +6,16 @@ gradient is divided by the number of its own rank's micro-batches.
 """
 
 from minidist.show.demos.expert_parallel import balance, story
-from minidist.show.demos.expert_parallel.bug import BUG, train_too_large
-from minidist.show.demos.expert_parallel.run import EXPERTS_OF_RANK, config_of, layout_of, step_of, train_watched
-from minidist.show.demos.shared.runs import WarmRanks, diverges, warm_ranks
+from minidist.show.demos.expert_parallel.run import (
+    BUG,
+    EXPERTS_OF_RANK,
+    config_of,
+    layout_of,
+    step_of,
+    train_too_large,
+    train_watched,
+)
+from minidist.show.demos.shared.runs import WarmRanks, warm_ranks
 from minidist.show.stage.animation import Animation
 from minidist.show.stage.story import Story
 from minidist.train.config import TrainConfig
@@ -33,9 +40,7 @@ def _step(warm: WarmRanks, name: str, config: TrainConfig) -> tuple[list, list[S
     """The ranks' logs of a step, its story, and that of the same step with the bug."""
     layout = layout_of(config.experts // EXPERTS_OF_RANK)
     one = step_of(warm.train(config, ONE_PROCESS, train_watched, trace=True))
-    run = warm.train(config, layout, train_watched, trace=True)
-    proof = warm.prove(config, run)
-    bad = warm.train(config, layout, train_too_large, trace=True)
-    harm = diverges(warm.first_difference(config, bad, train_too_large))
+    run, proof = warm.train_proved(config, layout, train_watched)
+    bad, harm = warm.train_broken(config, layout, train_too_large)
     stories = [story.routes(name, step_of(run), one, "", proof), story.routes(name, step_of(bad), one, BUG, harm)]
     return [rank.log for rank in run.ranks], stories

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minidist.show.demos.expert_parallel.bug import train_too_large
-from minidist.show.demos.expert_parallel.run import TOP_K, layout_of
+from minidist.show.demos.expert_parallel.run import TOP_K, layout_of, train_too_large
 from minidist.show.demos.shared.runs import WarmRanks
 from minidist.train.config import TrainConfig
 from minidist.train.result import Run

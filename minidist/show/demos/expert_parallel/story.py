@@ -7,9 +7,8 @@ import numpy as np
 from minidist.show.demos.expert_parallel.balance import STEPS, Load
 from minidist.show.demos.expert_parallel.run import TOP_K, Step
 from minidist.show.palette import MEANINGS, of_rank
-from minidist.show.stage.counter import counter
 from minidist.show.stage.curve import Chart
-from minidist.show.stage.marks import Mark, box, line, text
+from minidist.show.stage.marks import Mark, box, counter, line, text
 from minidist.show.stage.story import Beat, Question, Story
 
 FLY, WORK, ROW = 1.4, 3.4, 0.55  # seconds: when tokens leave, when experts begin, and how long a row takes

@@ -5,8 +5,7 @@ without a mask, and in the standard form, whose scores lie in the slow memory. I
 maximum is merged, and the earlier sums are not rescaled.
 """
 
-from minidist.show.demos.flash.bug import BUG, MODEL, merge_without_rescaling, train_without_rescaling
-from minidist.show.demos.flash.run import run_of
+from minidist.show.demos.flash.run import BUG, MODEL, merge_without_rescaling, run_of, train_without_rescaling
 from minidist.show.demos.flash.story import tell
 from minidist.show.demos.shared.runs import warm_ranks
 from minidist.show.stage.animation import Animation

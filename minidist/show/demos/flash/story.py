@@ -3,8 +3,7 @@
 from minidist.nn.attention.tiled import tiles
 from minidist.show.demos.flash.run import Attention, Moment, formula
 from minidist.show.palette import MEANINGS
-from minidist.show.stage.counter import counter
-from minidist.show.stage.marks import box, text
+from minidist.show.stage.marks import box, counter, text
 from minidist.show.stage.piles import Pile
 from minidist.show.stage.story import Beat, Question, Story
 

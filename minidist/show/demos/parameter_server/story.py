@@ -7,10 +7,9 @@ import numpy as np
 from minidist.show.demos.parameter_server.recorded import Landing, Recorded
 from minidist.show.demos.parameter_server.run import STALENESS
 from minidist.show.palette import MEANINGS, of_version
-from minidist.show.stage.counter import counter
 from minidist.show.stage.curve import Chart
 from minidist.show.stage.lanes import Lanes
-from minidist.show.stage.marks import Mark, box, text
+from minidist.show.stage.marks import Mark, box, counter, text
 from minidist.show.stage.story import Beat, Question, Story
 
 RUNS = 9.0  # seconds, of what is shown of a run

@@ -8,7 +8,7 @@ from minidist.show.demos.pipeline.kinds import KINDS, Kind, end_of
 from minidist.show.figures.pipelines import COLOURS, colour_of
 from minidist.show.stage.lanes import Lanes
 from minidist.show.stage.marks import Mark, box, text
-from minidist.show.stage.story import Beat, Dial, Question, Story
+from minidist.show.stage.story import Beat, Dial, Question, Story, with_dial
 
 RUNS = 8.0  # seconds, in which the longest schedule runs through
 BEGUN = 3.0  # seconds of it before the story opens: you see the first waves
@@ -69,8 +69,7 @@ def plans(ranks: int, micro_batches: int) -> Story:
         race({kind.name: kind.slots(ranks, m) for kind in racing}, "slots", "All do the same work.") for m in possible
     ]
     dial = Dial("micro-batches", tuple(map(str, possible)), possible.index(micro_batches))
-    chosen = variants[dial.start]
-    return Story("race", chosen.question, [], chosen.beats, key=KEY, dials=[dial], variants=variants)
+    return with_dial(dial, variants)
 
 
 def plan(

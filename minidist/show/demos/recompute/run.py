@@ -1,9 +1,19 @@
-"""The model and the layouts that the demonstration of recomputation trains, and what they cost by formula."""
+"""What the demonstration of recomputation trains, and what it costs by formula.
 
-from minidist.nn.recompute import MODES
-from minidist.show.demos.shared.widths import check_width, heads_of
+The bug: the recomputed forward has another dropout mask.
+"""
+
+from dataclasses import replace
+from unittest.mock import patch
+
+from minidist.comm.group import ProcessGroup
+from minidist.nn.random import DropoutRNG
+from minidist.nn.recompute import Region
+from minidist.show.demos.shared.memory_log import train_logging_memory
+from minidist.show.demos.shared.runs import check_width, heads_of
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.result import RankResult, RunOptions
 
 
 def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
@@ -22,10 +32,6 @@ def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
     )
 
 
-def layouts_of(ranks: int) -> list[Layout]:
-    return [Layout(dp=ranks, recompute=mode) for mode in MODES]
-
-
 def recomputed_share(config: TrainConfig, mode: str) -> float:
     """The FLOPs that a mode adds, as a share of those of a step's forward and backward."""
     tokens, h = config.micro_batch * config.context, config.width
@@ -33,3 +39,22 @@ def recomputed_share(config: TrainConfig, mode: str) -> float:
     block = 24 * tokens * h * h + core
     head = 2 * tokens * h * config.model.vocab
     return {"none": 0, "selective": core, "full": block}[mode] * config.layers / (3 * (config.layers * block + head))
+
+
+BUG = "in the last step, the recomputed forward has a different dropout mask"
+
+
+def train_redrawn(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
+    """Train; everything recomputed in the last step has the dropout of the step after it."""
+    right = Region.run_again
+
+    def other(value):
+        redrawn = isinstance(value, DropoutRNG) and value.step == config.steps - 1
+        return replace(value, step=value.step + 1) if redrawn else value
+
+    def run_again(self) -> None:
+        self.inputs = [other(value) for value in self.inputs]
+        right(self)
+
+    with patch.object(Region, "run_again", run_again):
+        return train_logging_memory(world, config, layout, options)

@@ -1,4 +1,4 @@
-"""Training runs for demonstrations: on warm ranks, compared with the single-process run, and the fastest of several."""
+"""Training runs for demonstrations: their width, warm ranks, a comparison with one process, the fastest of several."""
 
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
@@ -62,6 +62,15 @@ class WarmRanks:
             raise RuntimeError(f"the bug injected in {broken.layout} changes no bit: choose another size or seed")
         return place
 
+    def harm(self, config: TrainConfig, broken: Run, rank_function: Callable) -> str:
+        """A sentence that says where a broken run diverges: step, parameter, ulps, and how much of the parameter.
+
+        Raises:
+            RuntimeError: if it does not.
+        """
+        difference = self.first_difference(config, broken, rank_function)
+        return f"Training diverges from the single-process run: it {difference}."
+
     def prove(self, config: TrainConfig, right: Run) -> str:
         """A sentence that says that a run matches the single-process run.
 
@@ -72,6 +81,18 @@ class WarmRanks:
             raise RuntimeError(f"{right.layout} does not match the single-process run: this is a bug in minidist")
         steps = "one step" if len(right.losses) == 1 else f"{len(right.losses)} steps"
         return f"After {steps} it matches the single-process run bit for bit (SHA-256 {right.fingerprint[:8]})."
+
+    def train_proved(
+        self, config: TrainConfig, layout: Layout, rank_function: Callable | None = None, digests: bool = True
+    ) -> tuple[Run, str]:
+        """A traced run, and the sentence of ``prove``."""
+        run = self.train(config, layout, rank_function, trace=True, digests=digests)
+        return run, self.prove(config, run)
+
+    def train_broken(self, config: TrainConfig, layout: Layout, rank_function: Callable) -> tuple[Run, str]:
+        """A traced run with a bug, and the sentence of ``harm``."""
+        run = self.train(config, layout, rank_function, trace=True)
+        return run, self.harm(config, run, rank_function)
 
 
 @contextmanager
@@ -88,11 +109,6 @@ def check_harm(right: Run, broken: Run) -> None:
         raise RuntimeError(f"the bug injected in {broken.layout} changes no bit: choose another size or seed")
 
 
-def diverges(difference: Difference) -> str:
-    """Where a run diverges, in a sentence: step, parameter, ulps, and how much of the parameter."""
-    return f"Training diverges from the single-process run: it {difference}."
-
-
 def fastest(
     warm: WarmRanks, config: TrainConfig, layout: Layout, rank_function: Callable | None = None, digests: bool = True
 ) -> Run:
@@ -103,3 +119,14 @@ def fastest(
     count = TRIES if layout.world_size <= cores() else 1
     tried = [warm.train(config, layout, rank_function, trace=True, digests=digests) for _ in range(count)]
     return min(tried, key=lambda run: step_length(traced_step([rank.log for rank in run.ranks])))
+
+
+def check_width(size: int, least: int, most: int) -> None:
+    """Raises ValueError for a width that shows nothing or takes too long. Call it before any rank starts."""
+    if not least <= size <= most:
+        raise ValueError(f"size, the model's width, must be from {least} to {most}, got {size}")
+
+
+def heads_of(width: int) -> int:
+    """The number of attention heads for this width: 4, or fewer if 4 does not divide it."""
+    return next(heads for heads in (4, 2, 1) if width % heads == 0)

@@ -1,16 +1,14 @@
 """Tensor and sequence parallelism: an MLP's matrices and attention's heads cut over two GPUs, and a real step."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from minidist.analysis.steps import step_length, traced_step
 from minidist.comm.transports.cores import cores
 from minidist.show.demos.shared.on_gpus import GIGABYTES, LINK, last_step_of, on_gpus
-from minidist.show.demos.shared.runs import WarmRanks, diverges, fastest, warm_ranks
+from minidist.show.demos.shared.runs import WarmRanks, check_width, fastest, warm_ranks
 from minidist.show.demos.tensor_parallel import attention, bug, mlp, story
-from minidist.show.demos.tensor_parallel.run import config_of
 from minidist.show.stage.animation import Animation
-from minidist.show.stage.story import Story
+from minidist.show.stage.story import Story, with_dial
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 
@@ -47,6 +45,27 @@ def sp(ranks: int, size: int, seed: int) -> Animation:
     return Animation("sp", title, (cut, *steps), logs)
 
 
+def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
+    """A model whose heads and tokens can be divided by the number of ranks."""
+    check_width(size, 8, 512)
+    width = _multiple(ranks, size)
+    return TrainConfig(
+        layers=2,
+        heads=next(heads for heads in (2 * ranks, ranks) if width % heads == 0),
+        width=width,
+        context=_multiple(ranks, 64),
+        global_batch=8,
+        micro_batch=8,
+        steps=3,
+        seed=seed,
+        clip=100.0,  # so high that a wrong gradient changes no other parameter
+    )
+
+
+def _multiple(of: int, least: int) -> int:
+    return -(-least // of) * of
+
+
 def _mlp(warm: WarmRanks, seed: int, sequence: bool = False, broken: bool = False) -> Story:
     """The MLP on two ranks.
 
@@ -72,7 +91,7 @@ def _heads(warm: WarmRanks, seed: int, broken: bool = False) -> Story:
 def _steps(warm: WarmRanks, config: TrainConfig, layout: Layout, drops: Callable, what: str):
     """The stories of a real step as GPUs would take it and as measured, right and with a sum skipped; and the logs."""
     run, broken = fastest(warm, config, layout), fastest(warm, config, layout, drops)
-    proof, found = warm.prove(config, run), diverges(warm.first_difference(config, broken, drops))
+    proof, found = warm.prove(config, run), warm.harm(config, broken, drops)
     sides = []
     for one in (run, broken):
         logs = [last_step_of(rank.log) for rank in one.ranks]
@@ -87,5 +106,5 @@ def _steps(warm: WarmRanks, config: TrainConfig, layout: Layout, drops: Callable
             story.step(name, one, logs, axis, words, bug_, details)
             for name, logs, axis, words in zip(names, side, axes, told, strict=True)
         ]
-        stories += [replace(variants[LINK.start], marks=(), dials=(LINK,), variants=variants), here]
+        stories += [with_dial(LINK, variants), here]
     return stories, [rank.log for rank in run.ranks]

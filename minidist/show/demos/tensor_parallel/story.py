@@ -10,9 +10,8 @@ from minidist.show.demos.shared.on_gpus import is_dropped
 from minidist.show.demos.tensor_parallel import attention, halves
 from minidist.show.demos.tensor_parallel.mlp import Held
 from minidist.show.palette import COLLECTIVES, MEANINGS, of_rank
-from minidist.show.stage.counter import counter
 from minidist.show.stage.lanes import Lanes
-from minidist.show.stage.marks import Mark, box, line, text
+from minidist.show.stage.marks import Mark, box, counter, line, text
 from minidist.show.stage.story import Beat, Question, Story
 from minidist.train.result import Run
 

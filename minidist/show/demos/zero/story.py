@@ -9,7 +9,7 @@ from minidist.show.palette import ink_on
 from minidist.show.stage.marks import Mark, box, line, text
 from minidist.show.stage.mountain import mountain, outline
 from minidist.show.stage.piles import Pile
-from minidist.show.stage.story import Beat, Dial, Question, Story
+from minidist.show.stage.story import Beat, Dial, Question, Story, with_dial
 
 BYTES = {"parameters": 2, "gradients": 2, "optimizer": 12}  # of a parameter (Rajbhandari et al., SC 2020, section 3.1)
 SHARDED_FROM = {"optimizer": 1, "gradients": 2, "parameters": 3}  # the first stage in which a kind is sharded
@@ -31,10 +31,7 @@ def kept(kind: str, stage: int, ranks: int) -> float:
 def tanks(ranks: int) -> Story:
     """16 bytes per parameter, and what each stage leaves of them, with a dial for the number of GPUs."""
     start = min(range(len(RANKS)), key=lambda i: abs(RANKS[i] - ranks))
-    dial = Dial("GPUs", tuple(map(str, RANKS)), start)
-    variants = [_tanks(count) for count in RANKS]
-    chosen = variants[start]
-    return Story("16 bytes", chosen.question, [], chosen.beats, key=KEY, dials=[dial], variants=variants)
+    return with_dial(Dial("GPUs", tuple(map(str, RANKS)), start), [_tanks(count) for count in RANKS])
 
 
 def _tanks(ranks: int) -> Story:
