@@ -157,10 +157,13 @@ class _Stream(io.TextIOBase):
     def write(self, text: str) -> int:
         with self._lock:
             lines, newline, rest = text.rpartition("\n")
+            whole = "".join([*self._line, lines, newline]) if newline else ""
             if newline:
-                self._reports.send("print", (self._name, "".join([*self._line, lines, newline])))
                 self._line.clear()
-            self._line.append(rest)
+            if rest:
+                self._line.append(rest)
+            if whole:
+                self._reports.send("print", (self._name, whole))
         return len(text)
 
     def flush(self) -> None:
