@@ -1,7 +1,9 @@
 """Overridable functions: functions of the library that user code can replace.
 
 ``@overridable`` marks such a function. Whoever calls it, under whatever name it was imported, gets the override in
-force at that moment, or the library's own function where there is none. Nothing else in the library knows of overrides.
+force at that moment, or the library's own function where there is none. So a run trains on a learner's solutions of the
+exercises (``minidist train --impl``). Where a layout or a layer needs more than a task asks for, the axis takes the
+library's own, and says so there.
 """
 
 from collections import Counter

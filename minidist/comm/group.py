@@ -34,6 +34,7 @@ class ProcessGroup:
         rank: this process's rank in the group, 0 to size - 1.
         size: the number of ranks in the group.
         ranks: the world rank of each member, in the group's order.
+        context: the group's message space: a receive takes messages of its own context alone (MPI's word).
         axis: the name under which ``collectives`` counts this group's calls: its mesh dimension, if it has one.
         report: only in the world: ``world.report(thing)`` sends anything to the parent process at once, which passes
             it to the ``on_report`` of ``Cluster.run``.

@@ -1,4 +1,4 @@
-"""A transformer and how one process trains it; knows nothing of ranks."""
+"""A transformer and how one process trains it. Nothing here sends a message."""
 
 import minidist.nn.arithmetic  # noqa: F401 (gives Tensor its operators)
 import minidist.nn.measuring  # noqa: F401 (measures every operation)

@@ -50,8 +50,8 @@ def _sum_over_heads(heads, count, total):
 class CopyToHeads(Function):
     """Gives every head the same activations, (..., C) -> (H, ..., C). The heads' gradients add up.
 
-    This is f of Megatron-LM (Shoeybi et al., 2019, section 3), the identity in forward and an all-reduce in backward
-    (``copy_to_tensor_model_parallel_region``); here one process has all heads.
+    This is f of Megatron-LM (Shoeybi et al., 2019, section 3), the identity in forward, a sum in backward, between the
+    heads of one process. Between processes it is ``copy_to_group``, which all-reduces (parallel/tools/mappings.py).
     """
 
     kernel = False
@@ -72,7 +72,7 @@ copy_to_heads = CopyToHeads.apply
 class ReduceFromHeads(Function):
     """Sums the heads' outputs: (H, ..., C) -> (..., C), in float64, rounded once. Every head gets the same gradient.
 
-    This is g of Megatron-LM, the conjugate of ``copy_to_heads`` (``reduce_from_tensor_model_parallel_region``).
+    This is g of Megatron-LM, the conjugate of ``copy_to_heads``; between processes it is ``reduce_from_group``.
     ``dtype`` is the result's; None for that of ``y``. With only some of the heads, float64 leaves the partial sum
     unrounded, so that the others' can be added.
     """

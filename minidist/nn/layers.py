@@ -276,7 +276,12 @@ class CoreAttention(Module):
         self, qkv: Tensor, dropout_rng: DropoutRNG | None, documents: Documents | None,
         kv: Tensor | None = None, join=alone,
     ) -> Tensor:  # fmt: skip
-        """Arguments as of ``causal_attention``."""
+        """Attention of one micro-batch.
+
+        Args:
+            qkv, documents, kv, join: as for ``causal_attention``.
+            dropout_rng: names which attention weights dropout keeps; None keeps all.
+        """
         _, batch, length, _ = qkv.shape
         count = self.chunks.of(length)
         if self.tile is None and count == 1:

@@ -95,7 +95,10 @@ class Axis:
         """Begin a step: every gradient is zero."""
 
     def no_sync(self) -> AbstractContextManager:
-        """Context manager: backward only accumulates. All micro-batches but the last run inside; in a pipeline, all."""
+        """Context manager: backward need not send. All micro-batches but the last run inside; in a pipeline, all.
+
+        ZeRO's stages 2 and 3 send all the same: they have no room to accumulate in.
+        """
         return nullcontext()
 
     def sync_gradients(self) -> None:

@@ -18,8 +18,8 @@ the data-parallel and the context-parallel ranks together.
 
 A rank sends per layer and sample, T tokens over N ranks, d and d_kv the widths of its queries and keys over all heads:
 
-                forward, elements                  backward, elements and, with them, float64 pairs
-    passing     (N-1) T/N 2 d_kv                   the same, and N T/N 2 d_kv pairs (all-gather: N-1 for N)
+                forward, elements                  backward, elements and, with them, sums of two float64 each
+    passing     (N-1) T/N 2 d_kv                   the same, and N T/N 2 d_kv sums (all-gather: N-1 for N)
     ulysses     (N-1)/N T/N (2 d + 2 d_kv)         the same
 
 Simplified: a rank embeds its chunks out of the full batch, where real loaders bring it no more than those.
@@ -73,11 +73,12 @@ from minidist.parallel.tools.mappings import all_to_all_in_group
 KINDS = ("ring", "zigzag", "all-gather", "ulysses", "balanced")
 PAIRED = ("zigzag", "all-gather")  # those in which a rank has chunks from both ends
 HEADS = 0  # the axis of the heads in (H, B, T, D)
+KEYS_VALUES, GRADIENTS = 0, 1  # the tags of two streams of messages in one ring
 Visit = Callable[[int, Any], Any]
 
 
 def pass_on(array, group: ProcessGroup, tag: int) -> tuple:
-    """Begin to send an array to the next rank; return where the one from the rank before arrives, and both messages."""
+    """Begin to send an array to the next rank; return where that of the rank before arrives, and both messages."""
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     arrived = xp.empty_like(array)
     return arrived, [irecv(arrived, left, group, tag), isend(array, right, group, tag)]
@@ -99,7 +100,7 @@ def ring_forward(keys_values, group: ProcessGroup, visit: Visit) -> None:
         visit: called with a rank and its keys and values; this rank's own come first, then those of the rank before.
     """
     for step in range(group.size):
-        following, works = pass_on(keys_values, group, 0) if step < group.size - 1 else (None, [])
+        following, works = pass_on(keys_values, group, KEYS_VALUES) if step < group.size - 1 else (None, [])
         visit((group.rank - step) % group.size, keys_values)
         wait_for(works)
         keys_values = following
@@ -118,12 +119,12 @@ def ring_backward(keys_values, group: ProcessGroup, visit: Visit):
     """
     arrived, behind = None, None  # gradients, and their messages
     for step in range(group.size):
-        following, works = pass_on(keys_values, group, 0) if step < group.size - 1 else (None, [])
+        following, works = pass_on(keys_values, group, KEYS_VALUES) if step < group.size - 1 else (None, [])
         gradients = visit((group.rank - step) % group.size, keys_values)
         if behind is not None:
             wait_for(behind)
             gradients.merge(gradients.of(arrived))
-        arrived, behind = pass_on(gradients.arrays(), group, 1)
+        arrived, behind = pass_on(gradients.arrays(), group, GRADIENTS)
         wait_for(works)
         keys_values = following
     wait_for(behind)
@@ -395,6 +396,7 @@ class ContextParallel(Axis):
         def shares(documents: Documents | None) -> list[list[int]]:
             return dealt(documents if self.kind == "balanced" else None)  # to all others they make no difference
 
+        # One object that all parts of the model share (gpt.py), so that embeddings and loss compute these chunks too.
         model.chunks.here //= self.group.size
         model.chunks.numbers = lambda documents: shares(documents)[self.group.rank]
         attention = partial(ContextParallelAttention, kind=self.kind, shares=shares)

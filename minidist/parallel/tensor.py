@@ -7,7 +7,9 @@ layer leads into the heads, a row parallel layer out of them, and no rank needs 
     x -> f -> columns -> attention or GELU, head by head -> rows -> g -> y
 
 f and g are a conjugate pair (tools/mappings.py): f copies, and all-reduces in backward; g all-reduces, and copies in
-backward. With sequence parallelism (sequence.py) f all-gathers tokens and g reduce-scatters them.
+backward. With sequence parallelism (sequence.py) f all-gathers tokens and g reduce-scatters them. What every rank has
+in full, a LayerNorm say, gets the same gradient on each, because f has summed what came from the heads: so this axis
+has no gradients to sync.
 
 Shoeybi et al., "Megatron-LM" (2019). Simplified: no collective overlaps with matrix products.
 

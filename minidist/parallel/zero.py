@@ -19,8 +19,7 @@ a unit's messages are not split into buckets.
 
 With hybrid sharding, stages 2 and 3 reduce-scatter over the shards in every micro-batch, since a rank keeps no more
 than its shard; over the replicas one all-reduce of that shard per step is enough (in FSDP2:
-``set_requires_all_reduce(False)`` until the last micro-batch). The stages of chapter 5's exercises all-reduce in every
-micro-batch, and end on the same bits: float32 numbers are added in float64 and rounded once (``Tensor.accumulate``).
+``set_requires_all_reduce(False)`` until the last micro-batch).
 
 In a pipeline several micro-batches are in flight on a rank, so stages 2 and 3 would send a unit's gradients, and stage
 3 gather its parameters, once for each of them. Memory buys that traffic back: gradients are summed once a step
@@ -47,7 +46,7 @@ from minidist.comm.mesh import init_device_mesh
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.precision.policy import current
 from minidist.nn.tensor import Context, Function, Tensor
-from minidist.overrides import OVERRIDABLE, overridable
+from minidist.overrides import overridable
 from minidist.parallel.axis import Axis, Holds, everything
 from minidist.parallel.tools.messages import views_of
 from minidist.parallel.tools.regions import Region
@@ -235,7 +234,10 @@ class ZeroStage1:
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """All micro-batches of a step but the last run here: gradients are summed over the ranks once a step."""
+        """All micro-batches of a step but the last run here. Stage 1 sums gradients once a step, in any case.
+
+        Stages 2 and 3 have no room for more than a shard: they send in every micro-batch, unless ``summed_once``.
+        """
         yield
 
     def wait_for_gradients(self) -> None:
@@ -420,7 +422,7 @@ class BeforeBackward(Function):
 
     @staticmethod
     def forward(ctx: Context, x, call: Callable[[], None]):
-        ctx.call, ctx.rounds = call, False  # what it passes on may be the loss
+        ctx.call, ctx.rounds = call, False  # a loss, which passes here too, keeps all its bits in bf16
         return x
 
     @staticmethod
@@ -430,8 +432,7 @@ class BeforeBackward(Function):
 
 
 STAGES = {1: ZeroStage1, 2: ZeroStage2, 3: ZeroStage3}
-for _stage in STAGES.values():
-    overridable(_stage)
+OVERRIDABLE_STAGES = {number: overridable(stage) for number, stage in STAGES.items()}
 
 
 class Zero(Axis):
@@ -469,13 +470,12 @@ class Zero(Axis):
         """Move the parameters into flat units: the blocks, each by itself, and what is left."""
         rounds = self.rounds if self.may_idle else 0
         arguments = model, model.blocks, self.shards, self.replicas, rounds, *self.settings
-        stage = STAGES[self.stage]
         if self.may_idle and not self.once:
-            self.zero = OVERRIDABLE[stage.__name__](*arguments)
+            self.zero = OVERRIDABLE_STAGES[self.stage](*arguments)
             return model
         # Overrides know nothing of what follows, so here the library's own stages run.
         ignored = {parameter for parameter in model.parameters() if not self.holds(parameter)}
-        self.zero = stage(*arguments, ignored_params=ignored)
+        self.zero = STAGES[self.stage](*arguments, ignored_params=ignored)
         if isinstance(self.zero, ZeroStage2):
             self.zero.summed_once = [
                 unit for unit in self.zero.units if self.once or any(one.summed_late for one in unit.parameters)

@@ -1,11 +1,10 @@
 """The one place where axes of parallelism meet.
 
 ``parallelize`` composes the axes that a layout names, in the order in which they split the model: tp splits heads, cp
-splits sequences, pp splits layers, and the data axis, plain or ZeRO, comes last; a run on one rank has that one alone.
-With ep there are two data axes, one of them for the experts. Local SGD comes first: it joins workers, and all other
-axes are within one.
-Each implements the protocol in parallel/axis.py. The ``ParallelModel`` that comes back asks them in turn, and knows
-none of them. (Which axes can be combined is in rules.py.)
+splits sequences, pp splits layers, and the data axis, plain or ZeRO, comes last; a dense model on one rank has that one
+alone. With ep there are two data axes, one of them for the experts, and the experts' balance comes behind. Local SGD
+comes first: it joins workers, and all other axes are within one. Each axis implements the protocol in parallel/axis.py.
+The ``ParallelModel`` that comes back asks them in turn, and knows none of them. (Which can be combined is in rules.py.)
 """
 
 from collections import Counter
@@ -87,8 +86,8 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
     if model.balance is not None:
         axes.append(ExpertBalance(model.balance, [data_group] + [mesh.get_group("pp")] * (layout.pp > 1)))
     deal = partial(deal_micro_batches, mesh.get_local_rank("dp"), layout.dp)
-    places = config.micro_batch * config.context if config.packing != RANDOM else 0
-    parallel = ParallelModel(model, mesh.group, axes, deal, config.micro_batches, run, places)
+    targets = config.micro_batch * config.context if config.packing != RANDOM else 0
+    parallel = ParallelModel(model, mesh.group, axes, deal, config.micro_batches, run, targets)
     recompute_blocks(model, layout.recompute)
     return parallel
 
@@ -163,7 +162,7 @@ class ParallelModel:
         deal: function from a step's number of micro-batches to this rank's, by their numbers within the step, and the
             largest number on any rank.
         global_micro_batches: how many all ranks have in a step.
-        places: B T, the places of a micro-batch, where targets may be ignored; 0 where all count.
+        targets: B T, those of a micro-batch, where some may be ignored; 0 where all count.
         run: forward and backward of this rank's micro-batches, as ``Pipeline.run``; None for one after the other.
 
     Attributes:
@@ -177,12 +176,12 @@ class ParallelModel:
 
     def __init__(
         self, model: GPT, group: ProcessGroup, axes: Sequence[Axis], deal: Callable[[int], tuple],
-        global_micro_batches: int, run: Callable[..., float] | None = None, places: int = 0,
+        global_micro_batches: int, run: Callable[..., float] | None = None, targets: int = 0,
     ) -> None:  # fmt: skip
         self.model, self.group, self.axes = model, group, list(axes)
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}  # of the full arrays
         self.dtype = model.parameters()[0].data.dtype  # float64 where runs are compared with PyTorch
-        self.deal, self.global_micro_batches, self.run, self.places = deal, global_micro_batches, run, places
+        self.deal, self.global_micro_batches, self.run, self.targets = deal, global_micro_batches, run, targets
         self.take(*deal(global_micro_batches))
         self.loss_sum = 0.0
         self.local: Module = model
@@ -227,7 +226,7 @@ class ParallelModel:
         targets in the global batch, the mean over them is the sum over the micro-batches, divided by N / (B T). Counts
         are integers, so every layout has the same N. (Without any, the loss and its gradients are 0.)
         """
-        if self.places:
+        if self.targets:
             counts = np.zeros(1, np.int64)
             for one in batch:  # of each sequence chunk that this rank computes
                 for place in self.model.chunks.places(one.targets.shape[1], one.documents):
@@ -235,7 +234,7 @@ class ParallelModel:
             for axis in reversed(self.axes):
                 if axis.splits_batch:
                     all_reduce(counts, ReduceOp.SUM, axis.group)
-            self.divisor = max(1, int(counts[0])) / self.places
+            self.divisor = max(1, int(counts[0])) / self.targets
 
     def forward_backward(self, batch: Sequence[MicroBatch], scale: float) -> float:
         """Add the gradients, times ``scale``, of this rank's micro-batches; return the sum of the losses known here.
@@ -248,8 +247,8 @@ class ParallelModel:
         if self.run is not None:
             return self.run(batch, scale, self.no_sync)
         total = xp.zeros(())
-        for place, micro_batch in enumerate(batch, 1):
-            with nullcontext() if place == len(batch) else self.no_sync():
+        for number, micro_batch in enumerate(batch, 1):
+            with nullcontext() if number == len(batch) else self.no_sync():
                 total += forward_backward(self.local, micro_batch, scale)
         return float(total)
 

@@ -1,8 +1,8 @@
 """One training step, the same for every layout.
 
 ``model`` is what ``parallelize`` made of it (parallelize.py): its methods say what each axis of parallelism adds to a
-step of one process. Whoever traces, counts or compares a run does so around these lines (hooks.py). docs/one_step.md
-follows one step from here to the bytes between the ranks.
+step of one process. Whoever counts or compares a run does so around these lines (hooks.py); ``complete_gradients`` is
+the moment in between that some of them need. docs/one_step.md follows a step from here to the bytes between the ranks.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ def train_step(
         batch: this rank's micro-batches.
         lr: the learning rate.
         max_norm: the largest global gradient norm.
-        complete_gradients: called when this rank's own gradients are complete.
+        complete_gradients: told that this rank's own gradients are complete, before others' are added.
     """
     model.zero_grad()
     model.count_targets(batch)

@@ -28,7 +28,7 @@ Keep = Callable[[int, int, int], object]  # (head, tile of queries, tile of keys
 Tiles = list[tuple[int, slice]]  # number and tokens of each
 Pair = tuple[int, slice, int, slice]  # number and tokens of a tile of queries, then of a tile of keys
 CACHE = 1 << 15  # scores, few enough to stay in the cache for several passes
-SOFTMAXES = {"exact": online_softmax, "online32": online32}  # two modules with the same four names
+SOFTMAXES = {"exact": online_softmax, "online32": online32}  # two modules with the same names
 
 
 def tiles(length: int, tile: int, chunks: int = 1) -> list[slice]:

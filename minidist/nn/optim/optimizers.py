@@ -2,11 +2,12 @@
 
 One step reads
 
+    model.zero_grad()
+    ...                                             # forward and backward of all micro-batches
     average_gradients(parameters, micro_batches)
     clip_grad_norm(parameters, max_norm)            # clip.py
     optimizer.lr = warmup_cosine(step, ...)
     optimizer.step()
-    model.zero_grad()
 
 Everything here is elementwise, so a full parameter and any slice of it get the same bits.
 """

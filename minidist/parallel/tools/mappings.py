@@ -124,7 +124,7 @@ def copy_parameter_to_group(parameter: Parameter, group: ProcessGroup, reduce_dt
     return Mapping.apply(parameter, there=xp.copy, back=back, grad_dtype=reduce_dtype)
 
 
-# The movements, on arrays. None changes the array that it is given. Sums come unrounded.
+# The movements, on arrays. An array that is given stays as it is. Sums come unrounded.
 
 
 def sum_over(array, group: ProcessGroup, dtype=xp.float64):

@@ -220,7 +220,7 @@ def train_locally(world, config, layout, options):
         self.divisor = layout.dp
 
     def divide_by_own(self: ParallelModel, batch, scale: float) -> float:
-        own = sum(int((one.targets != IGNORED).sum()) for one in batch) / self.places
+        own = sum(int((one.targets != IGNORED).sum()) for one in batch) / self.targets
         return forward_backward(self, batch, scale / own) / own
 
     with (
