@@ -83,10 +83,10 @@ def files_of(module: str, importer: Path) -> Iterator[Path]:
 
 
 def data_beside(file: Path) -> list[Path]:
-    """The data files in a module's folder; of tests/ itself none, since the verdicts are there."""
+    """The data files in a module's folder, notebooks aside; of tests/ itself none, since the verdicts are there."""
     if file.parent == TESTS:
         return []
-    return [data for data in file.parent.glob("*.*") if data.is_file() and data.suffix not in (".py", ".pyc")]
+    return [data for data in file.parent.glob("*.*") if data.is_file() and data.suffix not in (".py", ".pyc", ".ipynb")]
 
 
 @cache
