@@ -366,7 +366,7 @@ class VocabParallelCrossEntropy(Function):
         """The gradient of this rank's logits, (H/N, B, T, V/H), from that of the mean, a scalar. Sends nothing."""
         # >>> 6.5
         token, head, column, probabilities = ctx.saved_arrays
-        share = gradient / probabilities.shape[1]  # of one token in the mean
+        share = gradient / probabilities.shape[1]  # what one token adds to the mean
         grad_logits = probabilities * share
         grad_logits[head, token, column] -= share
         return grad_logits.reshape(ctx.shape_of_logits), None, None, None
