@@ -1,6 +1,6 @@
 """What exactness looks like: bits that fall off the end of a sum, three results beside each other, and red numbers."""
 
-from math import ceil, fsum, ldexp, log10
+from math import ceil, fsum, inf, ldexp, log10
 
 import numpy as np
 
@@ -47,15 +47,18 @@ class Bits:
         return [mark.enter(start, 0.1) if start else mark for mark in marks]
 
     def draw(self, whole: int, y: float, start: float, end: float, high: float = 50) -> list[Mark]:
-        return [mark.leave(end, 0.1) for mark in self.boxes(whole, y, start, "ink", high)]
+        return _until(end, self.boxes(whole, y, start, "ink", high))
 
     def drop(self, whole: int, y: float, start: float, falls: float, end: float, high: float = 50) -> list[Mark]:
         """Bits that fall, and lie there until the end."""
         marks = self.boxes(whole, y, start, "wrong", high)
-        return [mark.to(falls, 0.4, y=FLOOR - high, fill=LOST).leave(max(end, falls + 0.4), 0.1) for mark in marks]
+        return _until(max(end, falls + 0.4), [mark.to(falls, 0.4, y=FLOOR - high, fill=LOST) for mark in marks])
 
     def add(self, sums: Sums, values: np.ndarray, at: float, pace: float, floor: int, end: float) -> list[Mark]:
-        """Additions in the first order, in a window that ends with column ``floor``, or before it if the sum grows."""
+        """Additions in the first order, in a window that ends with column ``floor``, or before it if the sum grows.
+
+        What is left then leaves at ``end``, or stays (inf).
+        """
         wholes = [*map(self.whole, values)]
         totals = [*map(self.whole, sums.running(values, sums.orders[0]))]
         cuts = [max(floor, total.bit_length() - WINDOW) for total in totals]
@@ -75,7 +78,7 @@ class Bits:
             marks += self.drop(total & (1 << cut) - 1, TOP, joined, rounds, end)
             frame.to(joined, 0.1, x=self.x(cut + WINDOW)).to(rounds, 0.1, x=self.x(cuts[k] + WINDOW))
             since = rounds
-        return [*marks, *self.draw(totals[-1], TOP, since, end), frame.leave(end, 0.1)]
+        return [*marks, *self.draw(totals[-1], TOP, since, end), *_until(end, [frame])]
 
     def round(self, sums: Sums, at: float, lasting: float) -> list[Mark]:
         """All numbers below each other in the window of the sum: what is beyond the grid's step falls off."""
@@ -91,6 +94,10 @@ class Bits:
             room = text(self.x(self.step + WINDOW) + wide / 2, NEXT, "room", min(40, int(wide / 2.5)))
             marks.append(room.enter(at, 0.1).leave(at + lasting, 0.1))
         return marks
+
+
+def _until(end: float, marks: list[Mark]) -> list[Mark]:
+    return marks if end == inf else [mark.leave(end, 0.1) for mark in marks]
 
 
 def three_orders(sums: Sums, bug: str = "") -> Story:
@@ -119,7 +126,7 @@ def three_orders(sums: Sums, bug: str = "") -> Story:
     marks += _results(sums, sums.rounded, GRID, adding, FASTER, "right" if grid == 1 else "wrong")
     marks += bits.add(sums, sums.terms, 0, PACE, 0, rounding - 0.2)
     marks += bits.round(sums, rounding, 2.5)
-    marks += bits.add(sums, sums.rounded, adding, FASTER, bits.step, end + 1)
+    marks += bits.add(sums, sums.rounded, adding, FASTER, bits.step, inf)
     asked = Question(
         f"The same {count} numbers, added as floats in three orders. How many different sums?",
         COUNTS[1:],

@@ -48,8 +48,7 @@ def mlp(ranks: Sequence[Held], one: Held, bug: str = "", details: str = "") -> S
         marks.append(_grown(490, MIDDLES[rank], held.z, "½ hidden", of_rank(rank), MADE, 1.8))
         marks += [text(x, MIDDLES[rank], sign, 40).enter(at, 0.3) for x, sign, at in SIGNS]
     marks += _sum(ranks, one.y, bool(bug))
-    terms, total = [float(held.partial[0, 0]) for held in ranks], float(one.y[0, 0])
-    sums = f"{' + '.join(f'{term:g}' for term in terms)} = {total:g}"
+    terms, sums = _first_number(ranks, one.y)
     asked = Question(
         "How often do the GPUs talk to each other in this forward pass?",
         ("never", "once", "twice: after A and after B"),
@@ -64,9 +63,7 @@ def mlp(ranks: Sequence[Held], one: Held, bug: str = "", details: str = "") -> S
             asks=None if bug else asked,
         ),
         Beat(4.6, "Each makes half of the hidden units, and needs no message for it."),
-        Beat(
-            6.8, f"Each has its part of every number of y, such as {terms[0]:g} and {terms[1]:g}. Their sum is missing."
-        ),
+        Beat(6.8, f"Each has its part of every number of y, such as {terms[0]} and {terms[1]}. Their sum is missing."),
         Beat(
             END,
             f"Without the sum each goes on with its part. Right is {sums}."
@@ -116,8 +113,7 @@ def tokens(ranks: Sequence[Held], one: Held) -> Story:
             here, there = (46 + 290 * place + (0.25 + 0.5 * gpu) * 236 for place in (gpu, 1 - gpu))
             way = ((x + 6, here), (x + 54, there)) if at == LENT else ((x + 6, there), (x + 134, here))
             moving.append(line(way, "ink", 6, head=True).enter(at, 0.2))
-    terms, total = [float(held.partial[0, 0]) for held in ranks], float(one.y[0, 0])
-    sums = f"{' + '.join(f'{term:g}' for term in terms)} = {total:g}"
+    _, sums = _first_number(ranks, one.y)
     asked = Question(
         "What does each GPU keep of the result?",
         ("all tokens", "its own tokens", "its own hidden units"),
@@ -151,8 +147,7 @@ def heads(ranks: Sequence["attention.Held"], one: "attention.Held", bug: str = "
         marks += _triangle(640, middle, held.weights[0], of_rank(rank), MADE + 0.6)
         marks.append(_grown(806, middle, held.o[0], "O", of_rank(rank), MADE + 1.4))
     marks += _sum(ranks, one.y, bool(bug))
-    terms, total = [float(held.partial[0, 0]) for held in ranks], float(one.y[0, 0])
-    sums = f"{' + '.join(f'{term:.3g}' for term in terms)} = {total:.3g}"
+    terms, sums = _first_number(ranks, one.y, 3)
     asked = Question(
         "Does the softmax need the other GPU's scores?",
         ("yes, a row's sum goes over all heads", "no, each head has a softmax of its own"),
@@ -164,7 +159,7 @@ def heads(ranks: Sequence["attention.Held"], one: "attention.Held", bug: str = "
         Beat(0, "Attention has heads that do not know each other. Where does one cut?", asks=None if bug else asked),
         Beat(MADE, "Each GPU has one whole head: its queries, keys and values."),
         Beat(5.0, "Scores, softmax, weighted values: all inside the head, without a message."),
-        Beat(6.8, f"Each multiplies with its rows of the output matrix: parts, {terms[0]:.3g} and {terms[1]:.3g}."),
+        Beat(6.8, f"Each multiplies with its rows of the output matrix: parts, {terms[0]} and {terms[1]}."),
         Beat(
             END,
             f"Without the sum each goes on with its part. Right is {sums}." if bug else last,
@@ -215,6 +210,12 @@ def step(name: str, run: Run, logs: Sequence[list], axis: int, told: str, bug: s
     verdict = "Its gradients are wrong." if bug else SAME
     key = {phase: MEANINGS[phase] for phase in halves.PHASES} | {kind: COLLECTIVES[kind] for kind in kinds}
     return Story(name, "Who waits for whom?", marks, beats, verdict, bug, details, key=key)
+
+
+def _first_number(ranks: Sequence, y: np.ndarray, digits: int = 6) -> tuple[list[str], str]:
+    """The ranks' terms of y's first number; and their sum, "1 + 2 = 3", in which no line may break."""
+    terms = [f"{held.partial[0, 0]:.{digits}g}" for held in ranks]
+    return terms, f"{' + '.join(terms)} = {y[0, 0]:.{digits}g}".replace(" ", "\u00a0")
 
 
 def _stage() -> list[Mark]:
