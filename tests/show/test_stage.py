@@ -10,7 +10,7 @@ from stories import words
 
 from minidist.show.stage import still
 from minidist.show.stage.animation import Animation
-from minidist.show.stage.characters import picture
+from minidist.show.stage.characters import legend, picture
 from minidist.show.stage.lecture import Lecture
 from minidist.show.stage.marks import WIDTH, box, line, text
 from minidist.show.stage.network import Network
@@ -93,10 +93,17 @@ def test_dials_choose_their_variant():
 
 
 def test_a_terminal_shows_boxes_words_and_lines():
-    story = a_story(line([(0, 570), (1280, 570)]), box(640, 0, 640, 300, "#0072B2", sign="7"), text(320, 300, "hello"))
+    blue, key = "#0072B2", {"a box": "#0072B2", "a line": "ink"}
+    story = a_story(
+        line([(0, 570), (1280, 570)]), box(640, 0, 640, 300, blue, sign="7"), text(320, 300, "hello"), key=key
+    )
     lines = picture(story, 0, 40, 10, colours=False).plain.split("\n")
     assert [len(row) for row in lines] == [40] * 10
     assert lines[0] == " " * 20 + "7" * 20 and lines[5][8:13] == "hello" and lines[9] == "." * 40
+    assert legend(story, colours=False).plain == "7 a box   . a line" and legend(a_story()).plain == ""
+    assert legend(story).plain == "■ a box   ■ a line" and legend(story).spans[0].style == blue
+    (explained,) = still.slide(story, 0).legends
+    assert [one.get_text() for one in explained.texts] == [*key] and not still.slide(a_story(), 0).legends
 
 
 def test_stills_have_the_chosen_beats_under_their_questions(tmp_path):

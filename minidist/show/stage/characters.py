@@ -28,6 +28,18 @@ def picture(story: Story, moment: float, columns: int, lines: int, colours: bool
     return Text("\n").join(cells)
 
 
+def legend(story: Story, colours: bool = True) -> Text:
+    """What the story's colours mean; without colours, its signs."""
+    signs = {
+        now["fill"]: mark.still.get("sign", "#") for mark in story.marks if mark.kind == "box" for _, now in mark.keys
+    }
+    words = [
+        Text.assemble(("■", _colour(colour)) if colours else signs.get(colour, "."), f" {name}")
+        for name, colour in (story.key or {}).items()
+    ]
+    return Text("   ").join(words)
+
+
 class _Board:
     """The window: pixels (two to a line), and characters over them."""
 

@@ -15,6 +15,7 @@ POINTS = 72 * INCHES / WIDTH  # of a pixel of the stage
 PER_ROW = 3
 FRAMES = 12  # of a GIF, each second
 PAUSE = 1.5  # seconds at every beat of a GIF
+LINE = 82  # characters of a sentence
 COLOURS = 64  # of a GIF, the same in all frames
 
 
@@ -83,9 +84,10 @@ def slide(story: Story, beat: int):
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(INCHES, 7.5))
-    draw(figure.add_axes((0, 0.1, 1, 600 / 720)), story, story.beats[beat].at)
+    draw(figure.add_axes(_place(story)), story, story.beats[beat].at)
+    _explain(figure, story, 18)
     figure.text(0.5, 0.96, _heading(story), ha="center", va="center", fontsize=26, weight="bold", color=PAPER["ink"])
-    figure.text(0.5, 0.05, fill(_says(story, beat), 90), ha="center", va="center", fontsize=22, color=PAPER["ink"])
+    figure.text(0.5, 0.05, fill(_says(story, beat), LINE), ha="center", va="center", fontsize=20, color=PAPER["ink"])
     return figure
 
 
@@ -99,12 +101,13 @@ def sheet(stories: Sequence[Story], most: int | None = None):
         chosen.append(sorted({round(last * i / max(1, count - 1)) for i in range(count)}))
     rows = [-(-len(numbers) // PER_ROW) for numbers in chosen]
     width = INCHES / PER_ROW
-    figure = Figure(
-        figsize=(INCHES, sum(rows) * (width * HEIGHT / WIDTH + 0.5) + 0.4 * len(stories)), layout="constrained"
-    )
+    explained = sum(bool(story.key) for story in stories)
+    high = sum(rows) * (width * HEIGHT / WIDTH + 0.5) + 0.4 * len(stories) + 0.4 * explained
+    figure = Figure(figsize=(INCHES, high), layout="constrained")
     parts = figure.subfigures(len(stories), 1, height_ratios=rows, squeeze=False)[:, 0]
     for part, story, numbers, count in zip(parts, stories, chosen, rows, strict=True):
         part.suptitle(_heading(story), fontsize=14, weight="bold")
+        _explain(part, story, 9, "outside lower center")
         panels = part.subplots(count, PER_ROW, squeeze=False).flat
         for axes in panels:
             axes.axis("off")
@@ -125,9 +128,10 @@ def gif(story: Story, path: Path) -> None:
         after = story.beats[number + 1].at if number + 1 < len(story.beats) else beat.at
         for step in range(max(1, round((after - beat.at) * FRAMES))):
             figure = Figure(figsize=(8, 4.5), dpi=100)
-            draw(figure.add_axes((0, 0.1, 1, 600 / 720)), story, beat.at + step / FRAMES, 72 * 8 / WIDTH)
+            draw(figure.add_axes(_place(story)), story, beat.at + step / FRAMES, 72 * 8 / WIDTH)
+            _explain(figure, story, 10)
             figure.text(0.5, 0.96, _heading(story), ha="center", va="center", fontsize=14, weight="bold")
-            figure.text(0.5, 0.05, fill(_says(story, number), 90), ha="center", va="center", fontsize=12)
+            figure.text(0.5, 0.05, fill(_says(story, number), LINE), ha="center", va="center", fontsize=12)
             canvas = FigureCanvasAgg(figure)
             canvas.draw()
             pictures.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
@@ -137,6 +141,21 @@ def gif(story: Story, path: Path) -> None:
     first, *others = [one.quantize(palette=palette, dither=0) for one in pictures]  # dots that dither would flicker
     times = [round(1000 * rest) for rest in rests]
     first.save(path, "GIF", save_all=True, append_images=others, duration=times, loop=0, optimize=True)
+
+
+def _place(story: Story) -> tuple[float, float, float, float]:
+    """Where the stage is on a slide: left, bottom, width, height."""
+    return (0, 0.17, 1, 0.76) if story.key else (0, 0.1, 1, 600 / 720)
+
+
+def _explain(figure, story: Story, size: float, where: str = "lower center") -> None:
+    """Write what the story's colours mean, if it says so, below the stage."""
+    from matplotlib.patches import Patch
+
+    if story.key:
+        colours = [Patch(color=PAPER.get(colour, colour)) for colour in story.key.values()]
+        below = {} if where.startswith("outside") else {"bbox_to_anchor": (0.5, 0.087)}
+        figure.legend(colours, story.key.keys(), loc=where, ncols=len(colours), fontsize=size, frameon=False, **below)
 
 
 def _heading(story: Story) -> str:

@@ -7,7 +7,7 @@ from textual.binding import Binding
 from textual.widgets import Static
 
 from minidist.show.stage.animation import Animation
-from minidist.show.stage.characters import picture
+from minidist.show.stage.characters import legend, picture
 from minidist.show.stage.lecture import Lecture
 from minidist.show.stage.story import Story
 
@@ -55,7 +55,7 @@ class Player(App):
         self.timer = None
 
     def compose(self) -> ComposeResult:
-        for part in ("title", "stage", "says", "dials", "asked", "more", "keys"):
+        for part in ("title", "stage", "key", "says", "dials", "asked", "more", "keys"):
             yield Static(id=part, markup=False)
 
     def on_mount(self) -> None:
@@ -71,6 +71,7 @@ class Player(App):
         notes = Text(beat.cue, "italic") if "notes" in self.opened else Text()
         parts = {
             "title": title(story),
+            "key": legend(story, not self.no_color),
             "says": says(story, lecture.beat),
             "dials": dials(lecture),
             "asked": asked(lecture),
@@ -213,6 +214,8 @@ def print_animation(animation: Animation, story: Story, console: Console) -> Non
     for number, beat in enumerate(story.beats):
         console.print(f"\n── {number} of {len(story.beats) - 1} ──", markup=False)
         console.print(picture(story, beat.at, *PRINTED, console.color_system is not None), soft_wrap=True)
+        if story.key:
+            console.print(legend(story, console.color_system is not None))
         console.print(says(story, number))
         console.print(evidence(story, number, console.width))
     others = [f"--scene {one.name!r}" for one in animation.right if one is not story] + ["--break"] * (not story.broken)

@@ -131,7 +131,7 @@ def ulysses(
     for rank in range(ranks):
         marks.append(box(20 + rank * wide + 8, 78, wide - 16, 424, "paper", f"GPU {rank}", stroke="ink", round=8))
         marks.append(text(20 + rank * wide + wide / 2, 40, f"GPU {rank}", 32))
-    marks.append(text(640, 545, "across: heads      down: tokens"))
+    marks.append(text(640, 545, "across: heads, down: tokens"))
     for rank, one in enumerate(there):
         for place in one.before:
             chunk, head = place

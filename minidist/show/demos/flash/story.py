@@ -71,7 +71,8 @@ def tell(
     ratio = sum(standard.traffic) / sum(run.traffic)
     fewer = ratio if run.kind != "standard" else 1 / ratio
     marks.append(text(1010, 92, "slow memory: read or written", 32))
-    marks += counter(890, 230, "", [(0.0, ""), (RUNS + 0.3, f"{fewer:.1f} ×")], 70)
+    shorter = 1130 if run.kind == "standard" else 890  # the middle of the lower pile
+    marks += counter(shorter, 230, "", [(0.0, ""), (RUNS + 0.3, f"{fewer:.1f} ×")], 70)
     asked = Question(
         "How much more is read and written if all scores are made at once?",
         ("as much", f"{fewer:.1f} times as much", f"{4 * fewer:.0f} times as much"),

@@ -191,7 +191,7 @@ def step(name: str, run: Run, logs: Sequence[list], axis: int, told: str, bug: s
             waits += event.end - event.start
             lanes.bar(1, event.start, event.end, COLLECTIVES.get(part.kind, MEANINGS["communication"]), "", event.name)
     share = waits / longest
-    marks = [*lanes.marks(), *counter(900, 510, "", [(0.0, ""), (RUNS, f"{share:.0%}")], 70)]
+    marks = [*lanes.marks(), *counter(910, 510, "", [(0.0, ""), (RUNS, f"{share:.0%}")], 70)]
     marks.append(text(820, 510, "of the step, computing waits:", 36, anchor="end"))
     shares = sorted({f"{value:.0%}" for value in (share, share / 2, min(0.99, share * 1.6))}, key=lambda s: int(s[:-1]))
     asked = Question(

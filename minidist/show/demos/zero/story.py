@@ -106,11 +106,6 @@ def steps(held: Sequence[MemoryLog], most: int, details: str, stale: Sequence[in
         marks += [*hill, text(x, y - 16, STAGES[stage], 30, anchor="start", weight=700)]
         peak = f"peak {log.highest() / 1e3:,.0f} kB"
         marks.append(text(x + 580, y - 16, peak, 30, anchor="end").enter(RUNS + 0.2, 0.1))
-    for x, (words, colour) in zip((60, 300, 560, 890), KEPT.items(), strict=True):
-        marks += [
-            box(x, 574, 22, 22, colour, sign="p" if words == "weights" else words[0]),
-            text(x + 34, 584, words, 28, anchor="start"),
-        ]
     least = min(range(len(held)), key=lambda stage: held[stage].highest())
     asked = Question(
         "Two real steps of rank 0. In which stage is the highest point lowest?",
