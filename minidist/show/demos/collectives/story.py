@@ -79,13 +79,14 @@ def training(kind: Kind, harm: Harm, broken: bool) -> Story:
     """What a training run with the bug looks like: the losses, and how far the weights are from the right ones."""
     steps, most = len(harm.right), float(max(harm.right.max(), harm.wrong.max()))
     least = float(min(harm.right.min(), harm.wrong.min()))
-    losses = Chart((110, 60, 510, 440), (0, steps - 1), (least, most), ("step", "loss"), ((0, steps - 1), ()))
+    ticks = (0, steps - 1), (round(least, 2), round(most, 2))
+    losses = Chart((110, 60, 510, 440), (0, steps - 1), (least, most), ("step", "loss"), ticks)
     weights = Chart(
         (750, 60, 470, 440),
         (0, steps),
         (0, max(1.0, harm.drift.max())),
         ("step", "weights away from the right ones"),
-        ((0, steps), ()),
+        ((0, steps), (0, 1)),
     )
     losses.curve(list(enumerate(harm.right)), "right", 0, 0 if broken else 3)
     beats = [Beat(0, "The loss of a training run."), Beat(3, "It falls.")]
