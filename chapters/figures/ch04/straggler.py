@@ -44,7 +44,7 @@ def draw(kinds: Mapping[str, Callable[[np.ndarray], np.ndarray]], ranks: Sequenc
     axes.set_xticks(ranks, [f"{count:,}" for count in ranks])
     axes.minorticks_off()
     axes.set_xlabel("ranks")
-    axes.set_ylabel("time of a step, in multiples of one rank's mean")
+    axes.set_ylabel("time of a step / one rank's mean")
     axes.set_title("a step takes as long as its slowest rank", loc="left", fontsize=11)
     axes.legend(frameon=False, loc="upper left")
     axes.spines[["top", "right"]].set_visible(False)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from minidist.show.figures.memory import COLOURS
 from minidist.show.palette import MEANINGS
 
-IN_FLIGHT = MEANINGS["communication"]
+IN_FLIGHT, FAINT = MEANINGS["communication"], 0.55
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def draw(names: Sequence[str], moments: Sequence[tuple[str, Sequence[UnitState]]
                 state = getattr(unit, kind)
                 axes.broken_barh([(column, 0.86)], (top, 0.34), facecolors="none", edgecolor="#C8C8C8", linewidth=0.6)
                 if state == "in flight":
-                    axes.broken_barh([(column, 0.86)], (top, 0.34), facecolors=IN_FLIGHT, alpha=0.55)
+                    axes.broken_barh([(column, 0.86)], (top, 0.34), facecolors=IN_FLIGHT, alpha=FAINT)
                 filled = 0.86 * (1 if state == "unsharded" else shard)
                 axes.broken_barh([(column, filled)], (top, 0.34), facecolors=COLOURS[kind])
     axes.set_xlim(-0.1, len(moments))
@@ -53,7 +53,7 @@ def draw(names: Sequence[str], moments: Sequence[tuple[str, Sequence[UnitState]]
     labels = {"parameters": COLOURS["parameters"], "gradients": COLOURS["gradients"], "in flight": IN_FLIGHT}
     present = {unit.parameters for _, units in moments for unit in units}
     handles = [
-        axes.barh(0, 0, color=colour, label=label)
+        axes.barh(0, 0, color=colour, label=label, alpha=FAINT if label == "in flight" else 1)
         for label, colour in labels.items()
         if label != "in flight" or "in flight" in present
     ]

@@ -68,17 +68,11 @@ def draw(outcomes: Sequence[Outcome], title: str = ""):
         axes.barh(range(len(numbers)), numbers, height=0.8, color=colour)
         axes.set(xlim=(0, 1.3 * max(*numbers, 1e-9)), ylim=(len(numbers) - 0.5, -0.5))
         axes.set_title(label, fontsize=9)
-        for size, first in firsts.items():
+        for first in firsts.values():
             axes.axhline(first - 0.5, color="grey", linewidth=0.8)
-            axes.text(
-                1,
-                first - 0.3,
-                f"ranks: {size} ",
-                transform=axes.get_yaxis_transform(),
-                ha="right",
-                va="top",
-                fontsize=8,
-            )
         axes.set_yticks([])
         axes.spines[["top", "right"]].set_visible(False)
+    middles = [first + (ranks.count(size) - 1) / 2 for size, first in firsts.items()]
+    columns[0].set_yticks(middles, [f"{size} rank{'s' * (size > 1)}" for size in firsts], fontsize=8)
+    columns[0].tick_params(axis="y", length=0)
     return figure
