@@ -70,8 +70,9 @@ class TileMask:
             return j <= i
         return any_key_seen(self.documents.first, self.parts[i], self.parts[j])
 
-    def hidden(self, i: int, j: int, dtype):
-        """What is added to these scores, (keys, queries) or (B, keys, queries); None where all keys are seen."""
+    def hidden(self, pair: Pair, dtype):
+        """What is added to a pair's scores, (keys, queries) or (B, keys, queries); None where all keys are seen."""
+        i, _, j, _ = pair  # not its slices: they are in this rank's tokens, and ``parts`` in the whole sequence
         if self.documents is None:
             length = self.parts[i].stop - self.parts[i].start
             return xp.tril(xp.full((length, length), HIDDEN, dtype), -1) if i == j else None
@@ -120,7 +121,7 @@ class TileMath:
         """
         as_factor = self.policy.rounded_factor
         q, k, v = tiles_of(heads, pair, q, k, v)
-        hidden = self.hidden(pair, q)
+        hidden = self.mask.hidden(pair, q.dtype)
         scores = self.scores(q, k, hidden)  # (h, B, keys, queries)
         exponent = self.softmax.exponent_of(scores, -2)  # (h, B, 1, queries)
         if hidden is not None and hidden.ndim > 2:
@@ -145,7 +146,8 @@ class TileMath:
         q, k, v = tiles_of(heads, pair, q, k, v)
         gradient, mask = contiguous(gradient[heads, :, queries]), self.kept(heads, pair)
         exponent = exponents[heads, :, queries].swapaxes(-1, -2)  # (h, B, 1, queries)
-        exps = self.softmax.weights(self.scores(q, k, self.hidden(pair, q)), exponent)  # (h, B, keys, queries)
+        hidden = self.mask.hidden(pair, q.dtype)
+        exps = self.softmax.weights(self.scores(q, k, hidden), exponent)  # (h, B, keys, queries)
         grad_v = matmul(dropped(as_factor(exps), mask, self.rate, as_factor), gradient)  # (h, B, keys, D)
         grad_scores = dropped(matmul(v, gradient.swapaxes(-1, -2)), mask, self.rate)
         grad_scores -= shift[heads, :, :, queries]
@@ -162,11 +164,6 @@ class TileMath:
         if hidden is not None:
             scores += hidden
         return scores
-
-    def hidden(self, pair: Pair, q):
-        """Return what is added to the scores, as ``TileMask.hidden`` does."""
-        i, _, j, _ = pair
-        return self.mask.hidden(i, j, q.dtype)
 
     def kept(self, heads: slice, pair: Pair):
         """Return the weights that dropout keeps of a pair, (h, B, keys, queries) bool; None for all."""
