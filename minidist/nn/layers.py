@@ -288,10 +288,10 @@ class CoreAttention(Module):
             keep = None  # or (H, B, T, T) bool, the weights that dropout keeps, generated head by head
             if dropout_rng is not None and self.rate:
                 keep = xp.stack([self._mask((batch, length, length), dropout_rng, head) for head in self.heads])
-            return causal_attention(qkv, keep, self.rate, kv, join, documents)
+            return causal_attention(qkv, keep, self.rate, documents, kv, join)
         tile = self.tile or length // count  # plain attention holds the scores of two chunks
         keep = self._keep_in_tiles(batch, tiles(length, tile, count), dropout_rng)
-        return tiled_attention(qkv, keep, self.rate, tile, count, self.softmax, kv, join, documents)
+        return tiled_attention(qkv, keep, self.rate, documents, kv, join, tile, count, self.softmax)
 
     def _keep_in_tiles(self, batch: int, parts: list[slice], dropout_rng: DropoutRNG | None) -> Keep | None:
         """The weights that dropout keeps, generated tile by tile when asked; None for all."""

@@ -31,7 +31,6 @@ order (nn/attention/online_softmax.py). So keys may arrive in any order.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -45,6 +44,7 @@ from minidist.comm.work import Work
 from minidist.nn.attention import online_softmax
 from minidist.nn.attention.tiled import (
     SOFTMAXES,
+    Pair,
     TileMask,
     TileMath,
     Tiles,
@@ -63,7 +63,7 @@ from minidist.nn.documents import Documents
 from minidist.nn.gpt import GPT
 from minidist.nn.layers import CoreAttention
 from minidist.nn.measuring import memory_bytes
-from minidist.nn.precision.policy import Policy, unpacked
+from minidist.nn.precision.policy import Policy, current, unpacked
 from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
@@ -237,8 +237,8 @@ PASSES = {
 }
 
 
-def record(q, mine: Tiles, theirs: Tiles, mask: TileMask, times: float, policy: Policy) -> None:
-    """Record the kernel of one visit, of my tiles of queries and their tiles of keys, if recording.
+def record(q, pairs: list[Pair], times: float, policy: Policy) -> None:
+    """Record the kernel of one visit, which computes these pairs of tiles, if recording.
 
     It reads queries, keys, values and what there is of the output, and writes that; backward has a gradient of each.
 
@@ -248,7 +248,7 @@ def record(q, mine: Tiles, theirs: Tiles, mask: TileMask, times: float, policy: 
     """
     if trace.log is not None:
         nbytes = int(5 * times * memory_bytes(q, policy))
-        trace.kernel("attend", int(times * flops_of_pairs(q, mask.pairs(mine, theirs))), nbytes, policy.name)
+        trace.kernel("attend", int(times * flops_of_pairs(q, pairs)), nbytes, policy.name)
 
 
 @dataclass(frozen=True)
@@ -258,13 +258,18 @@ class Passing:
     Attributes:
         group: the context-parallel ranks.
         tiles: each rank's tiles.
-        forward, backward: a pair of PASSES.
+        forward, backward: two functions of PASSES.
     """
 
     group: ProcessGroup
     tiles: list[Tiles]
     forward: Callable
     backward: Callable
+
+    @property
+    def mine(self) -> Tiles:
+        """This rank's tiles."""
+        return self.tiles[self.group.rank]
 
 
 class PassingAttention(Function):
@@ -277,16 +282,14 @@ class PassingAttention(Function):
     gradient_flops, recomputed_flops, kernel = (2.5,), 0.5, False  # a kernel for each rank's keys: see ``record``
 
     @staticmethod
-    def flops(output, qkv, kv, join, keep, rate, mask, softmax, passing) -> int:
-        mine = passing.tiles[passing.group.rank]
-        return flops_of_pairs(output, (pair for theirs in passing.tiles for pair in mask.pairs(mine, theirs)))
+    def flops(output, qkv, math: TileMath, kv, join, passing: Passing) -> int:
+        return sum(flops_of_pairs(output, math.mask.pairs(passing.mine, theirs)) for theirs in passing.tiles)
 
     @staticmethod
-    def forward(ctx: Context, qkv, kv, join, keep, rate: float, mask: TileMask, softmax: ModuleType, passing: Passing):
+    def forward(ctx: Context, qkv, math: TileMath, kv, join, passing: Passing):
         q, k, v = queries_keys_values(qkv, kv)
         q = scaled_queries(q, ctx.policy)
-        heads, batch, length, _ = q.shape
-        math, mine = TileMath(mask, keep, rate, softmax, ctx.policy), passing.tiles[passing.group.rank]
+        (heads, batch, length, _), mine, softmax = q.shape, passing.mine, math.softmax
         blocks = head_blocks(heads, batch, [tokens for _, tokens in mine])
         rows = {
             (h.start, i): softmax.OnlineSoftmax(q[h, :, tokens].shape) for h in blocks for i, tokens in mine
@@ -295,10 +298,11 @@ class PassingAttention(Function):
         def visit(rank: int, keys_values) -> None:
             k, v = ctx.policy.incoming_factor(keys_values)  # (G, B, T/N, D) each
             with trace.span(f"attend to keys of rank {rank}"):
+                pairs = list(math.mask.pairs(mine, passing.tiles[rank]))
                 for h in blocks:
-                    for pair in mask.pairs(mine, passing.tiles[rank]):
+                    for pair in pairs:
                         rows[h.start, pair[0]].merge(*math.attend(h, pair, q, k, v))
-                record(q, mine, passing.tiles[rank], mask, 1, ctx.policy)
+                record(q, pairs, 1, ctx.policy)
 
         passing.forward(ctx.policy.outgoing(xp.stack((k, v))), passing.group, visit)
         output, totals = xp.empty(q.shape, qkv.dtype), xp.empty((heads, batch, length, 1), qkv.dtype)
@@ -314,8 +318,7 @@ class PassingAttention(Function):
     @staticmethod
     def backward(ctx: Context, gradient):
         q, k, v, output, totals, exponents = ctx.saved_factors
-        math, mask, passing = ctx.math, ctx.math.mask, ctx.passing
-        mine = passing.tiles[passing.group.rank]
+        math, passing = ctx.math, ctx.passing
         gradient, shift = begin_backward(output, gradient, totals, ctx.policy)
         grad_q = math.softmax.Total(q.shape)
 
@@ -323,11 +326,12 @@ class PassingAttention(Function):
             k, v = ctx.policy.incoming_factor(keys_values)  # (G, B, T/N, D) each
             gradients = math.softmax.Total((2, *q.shape))
             with trace.span(f"attend to keys of rank {rank}, backward"):
+                pairs = list(math.mask.pairs(passing.mine, passing.tiles[rank]))
                 for h in ctx.blocks:
                     into = grad_q.at(h), gradients.at((0, h)), gradients.at((1, h))
-                    for pair in mask.pairs(mine, passing.tiles[rank]):
+                    for pair in pairs:
                         math.add_gradients(into, h, pair, q, k, v, exponents, gradient, shift)
-                record(q, mine, passing.tiles[rank], mask, PassingAttention.gradient_flops[0], ctx.policy)
+                record(q, pairs, PassingAttention.gradient_flops[0], ctx.policy)
             if not ctx.shared:
                 return gradients
             of_groups = online_softmax.Total((2, *k.shape))
@@ -335,8 +339,9 @@ class PassingAttention(Function):
             return of_groups
 
         grad_kv = passing.backward(ctx.policy.outgoing(xp.stack((unpacked(k), unpacked(v)))), passing.group, visit)
-        parts = grad_q.rounded(q.dtype), *(() if ctx.shared else grad_kv.rounded(q.dtype))
-        return *end_backward(xp.concatenate(parts, -1), grad_kv, ctx), *[None] * 6
+        grad_kv = ctx.join(grad_kv).rounded(q.dtype)
+        grad_qkv, grad_kv = end_backward(grad_q.rounded(q.dtype), grad_kv, ctx.shared)
+        return grad_qkv, None, grad_kv, None, None
 
 
 class ContextParallelAttention(CoreAttention):
@@ -359,18 +364,19 @@ class ContextParallelAttention(CoreAttention):
         mask = TileMask(tiles(length, tile, chunks), documents)
         keep = self._keep_in_tiles(qkv.shape[1], mask.parts, dropout_rng)
         if self.kind == "ulysses":
-            return self.ulysses(qkv, kv, keep, tile, join, documents)
+            return self.ulysses(qkv, keep, documents, kv, join, tile)
+        math = TileMath(mask, keep, self.rate, SOFTMAXES[self.softmax], current())
         passing = Passing(self.group, tiles_of_ranks(length, tile, chunks, self.shares(documents)), *PASSES[self.kind])
-        return PassingAttention.apply(qkv, kv, join, keep, self.rate, mask, SOFTMAXES[self.softmax], passing)
+        return PassingAttention.apply(qkv, math, kv, join, passing)
 
-    def ulysses(self, qkv: Tensor, kv: Tensor | None, keep, tile: int, join, documents) -> Tensor:
+    def ulysses(self, qkv: Tensor, keep, documents, kv: Tensor | None, join, tile: int) -> Tensor:
         """Attention of some heads over all tokens, between two all-to-alls."""
         qkv = all_to_all_in_group(qkv, self.group, HEADS, TOKENS)  # (H/N, B, T, 3 D)
         kv = kv and all_to_all_in_group(kv, self.group, HEADS, TOKENS)  # (G/N, B, T, 2 D)
         first = self.group.rank * qkv.shape[HEADS]
         here = keep and (lambda h, i, j: keep(first + h, i, j))
         chunks = self.chunks.count
-        y = tiled_attention(qkv, here, self.rate, tile, chunks, self.softmax, kv, join, documents)  # (H/N, B, T, D)
+        y = tiled_attention(qkv, here, self.rate, documents, kv, join, tile, chunks, self.softmax)  # (H/N, B, T, D)
         return all_to_all_in_group(y, self.group, TOKENS, HEADS)  # (H, B, T/N, D)
 
 

@@ -17,11 +17,11 @@ class CausalAttention(Function):
 
     Args:
         qkv: (H, B, T, 3 D), each head's queries, keys and values side by side; (H, B, T, D) queries beside ``kv``.
-        kv: (G, B, T, 2 D), keys and values that H / G consecutive heads share; their gradients add up.
-        join: adds what other ranks have for the gradients of these keys and values: a ``Total`` to a ``Total``.
         keep: (H, B, T, T) bool, keys by queries: the attention weights that dropout keeps; None keeps all.
         rate: the dropout probability; kept weights are scaled by 1 / (1 - rate).
         documents: where each token's document begins, which is all that it sees; None for one document.
+        kv: (G, B, T, 2 D), keys and values that H / G consecutive heads share; their gradients add up.
+        join: adds what other ranks have for the gradients of these keys and values: a ``Total`` to a ``Total``.
 
     Returns:
         (H, B, T, D)
@@ -40,7 +40,7 @@ class CausalAttention(Function):
         return 2 * 2 * output.size * output.shape[-2]
 
     @staticmethod
-    def forward(ctx: Context, qkv, keep=None, rate=0.0, kv=None, join=alone, documents=None):
+    def forward(ctx: Context, qkv, keep=None, rate=0.0, documents=None, kv=None, join=alone):
         heads, batch, length, _ = qkv.shape
         as_factor, matmul = ctx.policy.rounded_factor, ctx.policy.matmul
         q, k, v = xp.split(qkv, 3, axis=-1) if kv is None else queries_keys_values(qkv, kv)
@@ -90,7 +90,7 @@ class CausalAttention(Function):
             return grad_qkv, None, None, None, None, None
         grad_kv = Total((len(k), *grad_qkv.shape[1:-1], 2 * q.shape[-1]))  # of the groups
         grad_kv.add_heads(Total.of([grad_qkv[..., q.shape[-1] :]]), slice(0, len(q)), len(q) // len(k))
-        return grad_q, None, None, ctx.join(grad_kv).rounded(q.dtype), None, None
+        return grad_q, None, None, None, ctx.join(grad_kv).rounded(q.dtype), None
 
 
 causal_attention = CausalAttention.apply

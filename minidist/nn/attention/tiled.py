@@ -21,7 +21,7 @@ from minidist.nn.attention import online32, online_softmax
 from minidist.nn.attention.online_softmax import HIDDEN, LOG2E
 from minidist.nn.attention.plain import alone, dropped, groups_of, queries_keys_values
 from minidist.nn.documents import Documents, any_key_seen, hidden_keys
-from minidist.nn.precision.policy import Packed, Policy, unpacked
+from minidist.nn.precision.policy import Packed, Policy, current, unpacked
 from minidist.nn.tensor import Context, Function, Tensor
 
 Keep = Callable[[int, int, int], object]  # (head, tile of queries, tile of keys) -> bool (B, keys, queries)
@@ -205,26 +205,20 @@ def begin_backward(output, gradient, totals, policy: Policy) -> tuple:
     return gradient, policy.kernels.dot_each(unpacked(gradient), unpacked(output))[:, :, None]
 
 
-def end_backward(grad_q, grad_kv, ctx: Context) -> tuple:
-    """Return the gradients of ``qkv`` and ``kv``.
+def end_backward(grad_q, grad_kv, shared: bool) -> tuple:
+    """Return the gradients of ``qkv`` and ``kv``, from those of the products' factors, which change in place.
 
     Args:
-        grad_q: (H, B, T, D), the gradient of the factors of products; with k's and v's behind, (H, B, T, 3 D), where
-            each head has its own.
-        grad_kv: ``Total`` (2, G, B, T, D), those of k and v where heads share them.
+        grad_q: (H, B, T, D)
+        grad_kv: (2, G, B, T, D)
+        shared: whether heads share keys and values.
     """
-    if not ctx.shared:
-        unscale(*xp.split(grad_q, 3, axis=-1)[:2])
-        return grad_q, None
-    grad_k, grad_v = ctx.join(grad_kv).rounded(grad_q.dtype)
-    unscale(grad_q, grad_k)
-    return grad_q, xp.concatenate((grad_k, grad_v), -1)
-
-
-def unscale(grad_q, grad_k) -> None:
-    """Turn the gradients of the products' factors into those of q and k, in place: q was scaled, and to base 2."""
+    grad_k, grad_v = grad_kv
     grad_q *= grad_q.shape[-1] ** -0.5
-    grad_k *= log(2)
+    grad_k *= log(2)  # the queries' factor has log2(e), which this takes back
+    if shared:
+        return grad_q, xp.concatenate((grad_k, grad_v), -1)
+    return xp.concatenate((grad_q, grad_k, grad_v), -1), None
 
 
 class TiledAttention(Function):
@@ -233,19 +227,18 @@ class TiledAttention(Function):
     gradient_flops, recomputed_flops = (2.5,), 0.5  # five products for forward's two: the scores are computed again
 
     @staticmethod
-    def flops(output, qkv, kv, join, keep, rate, mask, softmax) -> int:
-        return flops_of_pairs(output, mask.pairs())
+    def flops(output, qkv, math: TileMath, kv, join) -> int:
+        return flops_of_pairs(output, math.mask.pairs())
 
     @staticmethod
-    def forward(ctx: Context, qkv, kv, join, keep: Keep | None, rate: float, mask: TileMask, softmax: ModuleType):
-        heads, batch, length, _ = qkv.shape
+    def forward(ctx: Context, qkv, math: TileMath, kv, join):
+        (heads, batch, length, _), mask, softmax = qkv.shape, math.mask, math.softmax
         q, k, v = queries_keys_values(qkv, kv)
         q = scaled_queries(q, ctx.policy)
         k, v = map(ctx.policy.factor, (k, v))
         output = xp.empty(q.shape, qkv.dtype)
         totals = xp.empty((heads, batch, length, 1), qkv.dtype)
         exponents = xp.empty((heads, batch, length, 1), softmax.EXPONENT)
-        math = TileMath(mask, keep, rate, softmax, ctx.policy)
         for h in head_blocks(heads, batch, mask.parts):
             for i, queries in enumerate(mask.parts):
                 rows = softmax.OnlineSoftmax(output[h, :, queries].shape)  # of (h, B, queries, D)
@@ -261,38 +254,42 @@ class TiledAttention(Function):
     def backward(ctx: Context, gradient):
         q, k, v, output, totals, exponents = ctx.saved_factors
         math, share = ctx.math, len(q) // len(k)
-        grad_q = xp.empty((*q.shape[:-1], (1 if ctx.shared else 3) * q.shape[-1]), q.dtype)  # with k's and v's behind
-        grad_kv = online_softmax.Total((2, *k.shape) if ctx.shared else ())  # of the groups
+        grad_q, grad_kv = xp.empty(q.shape, q.dtype), xp.empty((2, *k.shape), q.dtype)
+        of_groups = online_softmax.Total(grad_kv.shape) if ctx.shared else None
         gradient, shift = begin_backward(output, gradient, totals, ctx.policy)
         for h in head_blocks(*q.shape[:2], parts=math.mask.parts):
-            grads = [math.softmax.Total(q[h].shape) for _ in "qkv"]
+            of_q, *of_kv = into = [math.softmax.Total(q[h].shape) for _ in "qkv"]
             for pair in math.mask.pairs():
-                math.add_gradients(grads, h, pair, q, k, v, exponents, gradient, shift)
-            for number in range(2 * ctx.shared):
-                grad_kv.at(number).add_heads(grads.pop(1), h, share)
-            for part, total in zip(xp.split(grad_q[h], len(grads), axis=-1), grads, strict=True):
-                part[...] = total.rounded(q.dtype)
-        return *end_backward(grad_q, grad_kv, ctx), *[None] * 5
+                math.add_gradients(into, h, pair, q, k, v, exponents, gradient, shift)
+            grad_q[h] = of_q.rounded(q.dtype)
+            for i, total in enumerate(of_kv):
+                if of_groups is None:
+                    grad_kv[i, h] = total.rounded(q.dtype)
+                else:
+                    of_groups.at(i).add_heads(total, h, share)
+        if of_groups is not None:
+            grad_kv = ctx.join(of_groups).rounded(q.dtype)
+        grad_qkv, grad_kv = end_backward(grad_q, grad_kv, ctx.shared)
+        return grad_qkv, None, grad_kv, None
 
 
 def tiled_attention(
     qkv: Tensor,
     keep: Keep | None = None,
     rate: float = 0.0,
+    documents: Documents | None = None,
+    kv: Tensor | None = None,
+    join: Callable = alone,
     tile: int = 128,
     chunks: int = 1,
     softmax: str = "exact",
-    kv: Tensor | None = None,
-    join: Callable = alone,
-    documents: Documents | None = None,
 ) -> Tensor:
     """Attention of each head over the token itself and the tokens before it, tile by tile.
 
     Args:
-        qkv, kv, join, documents: as for ``causal_attention``.
+        qkv, rate, documents, kv, join: as for ``causal_attention``.
         keep: (head, tile of queries, tile of keys) -> bool (B, keys, queries), the attention weights that dropout
             keeps; called in forward and again in backward. None keeps all.
-        rate: the dropout probability; kept weights are scaled by 1 / (1 - rate).
         tile: how many queries, and how many keys, a tile has.
         chunks: parts of the sequence, equally long, whose borders no tile crosses.
         softmax: one of SOFTMAXES.
@@ -301,4 +298,4 @@ def tiled_attention(
         (H, B, T, D)
     """
     mask = TileMask(tiles(qkv.shape[-2], tile, chunks), documents)
-    return TiledAttention.apply(qkv, kv, join, keep, rate, mask, SOFTMAXES[softmax])
+    return TiledAttention.apply(qkv, TileMath(mask, keep, rate, SOFTMAXES[softmax], current()), kv, join)
