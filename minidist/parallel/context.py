@@ -71,7 +71,7 @@ from minidist.parallel.axis import Axis, parallelize_module
 from minidist.parallel.tools.mappings import all_to_all_in_group
 
 KINDS = ("ring", "zigzag", "all-gather", "ulysses", "balanced")
-PAIRED = ("zigzag", "all-gather")  # those in which a rank has chunks from both ends
+BOTH_ENDS = ("zigzag", "all-gather")  # those in which a rank has chunks from both ends of the sequence
 HEADS = 0  # the axis of the heads in (H, B, T, D)
 KEYS_VALUES, GRADIENTS = 0, 1  # the tags of two streams of messages in one ring
 Visit = Callable[[int, Any], Any]
@@ -157,7 +157,7 @@ def all_gather_backward(keys_values, group: ProcessGroup, visit: Visit):
 
 def parts_of(ranks: int, kind: str) -> int:
     """Number of parts that the sequence is cut into: a rank has one, or one from each end. They divide the chunks."""
-    return 2 * ranks if kind in PAIRED else ranks
+    return 2 * ranks if kind in BOTH_ENDS else ranks
 
 
 @overridable
@@ -174,7 +174,7 @@ def sequence_chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[in
     if chunks % parts:
         raise ValueError(f"{chunks} sequence chunks cannot be split over {ranks} ranks by {kind}: {parts} must divide")
     each = chunks // parts
-    mine = (rank, parts - 1 - rank) if kind in PAIRED else (rank,)
+    mine = (rank, parts - 1 - rank) if kind in BOTH_ENDS else (rank,)
     return [part * each + chunk for part in mine for chunk in range(each)]
 
 
@@ -229,12 +229,8 @@ def tiles_of_ranks(length: int, tile: int, chunks: int, shares: list[list[int]])
     return found
 
 
-PASSES = {
-    "ring": (ring_forward, ring_backward),
-    "zigzag": (ring_forward, ring_backward),
-    "all-gather": (all_gather_forward, all_gather_backward),
-    "balanced": (ring_forward, ring_backward),
-}
+RING = ring_forward, ring_backward
+PASSES = {"ring": RING, "zigzag": RING, "all-gather": (all_gather_forward, all_gather_backward), "balanced": RING}
 
 
 def record(q, pairs: list[Pair], times: float, policy: Policy) -> None:
@@ -257,19 +253,15 @@ class Passing:
 
     Attributes:
         group: the context-parallel ranks.
-        tiles: each rank's tiles.
-        forward, backward: two functions of PASSES.
+        tiles, mine: each rank's tiles, and those of this rank.
+        forward, backward: two functions, as of PASSES.
     """
 
     group: ProcessGroup
     tiles: list[Tiles]
     forward: Callable
     backward: Callable
-
-    @property
-    def mine(self) -> Tiles:
-        """This rank's tiles."""
-        return self.tiles[self.group.rank]
+    mine = property(lambda self: self.tiles[self.group.rank])
 
 
 class PassingAttention(Function):
@@ -291,9 +283,8 @@ class PassingAttention(Function):
         q = scaled_queries(q, ctx.policy)
         (heads, batch, length, _), mine, softmax = q.shape, passing.mine, math.softmax
         blocks = head_blocks(heads, batch, [tokens for _, tokens in mine])
-        rows = {
-            (h.start, i): softmax.OnlineSoftmax(q[h, :, tokens].shape) for h in blocks for i, tokens in mine
-        }  # of (h, B, queries, D) each
+        # (h, B, queries, D) each
+        rows = {(h.start, i): softmax.OnlineSoftmax(q[h, :, tokens].shape) for h in blocks for i, tokens in mine}
 
         def visit(rank: int, keys_values) -> None:
             k, v = ctx.policy.incoming_factor(keys_values)  # (G, B, T/N, D) each
@@ -338,8 +329,8 @@ class PassingAttention(Function):
             of_groups.add_heads(gradients, slice(0, len(q)), len(q) // len(k))
             return of_groups
 
-        grad_kv = passing.backward(ctx.policy.outgoing(xp.stack((unpacked(k), unpacked(v)))), passing.group, visit)
-        grad_kv = ctx.join(grad_kv).rounded(q.dtype)
+        total = passing.backward(ctx.policy.outgoing(xp.stack((unpacked(k), unpacked(v)))), passing.group, visit)
+        grad_kv = ctx.join(total).rounded(q.dtype)
         grad_qkv, grad_kv = end_backward(grad_q.rounded(q.dtype), grad_kv, ctx.shared)
         return grad_qkv, None, grad_kv, None, None
 
@@ -397,11 +388,8 @@ class ContextParallel(Axis):
 
     def apply(self, model: GPT) -> GPT:
         """Tell the model which chunks are here, and put context-parallel attention in its place."""
-        dealt = lru_cache(partial(chunks_of_ranks, self.group.size, model.chunks.count, self.kind))
-
-        def shares(documents: Documents | None) -> list[list[int]]:
-            return dealt(documents if self.kind == "balanced" else None)  # to all others they make no difference
-
+        # All layers ask about one micro-batch, then about the next.
+        shares = lru_cache(maxsize=1)(partial(chunks_of_ranks, self.group.size, model.chunks.count, self.kind))
         # One object that all parts of the model share (gpt.py), so that embeddings and loss compute these chunks too.
         model.chunks.here //= self.group.size
         model.chunks.numbers = lambda documents: shares(documents)[self.group.rank]
