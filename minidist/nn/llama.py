@@ -55,7 +55,7 @@ class GroupedLinears(Module):
         """The input of keys and values, whose gradient counts once."""
         return x
 
-    def join(self, total: Total) -> Total:
+    def all_sum(self, total: Total) -> Total:
         """Return the sum of the gradients of keys and values over all heads that share them."""
         return total
 
@@ -79,7 +79,7 @@ class GroupedQueryAttention(Module):
             angles = turn(chunk, documents, self.head_width, self.base)
             queries.append(rotate(q, *angles))
             keys_values.append(rotate(kv, *angles))
-        y = self.core(join(queries), dropout_rng, documents, join(keys_values), self.qkv.join)  # (H, B, n t, D)
+        y = self.core(join(queries), dropout_rng, documents, join(keys_values), self.qkv.all_sum)  # (H, B, n t, D)
         return list(map(self.out, self.chunks.split(y)))  # (B, t, C) each
 
 

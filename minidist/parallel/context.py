@@ -48,7 +48,6 @@ from minidist.nn.attention.tiled import (
     TileMask,
     TileMath,
     Tiles,
-    alone,
     begin_backward,
     end_backward,
     flops_of_pairs,
@@ -62,6 +61,7 @@ from minidist.nn.chunks import TOKENS
 from minidist.nn.documents import Documents
 from minidist.nn.gpt import GPT
 from minidist.nn.layers import CoreAttention
+from minidist.nn.loss import identity
 from minidist.nn.measuring import memory_bytes
 from minidist.nn.precision.policy import Policy, current, unpacked
 from minidist.nn.random import DropoutRNG
@@ -274,11 +274,11 @@ class PassingAttention(Function):
     gradient_flops, recomputed_flops, kernel = (2.5,), 0.5, False  # a kernel for each rank's keys: see ``record``
 
     @staticmethod
-    def flops(output, qkv, math: TileMath, kv, join, passing: Passing) -> int:
+    def flops(output, qkv, math: TileMath, kv, all_sum, passing: Passing) -> int:
         return sum(flops_of_pairs(output, math.mask.pairs(passing.mine, theirs)) for theirs in passing.tiles)
 
     @staticmethod
-    def forward(ctx: Context, qkv, math: TileMath, kv, join, passing: Passing):
+    def forward(ctx: Context, qkv, math: TileMath, kv, all_sum, passing: Passing):
         q, k, v = queries_keys_values(qkv, kv)
         q = scaled_queries(q, ctx.policy)
         (heads, batch, length, _), mine, softmax = q.shape, passing.mine, math.softmax
@@ -303,7 +303,7 @@ class PassingAttention(Function):
                 output[h, :, queries], totals[h, :, queries] = rows[h.start, i].result(qkv.dtype)
                 exponents[h, :, queries] = rows[h.start, i].exponent
         ctx.save_for_backward(q, k, v, output, exact=(totals, exponents))
-        ctx.math, ctx.shared, ctx.join, ctx.blocks, ctx.passing = math, kv is not None, join, blocks, passing
+        ctx.math, ctx.shared, ctx.all_sum, ctx.blocks, ctx.passing = math, kv is not None, all_sum, blocks, passing
         return output
 
     @staticmethod
@@ -330,7 +330,7 @@ class PassingAttention(Function):
             return of_groups
 
         total = passing.backward(ctx.policy.outgoing(xp.stack((unpacked(k), unpacked(v)))), passing.group, visit)
-        grad_kv = ctx.join(total).rounded(q.dtype)
+        grad_kv = ctx.all_sum(total).rounded(q.dtype)
         grad_qkv, grad_kv = end_backward(grad_q.rounded(q.dtype), grad_kv, ctx.shared)
         return grad_qkv, None, grad_kv, None, None
 
@@ -349,25 +349,25 @@ class ContextParallelAttention(CoreAttention):
         vars(self).update(vars(core))
         self.group, self.kind, self.shares = group, kind, shares
 
-    def forward(self, qkv: Tensor, dropout_rng: DropoutRNG | None, documents=None, kv=None, join=alone) -> Tensor:
+    def forward(self, qkv: Tensor, dropout_rng: DropoutRNG | None, documents=None, kv=None, all_sum=identity) -> Tensor:
         length, chunks = qkv.shape[TOKENS] * self.group.size, self.chunks.count
         tile = self.tile or length // chunks
         mask = TileMask(tiles(length, tile, chunks), documents)
         keep = self._keep_in_tiles(qkv.shape[1], mask.parts, dropout_rng)
         if self.kind == "ulysses":
-            return self.ulysses(qkv, keep, documents, kv, join, tile)
+            return self.ulysses(qkv, keep, documents, kv, all_sum, tile)
         math = TileMath(mask, keep, self.rate, SOFTMAXES[self.softmax], current())
         passing = Passing(self.group, tiles_of_ranks(length, tile, chunks, self.shares(documents)), *PASSES[self.kind])
-        return PassingAttention.apply(qkv, math, kv, join, passing)
+        return PassingAttention.apply(qkv, math, kv, all_sum, passing)
 
-    def ulysses(self, qkv: Tensor, keep, documents, kv: Tensor | None, join, tile: int) -> Tensor:
+    def ulysses(self, qkv: Tensor, keep, documents, kv: Tensor | None, all_sum, tile: int) -> Tensor:
         """Attention of some heads over all tokens, between two all-to-alls."""
         qkv = all_to_all_in_group(qkv, self.group, HEADS, TOKENS)  # (H/N, B, T, 3 D)
         kv = kv and all_to_all_in_group(kv, self.group, HEADS, TOKENS)  # (G/N, B, T, 2 D)
         first = self.group.rank * qkv.shape[HEADS]
         here = keep and (lambda h, i, j: keep(first + h, i, j))
         chunks = self.chunks.count
-        y = tiled_attention(qkv, here, self.rate, documents, kv, join, tile, chunks, self.softmax)  # (H/N, B, T, D)
+        y = tiled_attention(qkv, here, self.rate, documents, kv, all_sum, tile, chunks, self.softmax)  # (H/N, B, T, D)
         return all_to_all_in_group(y, self.group, TOKENS, HEADS)  # (H, B, T/N, D)
 
 

@@ -19,8 +19,9 @@ from types import ModuleType
 from minidist.backend import cache_blocks, from_host, xp
 from minidist.nn.attention import online32, online_softmax
 from minidist.nn.attention.online_softmax import HIDDEN, LOG2E
-from minidist.nn.attention.plain import alone, dropped, groups_of, queries_keys_values
+from minidist.nn.attention.plain import dropped, groups_of, queries_keys_values
 from minidist.nn.documents import Documents, any_key_seen, hidden_keys
+from minidist.nn.loss import identity
 from minidist.nn.precision.policy import Packed, Policy, current, unpacked
 from minidist.nn.tensor import Context, Function, Tensor
 
@@ -227,11 +228,11 @@ class TiledAttention(Function):
     gradient_flops, recomputed_flops = (2.5,), 0.5  # five products for forward's two: the scores are computed again
 
     @staticmethod
-    def flops(output, qkv, math: TileMath, kv, join) -> int:
+    def flops(output, qkv, math: TileMath, kv, all_sum) -> int:
         return flops_of_pairs(output, math.mask.pairs())
 
     @staticmethod
-    def forward(ctx: Context, qkv, math: TileMath, kv, join):
+    def forward(ctx: Context, qkv, math: TileMath, kv, all_sum):
         (heads, batch, length, _), mask, softmax = qkv.shape, math.mask, math.softmax
         q, k, v = queries_keys_values(qkv, kv)
         q = scaled_queries(q, ctx.policy)
@@ -247,7 +248,7 @@ class TiledAttention(Function):
                 output[h, :, queries], totals[h, :, queries] = rows.result(qkv.dtype)
                 exponents[h, :, queries] = rows.exponent
         ctx.save_for_backward(q, k, v, output, exact=(totals, exponents))
-        ctx.math, ctx.shared, ctx.join = math, kv is not None, join
+        ctx.math, ctx.shared, ctx.all_sum = math, kv is not None, all_sum
         return output
 
     @staticmethod
@@ -268,7 +269,7 @@ class TiledAttention(Function):
                 else:
                     of_groups.at(i).add_heads(total, h, share)
         if of_groups is not None:
-            grad_kv = ctx.join(of_groups).rounded(q.dtype)
+            grad_kv = ctx.all_sum(of_groups).rounded(q.dtype)
         grad_qkv, grad_kv = end_backward(grad_q, grad_kv, ctx.shared)
         return grad_qkv, None, grad_kv, None
 
@@ -279,7 +280,7 @@ def tiled_attention(
     rate: float = 0.0,
     documents: Documents | None = None,
     kv: Tensor | None = None,
-    join: Callable = alone,
+    all_sum: Callable = identity,
     tile: int = 128,
     chunks: int = 1,
     softmax: str = "exact",
@@ -287,7 +288,7 @@ def tiled_attention(
     """Attention of each head over the token itself and the tokens before it, tile by tile.
 
     Args:
-        qkv, rate, documents, kv, join: as for ``causal_attention``.
+        qkv, rate, documents, kv, all_sum: as for ``causal_attention``.
         keep: (head, tile of queries, tile of keys) -> bool (B, keys, queries), the attention weights that dropout
             keeps; called in forward and again in backward. None keeps all.
         tile: how many queries, and how many keys, a tile has.
@@ -298,4 +299,4 @@ def tiled_attention(
         (H, B, T, D)
     """
     mask = TileMask(tiles(qkv.shape[-2], tile, chunks), documents)
-    return TiledAttention.apply(qkv, TileMath(mask, keep, rate, SOFTMAXES[softmax], current()), kv, join)
+    return TiledAttention.apply(qkv, TileMath(mask, keep, rate, SOFTMAXES[softmax], current()), kv, all_sum)
