@@ -81,10 +81,10 @@ class TileMask:
         return xp.where(from_host(hidden), HIDDEN, 0).astype(dtype) if hidden.any() else None
 
 
-def flops_of_pairs(output, computed: Iterable[Pair]) -> int:
+def flops_of_pairs(output, pairs: Iterable[Pair]) -> int:
     """Operations of forward's two products, over these pairs of tiles; ``output`` is (H, B, T, D)."""
     heads, batch, _, width = output.shape
-    return 2 * 2 * heads * batch * scores_in(computed) * width
+    return 2 * 2 * heads * batch * scores_in(pairs) * width
 
 
 def scores_in(pairs: Iterable[Pair]) -> int:
