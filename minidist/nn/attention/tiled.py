@@ -223,7 +223,12 @@ def end_backward(grad_q, grad_kv, shared: bool) -> tuple:
 
 
 class TiledAttention(Function):
-    """softmax(q k^T / sqrt(D)) v for each head, where a token attends to itself and the tokens before it."""
+    """softmax(q k^T / sqrt(D)) v for each head, where a token attends to itself and the tokens before it.
+
+    Args:
+        qkv, kv, all_sum: as for ``causal_attention``.
+        math: what is done with each pair of tiles, and which pairs there are.
+    """
 
     gradient_flops, recomputed_flops = (2.5,), 0.5  # five products for forward's two: the scores are computed again
 
