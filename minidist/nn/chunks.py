@@ -36,7 +36,7 @@ class Chunks:
         """How many parts a sequence of ``length`` tokens has: N, or 1 where they do not divide it, as in sampling."""
         return self.count if length % self.count == 0 else 1
 
-    def places(self, length: int, documents: Documents | None = None) -> list[slice]:
+    def slices(self, length: int, documents: Documents | None = None) -> list[slice]:
         """The tokens of each chunk that is here, among a full sequence of ``length`` tokens."""
         each = length // self.of(length)
         return [slice(c * each, (c + 1) * each) for c in (self.numbers(documents) if each < length else [0])]

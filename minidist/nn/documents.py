@@ -27,9 +27,9 @@ class Documents:
     positions: np.ndarray | None = None
     places: int = 0
 
-    def at(self, place: slice) -> int | np.ndarray:
+    def at(self, tokens: slice) -> int | np.ndarray:
         """The positions of consecutive tokens: the first one's, or where documents restart each one's, (B, t)."""
-        return place.start if self.positions is None else self.positions[:, place]
+        return tokens.start if self.positions is None else self.positions[:, tokens]
 
 
 @overridable

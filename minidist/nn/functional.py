@@ -363,22 +363,22 @@ class AddPositions(Function):
     def forward(ctx: Context, x, weight, first=0):
         ctx.weight_shape = weight.shape
         if isinstance(first, np.ndarray):
-            ctx.places = from_host(first)
-            return x + weight[ctx.places]  # (B, T, C)
+            ctx.rows = from_host(first)
+            return x + weight[ctx.rows]  # (B, T, C)
         last = first + x.shape[-2]
         if last > len(weight):
             raise ValueError(f"{last} tokens do not fit a context of {len(weight)}: pass fewer, or a longer context")
-        ctx.places = slice(first, last)
-        return x + weight[ctx.places]  # (B, T, C)
+        ctx.rows = slice(first, last)
+        return x + weight[ctx.rows]  # (B, T, C)
 
     @staticmethod
     def backward(ctx: Context, gradient):
         *_, length, width = gradient.shape
         grad_weight = xp.zeros(ctx.weight_shape)
-        if not isinstance(ctx.places, slice):
-            add_at(grad_weight, ctx.places, gradient.astype(xp.float64))
+        if not isinstance(ctx.rows, slice):
+            add_at(grad_weight, ctx.rows, gradient.astype(xp.float64))
             return gradient, grad_weight, None
-        grad_weight[ctx.places] = gradient.reshape(-1, length, width).sum(axis=0, dtype=xp.float64)
+        grad_weight[ctx.rows] = gradient.reshape(-1, length, width).sum(axis=0, dtype=xp.float64)
         return gradient, grad_weight, None
 
 

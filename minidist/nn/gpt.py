@@ -4,8 +4,7 @@ Learned positions, pre-norm blocks, causal multi-head attention, a GELU MLP four
 output head that shares the embedding's weight (tied weights). By default tokens are bytes. All MLPs, or every n-th, may
 be mixtures of experts (moe/).
 
-Shapes: B samples of T tokens, model width C, H heads of width D = C / H, and the vocabulary V, rounded up to a multiple
-of H.
+Shapes: B samples of T tokens, width C, H heads of width D = C / H, a vocabulary V, rounded up to a multiple of H.
 """
 
 from math import sqrt
@@ -96,10 +95,11 @@ class Embeddings(Module):
 
     def forward(self, tokens, dropout_rng: DropoutRNG | None, documents: Documents | None = None) -> Tensor:
         parts, rngs = [], self.chunks.rngs(dropout_rng, documents)
-        for place, rng in zip(self.chunks.places(tokens.shape[1], documents), rngs, strict=False):
-            x = self.token(tokens[:, place])  # (B, t, C)
+        # Where the chunks do not divide the tokens, as in sampling, there is one slice, and more names of dropout.
+        for chunk, rng in zip(self.chunks.slices(tokens.shape[1], documents), rngs, strict=False):
+            x = self.token(tokens[:, chunk])  # (B, t, C)
             if self.position is not None:
-                x = functional.add_positions(x, self.position, documents.at(place) if documents else place.start)
+                x = functional.add_positions(x, self.position, documents.at(chunk) if documents else chunk.start)
             parts.append(self.dropout(x, rng))
         return join(parts)
 
@@ -123,8 +123,8 @@ class Head(Module):
 
     def loss(self, x: Tensor, targets, documents: Documents | None = None) -> Tensor:
         """The sum over the targets (B, T) that count, over B T: (B, T, C) -> a scalar; of some chunks, their part."""
-        places = self.chunks.places(targets.shape[1], documents)
-        parts = ((self(part), targets[:, place]) for part, place in zip(self.chunks.split(x), places, strict=True))
+        slices = self.chunks.slices(targets.shape[1], documents)
+        parts = ((self(part), targets[:, chunk]) for part, chunk in zip(self.chunks.split(x), slices, strict=True))
         return mean_over_places(self.mean_loss, parts, (documents and documents.places) or targets.size)
 
     def mean_loss(self, logits: Tensor, targets) -> Tensor:

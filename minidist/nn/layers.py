@@ -6,12 +6,13 @@ from typing import Any
 
 from minidist.backend import from_host, read_only, xp
 from minidist.nn import functional
-from minidist.nn.attention.plain import alone, causal_attention
+from minidist.nn.attention.plain import causal_attention
 from minidist.nn.attention.tiled import Keep, tiled_attention, tiles
 from minidist.nn.chunks import Chunks
 from minidist.nn.config import GPTConfig
 from minidist.nn.documents import Documents
 from minidist.nn.llama_operations import rms_norm
+from minidist.nn.loss import identity
 from minidist.nn.precision.formats import Format
 from minidist.nn.random import DropoutRNG, generator
 from minidist.nn.tensor import Tensor
@@ -274,12 +275,12 @@ class CoreAttention(Module):
 
     def forward(
         self, qkv: Tensor, dropout_rng: DropoutRNG | None, documents: Documents | None,
-        kv: Tensor | None = None, join=alone,
+        kv: Tensor | None = None, all_sum=identity,
     ) -> Tensor:  # fmt: skip
         """Attention of one micro-batch.
 
         Args:
-            qkv, documents, kv, join: as for ``causal_attention``.
+            qkv, documents, kv, all_sum: as for ``causal_attention``.
             dropout_rng: names which attention weights dropout keeps; None keeps all.
         """
         _, batch, length, _ = qkv.shape
@@ -288,10 +289,10 @@ class CoreAttention(Module):
             keep = None  # or (H, B, T, T) bool, the weights that dropout keeps, generated head by head
             if dropout_rng is not None and self.rate:
                 keep = xp.stack([self._mask((batch, length, length), dropout_rng, head) for head in self.heads])
-            return causal_attention(qkv, keep, self.rate, kv, join, documents)
+            return causal_attention(qkv, keep, self.rate, documents, kv, all_sum)
         tile = self.tile or length // count  # plain attention holds the scores of two chunks
         keep = self._keep_in_tiles(batch, tiles(length, tile, count), dropout_rng)
-        return tiled_attention(qkv, keep, self.rate, tile, count, self.softmax, kv, join, documents)
+        return tiled_attention(qkv, keep, self.rate, documents, kv, all_sum, tile, count, self.softmax)
 
     def _keep_in_tiles(self, batch: int, parts: list[slice], dropout_rng: DropoutRNG | None) -> Keep | None:
         """The weights that dropout keeps, generated tile by tile when asked; None for all."""

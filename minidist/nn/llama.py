@@ -55,7 +55,7 @@ class GroupedLinears(Module):
         """The input of keys and values, whose gradient counts once."""
         return x
 
-    def join(self, total: Total) -> Total:
+    def all_sum(self, total: Total) -> Total:
         """Return the sum of the gradients of keys and values over all heads that share them."""
         return total
 
@@ -72,21 +72,22 @@ class GroupedQueryAttention(Module):
 
     def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None, documents: Documents | None) -> list[Tensor]:
         queries, keys_values = [], []
-        for part, chunk in zip(parts, self.chunks.numbers(documents), strict=False):
+        # Where the chunks do not divide the tokens, as in sampling, there is one part.
+        for part, number in zip(parts, self.chunks.numbers(documents), strict=False):
             q, kv = self.qkv(part)  # (H, B, t, D) and (G, B, t, 2 D)
-            place = slice(chunk * q.shape[-2], (chunk + 1) * q.shape[-2])
-            angles = turn(place, documents, self.head_width, self.base)
+            chunk = slice(number * q.shape[-2], (number + 1) * q.shape[-2])
+            angles = turn(chunk, documents, self.head_width, self.base)
             queries.append(rotate(q, *angles))
             keys_values.append(rotate(kv, *angles))
-        y = self.core(join(queries), dropout_rng, documents, join(keys_values), self.qkv.join)  # (H, B, n t, D)
+        y = self.core(join(queries), dropout_rng, documents, join(keys_values), self.qkv.all_sum)  # (H, B, n t, D)
         return list(map(self.out, self.chunks.split(y)))  # (B, t, C) each
 
 
-def turn(place: slice, documents: Documents | None, width: int, base: float) -> tuple:
+def turn(chunk: slice, documents: Documents | None, width: int, base: float) -> tuple:
     """Cosines and sines for the tokens of a chunk: (t, D / 2) each, or (B, t, D / 2) where documents restart."""
-    positions = documents.at(place) if documents else place.start
+    positions = documents.at(chunk) if documents else chunk.start
     if isinstance(positions, int):
-        return tuple(map(from_host, rotary_table(positions, place.stop - place.start, width, base)))
+        return tuple(map(from_host, rotary_table(positions, chunk.stop - chunk.start, width, base)))
     return tuple(from_host(values[positions]) for values in rotary_table(0, positions.max(initial=0) + 1, width, base))
 
 

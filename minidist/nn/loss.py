@@ -107,14 +107,14 @@ class TakeCounted(Function):
     """The logits of some tokens: (H, B, T, V/H) to (H, 1, N, V/H)."""
 
     @staticmethod
-    def forward(ctx: Context, logits, places):
-        ctx.places, ctx.input_shape, ctx.rounds = places, logits.shape, False
-        return logits.reshape(len(logits), -1, logits.shape[-1])[:, None, places]
+    def forward(ctx: Context, logits, counted):
+        ctx.counted, ctx.input_shape, ctx.rounds = counted, logits.shape, False
+        return logits.reshape(len(logits), -1, logits.shape[-1])[:, None, counted]
 
     @staticmethod
     def backward(ctx: Context, gradient):
         grad_logits = xp.zeros(ctx.input_shape, gradient.dtype)
-        grad_logits.reshape(len(gradient), -1, gradient.shape[-1])[:, ctx.places] = gradient[:, 0]
+        grad_logits.reshape(len(gradient), -1, gradient.shape[-1])[:, ctx.counted] = gradient[:, 0]
         return grad_logits, None
 
 
@@ -144,8 +144,8 @@ def mean_over_places(mean_loss: Callable, parts: Iterable[tuple[Tensor, Any]], p
     means, weights = [], []
     for logits, targets in parts:
         if targets.dtype.kind == "i" and (ignored := targets == IGNORED).any():
-            count = xp.flatnonzero(~ignored)
-            logits, targets = TakeCounted.apply(logits, count), targets.reshape(-1)[None, count]
+            counted = xp.flatnonzero(~ignored)
+            logits, targets = TakeCounted.apply(logits, counted), targets.reshape(-1)[None, counted]
         means.append(mean_loss(logits, targets) if targets.size else logits.sum())
         weights.append(targets.size / max(1, places))
     return means[0] if weights == [1.0] else WeightedSum.apply(weights, *means)

@@ -31,7 +31,6 @@ order (nn/attention/online_softmax.py). So keys may arrive in any order.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -45,10 +44,10 @@ from minidist.comm.work import Work
 from minidist.nn.attention import online_softmax
 from minidist.nn.attention.tiled import (
     SOFTMAXES,
+    Pair,
     TileMask,
     TileMath,
     Tiles,
-    alone,
     begin_backward,
     end_backward,
     flops_of_pairs,
@@ -62,8 +61,9 @@ from minidist.nn.chunks import TOKENS
 from minidist.nn.documents import Documents
 from minidist.nn.gpt import GPT
 from minidist.nn.layers import CoreAttention
+from minidist.nn.loss import identity
 from minidist.nn.measuring import memory_bytes
-from minidist.nn.precision.policy import Policy, unpacked
+from minidist.nn.precision.policy import Policy, current, unpacked
 from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
@@ -71,7 +71,7 @@ from minidist.parallel.axis import Axis, parallelize_module
 from minidist.parallel.tools.mappings import all_to_all_in_group
 
 KINDS = ("ring", "zigzag", "all-gather", "ulysses", "balanced")
-PAIRED = ("zigzag", "all-gather")  # those in which a rank has chunks from both ends
+BOTH_ENDS = ("zigzag", "all-gather")  # those in which a rank has chunks from both ends of the sequence
 HEADS = 0  # the axis of the heads in (H, B, T, D)
 KEYS_VALUES, GRADIENTS = 0, 1  # the tags of two streams of messages in one ring
 Visit = Callable[[int, Any], Any]
@@ -157,7 +157,7 @@ def all_gather_backward(keys_values, group: ProcessGroup, visit: Visit):
 
 def parts_of(ranks: int, kind: str) -> int:
     """Number of parts that the sequence is cut into: a rank has one, or one from each end. They divide the chunks."""
-    return 2 * ranks if kind in PAIRED else ranks
+    return 2 * ranks if kind in BOTH_ENDS else ranks
 
 
 @overridable
@@ -174,7 +174,7 @@ def sequence_chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[in
     if chunks % parts:
         raise ValueError(f"{chunks} sequence chunks cannot be split over {ranks} ranks by {kind}: {parts} must divide")
     each = chunks // parts
-    mine = (rank, parts - 1 - rank) if kind in PAIRED else (rank,)
+    mine = (rank, parts - 1 - rank) if kind in BOTH_ENDS else (rank,)
     return [part * each + chunk for part in mine for chunk in range(each)]
 
 
@@ -229,16 +229,12 @@ def tiles_of_ranks(length: int, tile: int, chunks: int, shares: list[list[int]])
     return found
 
 
-PASSES = {
-    "ring": (ring_forward, ring_backward),
-    "zigzag": (ring_forward, ring_backward),
-    "all-gather": (all_gather_forward, all_gather_backward),
-    "balanced": (ring_forward, ring_backward),
-}
+RING = ring_forward, ring_backward
+PASSES = {"ring": RING, "zigzag": RING, "all-gather": (all_gather_forward, all_gather_backward), "balanced": RING}
 
 
-def record(q, mine: Tiles, theirs: Tiles, mask: TileMask, times: float, policy: Policy) -> None:
-    """Record the kernel of one visit, of my tiles of queries and their tiles of keys, if recording.
+def record(q, pairs: list[Pair], times: float, policy: Policy) -> None:
+    """Record the kernel of one visit, which computes these pairs of tiles, if recording.
 
     It reads queries, keys, values and what there is of the output, and writes that; backward has a gradient of each.
 
@@ -248,7 +244,7 @@ def record(q, mine: Tiles, theirs: Tiles, mask: TileMask, times: float, policy: 
     """
     if trace.log is not None:
         nbytes = int(5 * times * memory_bytes(q, policy))
-        trace.kernel("attend", int(times * flops_of_pairs(q, mask.pairs(mine, theirs))), nbytes, policy.name)
+        trace.kernel("attend", int(times * flops_of_pairs(q, pairs)), nbytes, policy.name)
 
 
 @dataclass(frozen=True)
@@ -257,14 +253,15 @@ class Passing:
 
     Attributes:
         group: the context-parallel ranks.
-        tiles: each rank's tiles.
-        forward, backward: a pair of PASSES.
+        tiles, mine: each rank's tiles, and those of this rank.
+        forward, backward: two functions, as of PASSES.
     """
 
     group: ProcessGroup
     tiles: list[Tiles]
     forward: Callable
     backward: Callable
+    mine = property(lambda self: self.tiles[self.group.rank])
 
 
 class PassingAttention(Function):
@@ -277,28 +274,26 @@ class PassingAttention(Function):
     gradient_flops, recomputed_flops, kernel = (2.5,), 0.5, False  # a kernel for each rank's keys: see ``record``
 
     @staticmethod
-    def flops(output, qkv, kv, join, keep, rate, mask, softmax, passing) -> int:
-        mine = passing.tiles[passing.group.rank]
-        return flops_of_pairs(output, (pair for theirs in passing.tiles for pair in mask.pairs(mine, theirs)))
+    def flops(output, qkv, math: TileMath, kv, all_sum, passing: Passing) -> int:
+        return sum(flops_of_pairs(output, math.mask.pairs(passing.mine, theirs)) for theirs in passing.tiles)
 
     @staticmethod
-    def forward(ctx: Context, qkv, kv, join, keep, rate: float, mask: TileMask, softmax: ModuleType, passing: Passing):
+    def forward(ctx: Context, qkv, math: TileMath, kv, all_sum, passing: Passing):
         q, k, v = queries_keys_values(qkv, kv)
         q = scaled_queries(q, ctx.policy)
-        heads, batch, length, _ = q.shape
-        math, mine = TileMath(mask, keep, rate, softmax, ctx.policy), passing.tiles[passing.group.rank]
+        (heads, batch, length, _), mine, softmax = q.shape, passing.mine, math.softmax
         blocks = head_blocks(heads, batch, [tokens for _, tokens in mine])
-        rows = {
-            (h.start, i): softmax.OnlineSoftmax(q[h, :, tokens].shape) for h in blocks for i, tokens in mine
-        }  # of (h, B, queries, D) each
+        # (h, B, queries, D) each
+        rows = {(h.start, i): softmax.OnlineSoftmax(q[h, :, tokens].shape) for h in blocks for i, tokens in mine}
 
         def visit(rank: int, keys_values) -> None:
             k, v = ctx.policy.incoming_factor(keys_values)  # (G, B, T/N, D) each
             with trace.span(f"attend to keys of rank {rank}"):
+                pairs = list(math.mask.pairs(mine, passing.tiles[rank]))
                 for h in blocks:
-                    for pair in mask.pairs(mine, passing.tiles[rank]):
+                    for pair in pairs:
                         rows[h.start, pair[0]].merge(*math.attend(h, pair, q, k, v))
-                record(q, mine, passing.tiles[rank], mask, 1, ctx.policy)
+                record(q, pairs, 1, ctx.policy)
 
         passing.forward(ctx.policy.outgoing(xp.stack((k, v))), passing.group, visit)
         output, totals = xp.empty(q.shape, qkv.dtype), xp.empty((heads, batch, length, 1), qkv.dtype)
@@ -308,14 +303,13 @@ class PassingAttention(Function):
                 output[h, :, queries], totals[h, :, queries] = rows[h.start, i].result(qkv.dtype)
                 exponents[h, :, queries] = rows[h.start, i].exponent
         ctx.save_for_backward(q, k, v, output, exact=(totals, exponents))
-        ctx.math, ctx.shared, ctx.join, ctx.blocks, ctx.passing = math, kv is not None, join, blocks, passing
+        ctx.math, ctx.shared, ctx.all_sum, ctx.blocks, ctx.passing = math, kv is not None, all_sum, blocks, passing
         return output
 
     @staticmethod
     def backward(ctx: Context, gradient):
         q, k, v, output, totals, exponents = ctx.saved_factors
-        math, mask, passing = ctx.math, ctx.math.mask, ctx.passing
-        mine = passing.tiles[passing.group.rank]
+        math, passing = ctx.math, ctx.passing
         gradient, shift = begin_backward(output, gradient, totals, ctx.policy)
         grad_q = math.softmax.Total(q.shape)
 
@@ -323,20 +317,22 @@ class PassingAttention(Function):
             k, v = ctx.policy.incoming_factor(keys_values)  # (G, B, T/N, D) each
             gradients = math.softmax.Total((2, *q.shape))
             with trace.span(f"attend to keys of rank {rank}, backward"):
+                pairs = list(math.mask.pairs(passing.mine, passing.tiles[rank]))
                 for h in ctx.blocks:
                     into = grad_q.at(h), gradients.at((0, h)), gradients.at((1, h))
-                    for pair in mask.pairs(mine, passing.tiles[rank]):
+                    for pair in pairs:
                         math.add_gradients(into, h, pair, q, k, v, exponents, gradient, shift)
-                record(q, mine, passing.tiles[rank], mask, PassingAttention.gradient_flops[0], ctx.policy)
+                record(q, pairs, PassingAttention.gradient_flops[0], ctx.policy)
             if not ctx.shared:
                 return gradients
             of_groups = online_softmax.Total((2, *k.shape))
             of_groups.add_heads(gradients, slice(0, len(q)), len(q) // len(k))
             return of_groups
 
-        grad_kv = passing.backward(ctx.policy.outgoing(xp.stack((unpacked(k), unpacked(v)))), passing.group, visit)
-        parts = grad_q.rounded(q.dtype), *(() if ctx.shared else grad_kv.rounded(q.dtype))
-        return *end_backward(xp.concatenate(parts, -1), grad_kv, ctx), *[None] * 6
+        total = passing.backward(ctx.policy.outgoing(xp.stack((unpacked(k), unpacked(v)))), passing.group, visit)
+        grad_kv = ctx.all_sum(total).rounded(q.dtype)
+        grad_qkv, grad_kv = end_backward(grad_q.rounded(q.dtype), grad_kv, ctx.shared)
+        return grad_qkv, None, grad_kv, None, None
 
 
 class ContextParallelAttention(CoreAttention):
@@ -353,24 +349,25 @@ class ContextParallelAttention(CoreAttention):
         vars(self).update(vars(core))
         self.group, self.kind, self.shares = group, kind, shares
 
-    def forward(self, qkv: Tensor, dropout_rng: DropoutRNG | None, documents=None, kv=None, join=alone) -> Tensor:
+    def forward(self, qkv: Tensor, dropout_rng: DropoutRNG | None, documents=None, kv=None, all_sum=identity) -> Tensor:
         length, chunks = qkv.shape[TOKENS] * self.group.size, self.chunks.count
         tile = self.tile or length // chunks
         mask = TileMask(tiles(length, tile, chunks), documents)
         keep = self._keep_in_tiles(qkv.shape[1], mask.parts, dropout_rng)
         if self.kind == "ulysses":
-            return self.ulysses(qkv, kv, keep, tile, join, documents)
+            return self.ulysses(qkv, keep, documents, kv, all_sum, tile)
+        math = TileMath(mask, keep, self.rate, SOFTMAXES[self.softmax], current())
         passing = Passing(self.group, tiles_of_ranks(length, tile, chunks, self.shares(documents)), *PASSES[self.kind])
-        return PassingAttention.apply(qkv, kv, join, keep, self.rate, mask, SOFTMAXES[self.softmax], passing)
+        return PassingAttention.apply(qkv, math, kv, all_sum, passing)
 
-    def ulysses(self, qkv: Tensor, kv: Tensor | None, keep, tile: int, join, documents) -> Tensor:
+    def ulysses(self, qkv: Tensor, keep, documents, kv: Tensor | None, all_sum, tile: int) -> Tensor:
         """Attention of some heads over all tokens, between two all-to-alls."""
         qkv = all_to_all_in_group(qkv, self.group, HEADS, TOKENS)  # (H/N, B, T, 3 D)
         kv = kv and all_to_all_in_group(kv, self.group, HEADS, TOKENS)  # (G/N, B, T, 2 D)
         first = self.group.rank * qkv.shape[HEADS]
         here = keep and (lambda h, i, j: keep(first + h, i, j))
         chunks = self.chunks.count
-        y = tiled_attention(qkv, here, self.rate, tile, chunks, self.softmax, kv, join, documents)  # (H/N, B, T, D)
+        y = tiled_attention(qkv, here, self.rate, documents, kv, all_sum, tile, chunks, self.softmax)  # (H/N, B, T, D)
         return all_to_all_in_group(y, self.group, TOKENS, HEADS)  # (H, B, T/N, D)
 
 
@@ -391,11 +388,8 @@ class ContextParallel(Axis):
 
     def apply(self, model: GPT) -> GPT:
         """Tell the model which chunks are here, and put context-parallel attention in its place."""
-        dealt = lru_cache(partial(chunks_of_ranks, self.group.size, model.chunks.count, self.kind))
-
-        def shares(documents: Documents | None) -> list[list[int]]:
-            return dealt(documents if self.kind == "balanced" else None)  # to all others they make no difference
-
+        # All layers ask about one micro-batch, then about the next.
+        shares = lru_cache(maxsize=1)(partial(chunks_of_ranks, self.group.size, model.chunks.count, self.kind))
         # One object that all parts of the model share (gpt.py), so that embeddings and loss compute these chunks too.
         model.chunks.here //= self.group.size
         model.chunks.numbers = lambda documents: shares(documents)[self.group.rank]

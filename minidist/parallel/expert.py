@@ -132,9 +132,9 @@ def expert_groups(mesh: np.ndarray, ranks: int) -> tuple[list[list[int]], list[l
         Lists of groups, each a list of ranks. Every rank is in one group of either list.
     """
     pp, dp, cp, tp = mesh.shape
-    places = mesh.reshape(pp, dp // ranks, ranks, cp, tp)  # (pp, edp, ep, cp, tp)
-    exchanging = np.moveaxis(places, 2, -1).reshape(-1, ranks)
-    same_experts = places.transpose(0, 2, 4, 1, 3).reshape(-1, dp // ranks * cp)
+    split = mesh.reshape(pp, dp // ranks, ranks, cp, tp)  # (pp, edp, ep, cp, tp)
+    exchanging = np.moveaxis(split, 2, -1).reshape(-1, ranks)
+    same_experts = split.transpose(0, 2, 4, 1, 3).reshape(-1, dp // ranks * cp)
     return exchanging.tolist(), same_experts.tolist()
 
 

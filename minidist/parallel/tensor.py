@@ -163,7 +163,7 @@ class GroupParallelLinears(GroupedLinears):
     def once(self, x: Tensor) -> Tensor:
         return x if self.replicas is None or self.replicas.rank == 0 else Tensor(x.data)
 
-    def join(self, total: Total) -> Total:
+    def all_sum(self, total: Total) -> Total:
         if self.replicas is None:
             return total
         mine = total.arrays()

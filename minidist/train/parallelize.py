@@ -229,8 +229,8 @@ class ParallelModel:
         if self.targets:
             counts = np.zeros(1, np.int64)
             for one in batch:  # of each sequence chunk that this rank computes
-                for place in self.model.chunks.places(one.targets.shape[1], one.documents):
-                    counts += int((one.targets[:, place] != IGNORED).sum())
+                for chunk in self.model.chunks.slices(one.targets.shape[1], one.documents):
+                    counts += int((one.targets[:, chunk] != IGNORED).sum())
             for axis in reversed(self.axes):
                 if axis.splits_batch:
                     all_reduce(counts, ReduceOp.SUM, axis.group)

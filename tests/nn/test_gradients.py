@@ -109,7 +109,7 @@ def operations():
     yield "fork", lambda x: fork(x) * fork(x), draw(2, 3)
     for heads, groups in ((1, 1), (4, 2), (6, 1), (3, 3)):
         q, kv = draw(heads, 2, 5, 3), draw(groups, 2, 5, 6)
-        yield "shared keys", lambda q, kv: causal_attention(q, None, 0.0, kv), q, kv
+        yield "shared keys", lambda q, kv: causal_attention(q, None, 0.0, None, kv), q, kv
         yield "shared keys by tiles", lambda q, kv: tiled_attention(q, tile=2, kv=kv), q, kv
     yield "dropout", lambda x: functional.dropout(x, chance(3, 5), 0.5), draw(3, 5)
     for *lead, length, width in ATTENTIONS:

@@ -57,9 +57,10 @@ def test_like_plain_attention(dtype, softmax, tolerance, spread):
         for head, i, j in itertools.product(range(2), range(len(parts)), range(len(parts))):
             if j <= i:
                 whole[head, :, parts[j], parts[i]] = keep(head, i, j)
-        plain, tiled = (whole, rate) if rate else (), (keep if rate else None, rate, tile, 1, softmax)
+        plain, tiled = ((whole, rate), (keep, rate)) if rate else ((), ())
+        by_tiles = outcome(tiled_attention, qkv, gradient, *tiled, tile=tile, softmax=softmax)
         expected = outcome(causal_attention, qkv, gradient, *plain)
-        for found, right in zip(outcome(tiled_attention, qkv, gradient, *tiled), expected, strict=True):
+        for found, right in zip(by_tiles, expected, strict=True):
             assert found.dtype == dtype
             largest = max(1, np.abs(right).max())
             np.testing.assert_allclose(found, right, atol=tolerance * largest, rtol=0, err_msg=f"{length}, {tile}")

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from minidist.nn.attention.tiled import tiles
-from minidist.parallel.context import KINDS, PAIRED, chunks_of_ranks, sequence_chunks_of, tiles_of_ranks
+from minidist.parallel.context import BOTH_ENDS, KINDS, chunks_of_ranks, sequence_chunks_of, tiles_of_ranks
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.trainer import run
@@ -14,14 +14,14 @@ from minidist.verify.comparison import agrees
 
 def test_every_chunk_is_on_one_rank():
     for kind, (ranks, chunks) in itertools.product(
-        (*PAIRED, "ring", "ulysses"), [(1, 2), (2, 4), (2, 12), (3, 6), (5, 10), (7, 14)]
+        (*BOTH_ENDS, "ring", "ulysses"), [(1, 2), (2, 4), (2, 12), (3, 6), (5, 10), (7, 14)]
     ):
         found = [sequence_chunks_of(rank, ranks, chunks, kind) for rank in range(ranks)]
         assert sorted(itertools.chain(*found)) == list(range(chunks))
         assert all(mine == sorted(mine) and len(mine) == chunks // ranks for mine in found)
         work = [sum(chunk + 1 for chunk in mine) for mine in found]  # of causal attention: all chunks up to each
-        assert len(set(work)) == 1 if kind in PAIRED else work == sorted(work)
-        assert kind in PAIRED or ranks == 1 or work[0] < work[-1]
+        assert len(set(work)) == 1 if kind in BOTH_ENDS else work == sorted(work)
+        assert kind in BOTH_ENDS or ranks == 1 or work[0] < work[-1]
     assert [sequence_chunks_of(rank, 2, 8, "zigzag") for rank in range(2)] == [[0, 1, 6, 7], [2, 3, 4, 5]]
 
 

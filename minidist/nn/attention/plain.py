@@ -3,13 +3,9 @@
 from minidist.backend import cache_blocks, from_host, xp
 from minidist.nn.attention.online_softmax import Total
 from minidist.nn.documents import Documents, hidden_keys
+from minidist.nn.loss import identity
 from minidist.nn.precision.policy import unpacked
 from minidist.nn.tensor import Context, Function
-
-
-def alone(total: Total) -> Total:
-    """Return what no other rank adds to."""
-    return total
 
 
 class CausalAttention(Function):
@@ -17,11 +13,11 @@ class CausalAttention(Function):
 
     Args:
         qkv: (H, B, T, 3 D), each head's queries, keys and values side by side; (H, B, T, D) queries beside ``kv``.
-        kv: (G, B, T, 2 D), keys and values that H / G consecutive heads share; their gradients add up.
-        join: adds what other ranks have for the gradients of these keys and values: a ``Total`` to a ``Total``.
         keep: (H, B, T, T) bool, keys by queries: the attention weights that dropout keeps; None keeps all.
         rate: the dropout probability; kept weights are scaled by 1 / (1 - rate).
         documents: where each token's document begins, which is all that it sees; None for one document.
+        kv: (G, B, T, 2 D), keys and values that H / G consecutive heads share; their gradients add up.
+        all_sum: adds to the gradients of these keys and values, a ``Total``, those of the processes that share them.
 
     Returns:
         (H, B, T, D)
@@ -40,7 +36,7 @@ class CausalAttention(Function):
         return 2 * 2 * output.size * output.shape[-2]
 
     @staticmethod
-    def forward(ctx: Context, qkv, keep=None, rate=0.0, kv=None, join=alone, documents=None):
+    def forward(ctx: Context, qkv, keep=None, rate=0.0, documents=None, kv=None, all_sum=identity):
         heads, batch, length, _ = qkv.shape
         as_factor, matmul = ctx.policy.rounded_factor, ctx.policy.matmul
         q, k, v = xp.split(qkv, 3, axis=-1) if kv is None else queries_keys_values(qkv, kv)
@@ -64,7 +60,7 @@ class CausalAttention(Function):
             ctx.policy.mix(weights.swapaxes(-1, -2), v[g], out=output[h])  # (h, B, T, D)
         output /= totals
         ctx.save_for_backward(q, k, v, exps, output, keep, exact=(totals,))
-        ctx.rate, ctx.shared, ctx.join = rate, kv is not None, join
+        ctx.rate, ctx.shared, ctx.all_sum = rate, kv is not None, all_sum
         return output
 
     @staticmethod
@@ -90,7 +86,7 @@ class CausalAttention(Function):
             return grad_qkv, None, None, None, None, None
         grad_kv = Total((len(k), *grad_qkv.shape[1:-1], 2 * q.shape[-1]))  # of the groups
         grad_kv.add_heads(Total.of([grad_qkv[..., q.shape[-1] :]]), slice(0, len(q)), len(q) // len(k))
-        return grad_q, None, None, ctx.join(grad_kv).rounded(q.dtype), None, None
+        return grad_q, None, None, None, ctx.all_sum(grad_kv).rounded(q.dtype), None
 
 
 causal_attention = CausalAttention.apply

@@ -19,9 +19,10 @@ from types import ModuleType
 from minidist.backend import cache_blocks, from_host, xp
 from minidist.nn.attention import online32, online_softmax
 from minidist.nn.attention.online_softmax import HIDDEN, LOG2E
-from minidist.nn.attention.plain import alone, dropped, groups_of, queries_keys_values
+from minidist.nn.attention.plain import dropped, groups_of, queries_keys_values
 from minidist.nn.documents import Documents, any_key_seen, hidden_keys
-from minidist.nn.precision.policy import Packed, Policy, unpacked
+from minidist.nn.loss import identity
+from minidist.nn.precision.policy import Packed, Policy, current, unpacked
 from minidist.nn.tensor import Context, Function, Tensor
 
 Keep = Callable[[int, int, int], object]  # (head, tile of queries, tile of keys) -> bool (B, keys, queries)
@@ -70,8 +71,9 @@ class TileMask:
             return j <= i
         return any_key_seen(self.documents.first, self.parts[i], self.parts[j])
 
-    def hidden(self, i: int, j: int, dtype):
-        """What is added to these scores, (keys, queries) or (B, keys, queries); None where all keys are seen."""
+    def hidden(self, pair: Pair, dtype):
+        """What is added to a pair's scores, (keys, queries) or (B, keys, queries); None where all keys are seen."""
+        i, _, j, _ = pair  # not its slices: they are in this rank's tokens, and ``parts`` in the whole sequence
         if self.documents is None:
             length = self.parts[i].stop - self.parts[i].start
             return xp.tril(xp.full((length, length), HIDDEN, dtype), -1) if i == j else None
@@ -79,10 +81,10 @@ class TileMask:
         return xp.where(from_host(hidden), HIDDEN, 0).astype(dtype) if hidden.any() else None
 
 
-def flops_of_pairs(output, computed: Iterable[Pair]) -> int:
+def flops_of_pairs(output, pairs: Iterable[Pair]) -> int:
     """Operations of forward's two products, over these pairs of tiles; ``output`` is (H, B, T, D)."""
     heads, batch, _, width = output.shape
-    return 2 * 2 * heads * batch * scores_in(computed) * width
+    return 2 * 2 * heads * batch * scores_in(pairs) * width
 
 
 def scores_in(pairs: Iterable[Pair]) -> int:
@@ -120,7 +122,7 @@ class TileMath:
         """
         as_factor = self.policy.rounded_factor
         q, k, v = tiles_of(heads, pair, q, k, v)
-        hidden = self.hidden(pair, q)
+        hidden = self.mask.hidden(pair, q.dtype)
         scores = self.scores(q, k, hidden)  # (h, B, keys, queries)
         exponent = self.softmax.exponent_of(scores, -2)  # (h, B, 1, queries)
         if hidden is not None and hidden.ndim > 2:
@@ -145,7 +147,8 @@ class TileMath:
         q, k, v = tiles_of(heads, pair, q, k, v)
         gradient, mask = contiguous(gradient[heads, :, queries]), self.kept(heads, pair)
         exponent = exponents[heads, :, queries].swapaxes(-1, -2)  # (h, B, 1, queries)
-        exps = self.softmax.weights(self.scores(q, k, self.hidden(pair, q)), exponent)  # (h, B, keys, queries)
+        hidden = self.mask.hidden(pair, q.dtype)
+        exps = self.softmax.weights(self.scores(q, k, hidden), exponent)  # (h, B, keys, queries)
         grad_v = matmul(dropped(as_factor(exps), mask, self.rate, as_factor), gradient)  # (h, B, keys, D)
         grad_scores = dropped(matmul(v, gradient.swapaxes(-1, -2)), mask, self.rate)
         grad_scores -= shift[heads, :, :, queries]
@@ -162,11 +165,6 @@ class TileMath:
         if hidden is not None:
             scores += hidden
         return scores
-
-    def hidden(self, pair: Pair, q):
-        """Return what is added to the scores, as ``TileMask.hidden`` does."""
-        i, _, j, _ = pair
-        return self.mask.hidden(i, j, q.dtype)
 
     def kept(self, heads: slice, pair: Pair):
         """Return the weights that dropout keeps of a pair, (h, B, keys, queries) bool; None for all."""
@@ -208,47 +206,45 @@ def begin_backward(output, gradient, totals, policy: Policy) -> tuple:
     return gradient, policy.kernels.dot_each(unpacked(gradient), unpacked(output))[:, :, None]
 
 
-def end_backward(grad_q, grad_kv, ctx: Context) -> tuple:
-    """Return the gradients of ``qkv`` and ``kv``.
+def end_backward(grad_q, grad_kv, shared: bool) -> tuple:
+    """Return the gradients of ``qkv`` and ``kv``, from those of the products' factors, which change in place.
 
     Args:
-        grad_q: (H, B, T, D), the gradient of the factors of products; with k's and v's behind, (H, B, T, 3 D), where
-            each head has its own.
-        grad_kv: ``Total`` (2, G, B, T, D), those of k and v where heads share them.
+        grad_q: (H, B, T, D)
+        grad_kv: (2, G, B, T, D)
+        shared: whether heads share keys and values.
     """
-    if not ctx.shared:
-        unscale(*xp.split(grad_q, 3, axis=-1)[:2])
-        return grad_q, None
-    grad_k, grad_v = ctx.join(grad_kv).rounded(grad_q.dtype)
-    unscale(grad_q, grad_k)
-    return grad_q, xp.concatenate((grad_k, grad_v), -1)
-
-
-def unscale(grad_q, grad_k) -> None:
-    """Turn the gradients of the products' factors into those of q and k, in place: q was scaled, and to base 2."""
+    grad_k, grad_v = grad_kv
     grad_q *= grad_q.shape[-1] ** -0.5
-    grad_k *= log(2)
+    grad_k *= log(2)  # the queries' factor has log2(e), which this takes back
+    if shared:
+        return grad_q, xp.concatenate((grad_k, grad_v), -1)
+    return xp.concatenate((grad_q, grad_k, grad_v), -1), None
 
 
 class TiledAttention(Function):
-    """softmax(q k^T / sqrt(D)) v for each head, where a token attends to itself and the tokens before it."""
+    """softmax(q k^T / sqrt(D)) v for each head, where a token attends to itself and the tokens before it.
+
+    Args:
+        qkv, kv, all_sum: as for ``causal_attention``.
+        math: what is done with each pair of tiles, and which pairs there are.
+    """
 
     gradient_flops, recomputed_flops = (2.5,), 0.5  # five products for forward's two: the scores are computed again
 
     @staticmethod
-    def flops(output, qkv, kv, join, keep, rate, mask, softmax) -> int:
-        return flops_of_pairs(output, mask.pairs())
+    def flops(output, qkv, math: TileMath, kv, all_sum) -> int:
+        return flops_of_pairs(output, math.mask.pairs())
 
     @staticmethod
-    def forward(ctx: Context, qkv, kv, join, keep: Keep | None, rate: float, mask: TileMask, softmax: ModuleType):
-        heads, batch, length, _ = qkv.shape
+    def forward(ctx: Context, qkv, math: TileMath, kv, all_sum):
+        (heads, batch, length, _), mask, softmax = qkv.shape, math.mask, math.softmax
         q, k, v = queries_keys_values(qkv, kv)
         q = scaled_queries(q, ctx.policy)
         k, v = map(ctx.policy.factor, (k, v))
         output = xp.empty(q.shape, qkv.dtype)
         totals = xp.empty((heads, batch, length, 1), qkv.dtype)
         exponents = xp.empty((heads, batch, length, 1), softmax.EXPONENT)
-        math = TileMath(mask, keep, rate, softmax, ctx.policy)
         for h in head_blocks(heads, batch, mask.parts):
             for i, queries in enumerate(mask.parts):
                 rows = softmax.OnlineSoftmax(output[h, :, queries].shape)  # of (h, B, queries, D)
@@ -257,45 +253,49 @@ class TiledAttention(Function):
                 output[h, :, queries], totals[h, :, queries] = rows.result(qkv.dtype)
                 exponents[h, :, queries] = rows.exponent
         ctx.save_for_backward(q, k, v, output, exact=(totals, exponents))
-        ctx.math, ctx.shared, ctx.join = math, kv is not None, join
+        ctx.math, ctx.shared, ctx.all_sum = math, kv is not None, all_sum
         return output
 
     @staticmethod
     def backward(ctx: Context, gradient):
         q, k, v, output, totals, exponents = ctx.saved_factors
         math, share = ctx.math, len(q) // len(k)
-        grad_q = xp.empty((*q.shape[:-1], (1 if ctx.shared else 3) * q.shape[-1]), q.dtype)  # with k's and v's behind
-        grad_kv = online_softmax.Total((2, *k.shape) if ctx.shared else ())  # of the groups
+        grad_q, grad_kv = xp.empty(q.shape, q.dtype), xp.empty((2, *k.shape), q.dtype)
+        of_groups = online_softmax.Total(grad_kv.shape) if ctx.shared else None
         gradient, shift = begin_backward(output, gradient, totals, ctx.policy)
         for h in head_blocks(*q.shape[:2], parts=math.mask.parts):
-            grads = [math.softmax.Total(q[h].shape) for _ in "qkv"]
+            of_q, *of_kv = into = [math.softmax.Total(q[h].shape) for _ in "qkv"]
             for pair in math.mask.pairs():
-                math.add_gradients(grads, h, pair, q, k, v, exponents, gradient, shift)
-            for number in range(2 * ctx.shared):
-                grad_kv.at(number).add_heads(grads.pop(1), h, share)
-            for part, total in zip(xp.split(grad_q[h], len(grads), axis=-1), grads, strict=True):
-                part[...] = total.rounded(q.dtype)
-        return *end_backward(grad_q, grad_kv, ctx), *[None] * 5
+                math.add_gradients(into, h, pair, q, k, v, exponents, gradient, shift)
+            grad_q[h] = of_q.rounded(q.dtype)
+            for i, total in enumerate(of_kv):
+                if of_groups is None:
+                    grad_kv[i, h] = total.rounded(q.dtype)
+                else:
+                    of_groups.at(i).add_heads(total, h, share)
+        if of_groups is not None:
+            grad_kv = ctx.all_sum(of_groups).rounded(q.dtype)
+        grad_qkv, grad_kv = end_backward(grad_q, grad_kv, ctx.shared)
+        return grad_qkv, None, grad_kv, None
 
 
 def tiled_attention(
     qkv: Tensor,
     keep: Keep | None = None,
     rate: float = 0.0,
+    documents: Documents | None = None,
+    kv: Tensor | None = None,
+    all_sum: Callable = identity,
     tile: int = 128,
     chunks: int = 1,
     softmax: str = "exact",
-    kv: Tensor | None = None,
-    join: Callable = alone,
-    documents: Documents | None = None,
 ) -> Tensor:
     """Attention of each head over the token itself and the tokens before it, tile by tile.
 
     Args:
-        qkv, kv, join, documents: as for ``causal_attention``.
+        qkv, rate, documents, kv, all_sum: as for ``causal_attention``.
         keep: (head, tile of queries, tile of keys) -> bool (B, keys, queries), the attention weights that dropout
             keeps; called in forward and again in backward. None keeps all.
-        rate: the dropout probability; kept weights are scaled by 1 / (1 - rate).
         tile: how many queries, and how many keys, a tile has.
         chunks: parts of the sequence, equally long, whose borders no tile crosses.
         softmax: one of SOFTMAXES.
@@ -304,4 +304,4 @@ def tiled_attention(
         (H, B, T, D)
     """
     mask = TileMask(tiles(qkv.shape[-2], tile, chunks), documents)
-    return TiledAttention.apply(qkv, kv, join, keep, rate, mask, SOFTMAXES[softmax])
+    return TiledAttention.apply(qkv, TileMath(mask, keep, rate, SOFTMAXES[softmax], current()), kv, all_sum)

@@ -120,7 +120,7 @@ class Experts(Module):
         """The rows (R, C) of some grains, each with the ``counts`` of its experts, to (R, C)."""
         x = self.enter(x)  # (R, C)
         ends = accumulate(map(sum, counts), initial=0)
-        grains = [x] if len(counts) == 1 else [TakeRows.apply(x, slice(*place)) for place in pairwise(ends)]
+        grains = [x] if len(counts) == 1 else [TakeRows.apply(x, slice(*rows)) for rows in pairwise(ends)]
         parts = [self.grain(*each) for each in zip(grains, counts, strict=True)]  # (H, r, C) each
         return self.leave(parts[0] if len(parts) == 1 else JoinRows.apply(*parts))  # (R, C)
 
