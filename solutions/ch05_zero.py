@@ -17,9 +17,9 @@ library provides: several parameters concatenated into one flat array, padded so
     unit.collect(p)        move the gradient of its parameter p to its place in the unit; p.grad becomes None
     unit.take_gradients()  return the unit's gradients, (padded_size,) of reduce_dtype, zeros where there are none, and
                            leave the unit without any
-    unit.show_gradients()  after changing grad_shard: make the change visible to the optimizer
-    unit.show(flat)        make the parameters views of ``flat``, (padded_size,)
-    unit.reshard()         set full to None; the parameters read NaN until they are shown again
+    unit.use_sharded_grad_views()  after changing grad_shard: make the change visible to the optimizer
+    unit.use_unsharded_views()     after setting full: make the parameters views of it
+    unit.reshard()                 set full to None; the parameters read NaN until they are views again
 
 ``minidist check 5`` grades your code, and ``minidist check --hint 5.3`` gives a hint. ``shard_slice`` and the three
 stages have the names and arguments of minidist's own, so the library can train on yours:
@@ -175,7 +175,7 @@ class ZeroStage1:
         reduce_scatter_tensor(total, gradients, ReduceOp.SUM, self.shards, algorithm=self.algorithm)
         all_reduce(total, ReduceOp.SUM, self.replicas)
         unit.grad_shard += total
-        unit.show_gradients()
+        unit.use_sharded_grad_views()
         # <<<
 
     def sync_params(self) -> None:
@@ -289,7 +289,7 @@ class ZeroStage3(ZeroStage2):
         if unit.full is None:
             unit.full = np.empty(unit.padded_size, unit.shard.dtype)
             all_gather_into_tensor(unit.full, unit.shard, self.shards, algorithm=self.algorithm)
-            unit.show(unit.full)
+            unit.use_unsharded_views()
         # <<<
 
     def before_forward(self, unit: Unit) -> None:

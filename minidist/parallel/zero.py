@@ -105,7 +105,7 @@ class Unit:
         if self.format is not None:
             self.master = ledger.hold("optimizer", self.master.copy())
             self.full = self.format.encode(self.full)
-        self.show(self.full)
+        self.use_unsharded_views()
         self.grad_shard = ledger.hold("gradients", xp.zeros(self.shard_size, reduce_dtype))
         self.grads = None  # (padded_size,) of reduce_dtype: the gradients of all parameters, while there are any
         self.pieces: list[Piece] = []
@@ -123,10 +123,10 @@ class Unit:
         """Each parameter's part of a flat array, in the parameter's shape."""
         return views_of(flat, [parameter.shape for parameter in self.parameters])
 
-    def show(self, flat) -> None:
-        """Make the parameters views of a flat array."""
-        ledger.hold("parameters", flat)
-        for parameter, view in zip(self.parameters, self.views(flat), strict=True):
+    def use_unsharded_views(self) -> None:
+        """Make the parameters views of ``full``."""
+        ledger.hold("parameters", self.full)
+        for parameter, view in zip(self.parameters, self.views(self.full), strict=True):
             parameter.stored = view
 
     def overlaps(self) -> Iterator[tuple[Parameter, int, int]]:
@@ -182,7 +182,7 @@ class Unit:
             parameter.grad = None
         return grads
 
-    def show_gradients(self) -> None:
+    def use_sharded_grad_views(self) -> None:
         """Make the pieces' gradients views of the summed shard."""
         for piece in self.pieces:
             piece.grad = self.grad_shard[piece.place]
@@ -261,7 +261,7 @@ class ZeroStage1:
             self.reducing = None
             work.wait()
             unit.grad_shard += total
-            unit.show_gradients()
+            unit.use_sharded_grad_views()
 
     def sum_replicas(self) -> None:
         """End all sums over the shards' ranks, then sum over the ranks that hold the same shards: once a step."""
@@ -388,10 +388,9 @@ class ZeroStage3(ZeroStage2):
         if self.prefetch and following is not None:
             self.start_gather(following)
         if unit in self.gathering:
-            flat, work = self.gathering.pop(unit)
+            unit.full, work = self.gathering.pop(unit)
             work.wait()
-            unit.full = flat
-            unit.show(flat)
+            unit.use_unsharded_views()
 
     def start_gather(self, unit: Unit) -> None:
         if unit.full is None and unit not in self.gathering:

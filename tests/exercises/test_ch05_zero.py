@@ -437,7 +437,7 @@ def check_sums(seen: list[dict], orders, shard: int = 0, first_step: int = 0, dt
             same(one["shards"][step][number], right, what)
             pieces = one["pieces"][step][number]
             assert not any(piece is None for piece in pieces), (
-                f"{what} is correct, but the optimizer does not see it: call show_gradients"
+                f"{what} is correct, but the optimizer does not see it: call use_sharded_grad_views"
             )
             visible = np.concatenate([np.zeros(0, dtype), *(piece.ravel() for piece in pieces)])
             same(visible, right[: len(visible)], f"{what}, as the optimizer sees it")

@@ -52,7 +52,7 @@ class DelayedDataParallel:
     def zero_grad(self) -> None:
         """Begin a step: every gradient is zero."""
         self.filling[:] = 0
-        self.show(self.filling)
+        self.use_grad_views(self.filling)
 
     def no_sync(self) -> AbstractContextManager:
         """Nothing is sent during backward in any case."""
@@ -70,10 +70,10 @@ class DelayedDataParallel:
         if self.steps_left:
             self.work = all_reduce(self.filling, ReduceOp.SUM, self.group, async_op=True, algorithm=self.algorithm)
         self.filling, self.travelling = self.travelling, self.filling
-        self.show(self.filling if arrived is not None else None)
+        self.use_grad_views(self.filling if arrived is not None else None)
 
-    def show(self, buffer) -> None:
-        """Let the parameters' gradients be views of a buffer, or none."""
+    def use_grad_views(self, buffer) -> None:
+        """Make the parameters' gradients views of a buffer, or none."""
         shapes = [parameter.shape for parameter in self.parameters]
         views = [None] * len(shapes) if buffer is None else views_of(buffer, shapes)
         for parameter, view in zip(self.parameters, views, strict=True):

@@ -125,7 +125,7 @@ class SynchronousServer(Axis):
         for worker in self.workers:
             step = self.clocks[worker]
             self.take_from(worker, step, step)
-        self.show(sum(self.inboxes))
+        self.use_grad_views(sum(self.inboxes))
 
     def take_from(self, worker: int, read: int, found: int) -> None:
         """Wait until a worker's gradient is in its inbox; versions as of ``Push``."""
@@ -135,8 +135,8 @@ class SynchronousServer(Axis):
         self.pushes_taken.append(Push(worker, self.clocks[worker], read, found))
         self.clocks[worker] += 1
 
-    def show(self, gradients) -> None:
-        """Let the optimizer find these, which are flat, as its parameters' gradients."""
+    def use_grad_views(self, gradients) -> None:
+        """Make the parameters' gradients, which the optimizer reads, views of a flat array."""
         views = views_of(gradients, [parameter.shape for parameter in self.parameters])
         for parameter, view in zip(self.parameters, views, strict=True):
             parameter.grad = view
@@ -180,7 +180,7 @@ class AsynchronousServer(SynchronousServer):
         """Take the next gradient."""
         worker = self.last = next(self.order).worker if self.order is not None else self.first_to_come()
         self.take_from(worker, self.read[worker], self.version)
-        self.show(self.inboxes[worker])
+        self.use_grad_views(self.inboxes[worker])
         self.waiting.append(worker)
 
     def first_to_come(self) -> int:
