@@ -201,17 +201,18 @@ class ZeroStage1:
         blocks: the modules of it that become units of their own; the rest is the root.
         shards: the group over which a unit is sharded.
         replicas: the group of ranks that hold the same shard (hybrid sharding); a group of one rank without it.
-        rounds: how many micro-batches the rank with the most of them has in a step.
+        micro_batches: number of them in a step, on the rank with the most.
         algorithm: the reduce-scatter's and all-gather's.
         reduce_dtype: dtype in which gradients are accumulated and summed.
         ignored_params: parameters that are left as they are, in no unit (FSDP2's name for them).
     """
 
     def __init__(
-        self, model: Module, blocks: Sequence[Module], shards: ProcessGroup, replicas: ProcessGroup, rounds: int,
-        algorithm: str = "auto", reduce_dtype=xp.float64, *, ignored_params: Collection[Parameter] = (),
+        self, model: Module, blocks: Sequence[Module], shards: ProcessGroup, replicas: ProcessGroup,
+        micro_batches: int, algorithm: str = "auto", reduce_dtype=xp.float64, *,
+        ignored_params: Collection[Parameter] = (),
     ) -> None:  # fmt: skip
-        self.shards, self.replicas, self.rounds, self.algorithm = shards, replicas, rounds, algorithm
+        self.shards, self.replicas, self.algorithm, self.micro_batches = shards, replicas, algorithm, micro_batches
         inside = {parameter for block in blocks for parameter in block.parameters()}
         self.root = Unit(model, parameters_but(inside.union(ignored_params), model), shards, reduce_dtype)
         parts = ((block, parameters_but(ignored_params, block)) for block in blocks)
@@ -278,8 +279,8 @@ class ZeroStage1:
 class ZeroStage2(ZeroStage1):
     """Every rank keeps the gradients of its own shard only, too: a unit's are summed as soon as backward has them.
 
-    That happens in every micro-batch, so all ranks must take part equally often: one that has fewer than ``rounds``
-    adds zeros for the missing ones.
+    That happens in every micro-batch, so all ranks must take part equally often: one that has fewer than
+    ``micro_batches`` adds zeros for the missing ones.
 
     Attributes:
         summed_once: units whose gradients stay full until the step's end and are summed then, as in stage 1.
@@ -289,7 +290,7 @@ class ZeroStage2(ZeroStage1):
 
     def __init__(self, *arguments, **options) -> None:
         super().__init__(*arguments, **options)
-        self.done = 0  # rounds of this step
+        self.done = 0  # micro-batches of this step
         self.awaited = {unit: set(unit.parameters) for unit in self.units}
         for unit in self.units:
             for parameter in unit.parameters:
@@ -318,13 +319,13 @@ class ZeroStage2(ZeroStage1):
         self.done += unit is self.root
 
     def wait_for_gradients(self) -> None:
-        while self.done < self.rounds:
-            self.idle_round()
+        while self.done < self.micro_batches:
+            self.idle_micro_batch()
         for unit in self.summed_once:
             self.reduce(unit)
         self.sum_replicas()
 
-    def idle_round(self) -> None:
+    def idle_micro_batch(self) -> None:
         """Take part in the collectives of a micro-batch that only other ranks have."""
         for unit in self.units:
             self.complete(unit)
@@ -345,11 +346,11 @@ class ZeroStage3(ZeroStage2):
     reshard_after_backward = True
 
     def __init__(
-        self, model: Module, blocks: Sequence[Module], shards: ProcessGroup, replicas: ProcessGroup, rounds: int,
-        algorithm: str = "auto", reduce_dtype=xp.float64, reshard_after_forward: bool = True, prefetch: bool = False,
-        **options,
+        self, model: Module, blocks: Sequence[Module], shards: ProcessGroup, replicas: ProcessGroup,
+        micro_batches: int, algorithm: str = "auto", reduce_dtype=xp.float64,
+        reshard_after_forward: bool = True, prefetch: bool = False, **options,
     ) -> None:  # fmt: skip
-        super().__init__(model, blocks, shards, replicas, rounds, algorithm, reduce_dtype, **options)
+        super().__init__(model, blocks, shards, replicas, micro_batches, algorithm, reduce_dtype, **options)
         self.reshard_after_forward, self.prefetch = reshard_after_forward, prefetch
         self.gathering: dict[Unit, tuple] = {}  # unit -> its full parameters, and the all-gather that fills them
         forwards, backwards = [self.root, *self.blocks], [self.root, *self.blocks[::-1]]
@@ -399,7 +400,7 @@ class ZeroStage3(ZeroStage2):
             work = all_gather_into_tensor(flat, shard, self.shards, async_op=True, algorithm=self.algorithm)
             self.gathering[unit] = flat, work
 
-    def idle_round(self) -> None:
+    def idle_micro_batch(self) -> None:
         """Make the calls of a micro-batch, in the same order."""
         self.before_forward(self.root)
         for unit in self.blocks:
@@ -444,7 +445,7 @@ class Zero(Axis):
         group: the data-parallel ranks.
         stage: 1, 2 or 3.
         shard: how many ranks, next to each other, share one copy; groups of them are replicas (hybrid sharding).
-        settings: what the stage takes after ``rounds``, in its order: algorithm, reduce_dtype; stage 3 also
+        settings: what the stage takes after ``micro_batches``, in its order: algorithm, reduce_dtype; stage 3 also
             reshard_after_forward, prefetch.
         pipelined: whether a pipeline runs the model.
         once: stages 2 and 3 sum gradients once a step, and keep them full until then.
@@ -467,8 +468,8 @@ class Zero(Axis):
 
     def apply(self, model: Any) -> Module:
         """Move the parameters into flat units: the blocks, each by itself, and what is left."""
-        rounds = self.rounds if self.may_idle else 0
-        arguments = model, model.blocks, self.shards, self.replicas, rounds, *self.settings
+        micro_batches = self.most_micro_batches if self.may_idle else 0
+        arguments = model, model.blocks, self.shards, self.replicas, micro_batches, *self.settings
         if self.may_idle and not self.once:
             self.zero = OVERRIDABLE_STAGES[self.stage](*arguments)
             return model
@@ -500,7 +501,7 @@ class Zero(Axis):
 
     def zero_grad(self) -> None:
         if self.may_idle:
-            self.zero.rounds = self.rounds
+            self.zero.micro_batches = self.most_micro_batches
         self.zero.zero_grad()
 
     def no_sync(self) -> AbstractContextManager:

@@ -166,7 +166,7 @@ class ParallelModel:
         run: forward and backward of this rank's micro-batches, as ``Pipeline.run``; None for one after the other.
 
     Attributes:
-        micro_batches: those of this rank; None for an empty one (``Axis.pads_rounds``).
+        micro_batches: those of this rank; None for an empty one (``Axis.pads_micro_batches``).
         divisor: what the step's sums over micro-batches are divided by: their number, or of B T places each as many
             as have the targets that count.
         loss_sum: sum of the losses of its micro-batches in the last step, as far as ranks that step together know them.
@@ -201,17 +201,17 @@ class ParallelModel:
             self.global_micro_batches = count
             self.take(*self.deal(count))
 
-    def take(self, micro_batches: Sequence[int], rounds: int) -> None:
-        """Give this rank these micro-batches from the next step on; ``rounds`` is the largest count on any rank.
+    def take(self, micro_batches: Sequence[int], most: int) -> None:
+        """Give this rank these micro-batches from the next step on; ``most`` is the largest count on any rank.
 
         Called between two steps, on all ranks; together they have each micro-batch of a step once. No bit of the run
         changes: see train/resilience/rebalance.py.
         """
-        empty = rounds - len(micro_batches) if any(axis.pads_rounds for axis in self.axes) else 0
+        empty = most - len(micro_batches) if any(axis.pads_micro_batches for axis in self.axes) else 0
         self.micro_batches: list[int | None] = [*micro_batches, *[None] * empty]
         self.divisor: float = self.averaged_micro_batches
         for axis in self.axes:
-            axis.rounds = rounds
+            axis.most_micro_batches = most
 
     # What a step does
 
