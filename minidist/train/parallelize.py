@@ -315,9 +315,9 @@ class ParallelModel:
 
     def _is_first_with(self, name: str) -> bool:
         """Whether no rank before this one, in a group that sums over parameters cross, holds the same part."""
-        for place, axis in enumerate(self.axes):
+        for i, axis in enumerate(self.axes):
             if axis.shard_group is not None:
-                parts = [self.regions_of[rank][place].get(name) for rank in axis.shard_group.ranks]
+                parts = [self.regions_of[rank][i].get(name) for rank in axis.shard_group.ranks]
                 if parts.index(parts[axis.shard_group.rank]) < axis.shard_group.rank:
                     return False
         return True
@@ -346,10 +346,10 @@ class ParallelModel:
         mine = self.regions()
         for name, array in arrays.items():
             mine[name].put(array, full[name])
-        for place, axis in reversed(list(enumerate(self.axes))):
+        for i, axis in reversed(list(enumerate(self.axes))):
             if (group := axis.group if axis.steps_apart else axis.shard_group) is None:
                 continue
-            everyone = [self.regions_of[rank][place] for rank in group.ranks]
+            everyone = [self.regions_of[rank][i] for rank in group.ranks]
             copies = Counter(part for regions in everyone for part in regions.items())
             for source, regions in enumerate(everyone):
                 parts = [part for part in regions.items() if 0 < copies[part] < group.size]
