@@ -41,7 +41,7 @@ def everything(_: Parameter) -> bool:
 def zero_gradients(parameters: Iterable[Parameter]) -> None:
     """Begin a step: give every parameter a gradient of zeros, in the dtype in which gradients are accumulated."""
     for parameter in parameters:
-        parameter.grad = ledger.hold("gradients", xp.zeros(parameter.shape, parameter.grad_dtype))
+        parameter.grad = ledger.enter("gradients", xp.zeros(parameter.shape, parameter.grad_dtype))
 
 
 class Axis:

@@ -73,7 +73,7 @@ class Bucket:
     def __init__(self, parameters: list[Parameter], reduce_dtype) -> None:
         self.parameters = parameters
         size = sum(parameter.size for parameter in parameters)
-        self.buffer = ledger.hold("gradients", xp.zeros(size, reduce_dtype))
+        self.buffer = ledger.enter("gradients", xp.zeros(size, reduce_dtype))
         self.views = views_of(self.buffer, [parameter.shape for parameter in parameters])
         self.clear()
 

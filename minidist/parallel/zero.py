@@ -103,10 +103,10 @@ class Unit:
             parameter.format = self.format
         self.master = self.full[self.mine]
         if self.format is not None:
-            self.master = ledger.hold("optimizer", self.master.copy())
+            self.master = ledger.enter("optimizer", self.master.copy())
             self.full = self.format.encode(self.full)
         self.use_unsharded_views()
-        self.grad_shard = ledger.hold("gradients", xp.zeros(self.shard_size, reduce_dtype))
+        self.grad_shard = ledger.enter("gradients", xp.zeros(self.shard_size, reduce_dtype))
         self.grads = None  # (padded_size,) of reduce_dtype: the gradients of all parameters, while there are any
         self.pieces: list[Piece] = []
         for parameter, first, last in self.overlaps():
@@ -125,7 +125,7 @@ class Unit:
 
     def use_unsharded_views(self) -> None:
         """Make the parameters views of ``full``."""
-        ledger.hold("parameters", self.full)
+        ledger.enter("parameters", self.full)
         for parameter, view in zip(self.parameters, self.views(self.full), strict=True):
             parameter.stored = view
 
@@ -141,7 +141,7 @@ class Unit:
     def keep_shard_alone(self) -> None:
         """Keep this rank's shard of the parameters, and reshard the rest."""
         if self.format is None:
-            self.master = ledger.hold("parameters", self.master.copy())  # until here a view of all
+            self.master = ledger.enter("parameters", self.master.copy())  # until here a view of all
         for piece in self.pieces:
             piece.data = self.master[piece.place]
         self.reshard()
@@ -162,14 +162,14 @@ class Unit:
 
     def begin_gradients(self) -> None:
         """All gradients are zero, and views of one flat array."""
-        self.grads = ledger.hold("gradients", xp.zeros(self.padded_size, self.reduce_dtype))
+        self.grads = ledger.enter("gradients", xp.zeros(self.padded_size, self.reduce_dtype))
         for parameter, view in zip(self.parameters, self.views(self.grads), strict=True):
             parameter.grad = view
 
     def collect(self, parameter: Parameter) -> None:
         """Move a parameter's gradient to its place in the flat array."""
         if self.grads is None:
-            self.grads = ledger.hold("gradients", xp.zeros(self.padded_size, self.reduce_dtype))
+            self.grads = ledger.enter("gradients", xp.zeros(self.padded_size, self.reduce_dtype))
         view = self.views(self.grads)[self.parameters.index(parameter)]
         view[...] = parameter.grad
         parameter.grad = None
@@ -396,7 +396,7 @@ class ZeroStage3(ZeroStage2):
     def start_gather(self, unit: Unit) -> None:
         if unit.full is None and unit not in self.gathering:
             shard = unit.shard
-            flat = ledger.hold("parameters", xp.empty(unit.padded_size, shard.dtype))
+            flat = ledger.enter("parameters", xp.empty(unit.padded_size, shard.dtype))
             work = all_gather_into_tensor(flat, shard, self.shards, async_op=True, algorithm=self.algorithm)
             self.gathering[unit] = flat, work
 

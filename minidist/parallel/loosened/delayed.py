@@ -46,7 +46,7 @@ class DelayedDataParallel:
         size = sum(parameter.size for parameter in self.parameters)
         for parameter in self.parameters:
             parameter.grad_dtype = reduce_dtype
-        self.filling, self.travelling = (ledger.hold("gradients", xp.zeros(size, reduce_dtype)) for _ in range(2))
+        self.filling, self.travelling = (ledger.enter("gradients", xp.zeros(size, reduce_dtype)) for _ in range(2))
         self.work: Work | None = None  # the sum in flight
 
     def zero_grad(self) -> None:

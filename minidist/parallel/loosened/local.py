@@ -95,7 +95,7 @@ class Fragment:
 
     def __init__(self, parameters: Sequence[Parameter], reduce_dtype) -> None:
         self.parameters, self.reduce_dtype = list(parameters), reduce_dtype
-        self.start = {one.name: ledger.hold("optimizer", one.data.copy()) for one in self.parameters}
+        self.start = {one.name: ledger.enter("optimizer", one.data.copy()) for one in self.parameters}
         self.sums: dict = {}  # of linear inner steps: see the module's docstring
         self.lr: float | None = None
 
@@ -111,7 +111,7 @@ class Fragment:
         for parameter in self.parameters:
             name = parameter.name
             self.sums[name] = self.sums.get(name, 0) + (lr / self.lr) * gradients[name]
-            ledger.hold("gradients", self.sums[name])
+            ledger.enter("gradients", self.sums[name])
 
     def displacements(self, micro_batches: int) -> dict:
         """How far this worker went downhill in the round, times its micro-batches: float64, by name."""

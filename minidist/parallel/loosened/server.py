@@ -108,7 +108,7 @@ class SynchronousServer(Axis):
         names = names_of_servers(model.parameters(), self.group.size - len(self.workers))
         self.parameters = [parameters[name] for name in names[self.group.rank - len(self.workers)]]
         size = sum(parameter.size for parameter in self.parameters)
-        self.inboxes = [ledger.hold("gradients", xp.empty(size, self.dtype)) for _ in self.workers]
+        self.inboxes = [ledger.enter("gradients", xp.empty(size, self.dtype)) for _ in self.workers]
         self.pushes: list[Work] = [self.next_push(worker) for worker in self.workers]
         self.answers: dict[int, Work] = {}  # the last one to each worker
         return model
@@ -238,7 +238,7 @@ class Worker(Axis):
             pulled = weights.masters
         else:
             for parameter in self.parameters:
-                ledger.hold("parameters", parameter.data)
+                ledger.enter("parameters", parameter.data)
         computing = {parameter.name: parameter for parameter in self.parameters}
         pulled = {parameter.name: parameter for parameter in pulled}
         names = names_of_servers(self.parameters, len(self.servers))

@@ -53,9 +53,9 @@ class Instruments(StepHook):
         self.model, self.balance = share.model, share.gpt.balance
         share.on_local_gradients = self.on_local_gradients
         for parameter in self.model.trained:  # master weights are entered already
-            ledger.hold("parameters", parameter.data)
+            ledger.enter("parameters", parameter.data)
         for array in share.optimizer.state().values():
-            ledger.hold("optimizer", array)
+            ledger.enter("optimizer", array)
         experts = {p.name for p in self.model.model.parameters() if p.expert_axis is not None}
         self.expert_bytes = sum(p.data.nbytes for p in self.model.trained if p.name in experts)
         self.memory.forget_peaks()
