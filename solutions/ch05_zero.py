@@ -202,8 +202,8 @@ class ZeroStage2(ZeroStage1):
     The class is built on ``reduce``, task 5.3, and takes the same arguments as stage 1.
     """
 
-    def __init__(self, *arguments) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *arguments, **options) -> None:
+        super().__init__(*arguments, **options)
         self.done = 0  # micro-batches of this step whose gradients are all summed
         self.awaited = {unit: set(unit.parameters) for unit in self.units}  # parameters whose gradients are incomplete
         for unit in self.units:

@@ -445,8 +445,7 @@ class Zero(Axis):
         group: the data-parallel ranks.
         stage: 1, 2 or 3.
         shard: how many ranks, next to each other, share one copy; groups of them are replicas (hybrid sharding).
-        settings: what the stage takes after ``micro_batches``, in its order: algorithm, reduce_dtype; stage 3 also
-            reshard_after_forward, prefetch.
+        settings: keyword arguments of the stage: algorithm, reduce_dtype; stage 3's reshard_after_forward, prefetch.
         pipelined: whether a pipeline runs the model.
         once: stages 2 and 3 sum gradients once a step, and keep them full until then.
         holds: whether a parameter belongs to this axis, where there are two.
@@ -455,7 +454,7 @@ class Zero(Axis):
     splits_loss = splits_batch = True  # each rank has micro-batches, or sequence chunks, of its own
 
     def __init__(
-        self, group: ProcessGroup, stage: int, shard: int, settings: tuple = (), pipelined: bool = False,
+        self, group: ProcessGroup, stage: int, shard: int, settings: dict[str, Any], pipelined: bool = False,
         once: bool = False, holds: Holds = everything,
     ) -> None:  # fmt: skip
         mesh = init_device_mesh((group.size // shard, shard), mesh_dim_names=("replicate", "shard"), group=group)
@@ -469,13 +468,13 @@ class Zero(Axis):
     def apply(self, model: Any) -> Module:
         """Move the parameters into flat units: the blocks, each by itself, and what is left."""
         micro_batches = self.most_micro_batches if self.may_idle else 0
-        arguments = model, model.blocks, self.shards, self.replicas, micro_batches, *self.settings
+        arguments = model, model.blocks, self.shards, self.replicas, micro_batches
         if self.may_idle and not self.once:
-            self.zero = OVERRIDABLE_STAGES[self.stage](*arguments)
+            self.zero = OVERRIDABLE_STAGES[self.stage](*arguments, **self.settings)
             return model
         # Overrides know nothing of what follows, so here the library's own stages run.
         ignored = {parameter for parameter in model.parameters() if not self.holds(parameter)}
-        self.zero = STAGES[self.stage](*arguments, ignored_params=ignored)
+        self.zero = STAGES[self.stage](*arguments, **self.settings, ignored_params=ignored)
         if isinstance(self.zero, ZeroStage2):
             self.zero.summed_once = [
                 unit for unit in self.zero.units if self.once or any(one.summed_late for one in unit.parameters)

@@ -128,9 +128,9 @@ def data_axis(group: ProcessGroup, layout: Layout, config: TrainConfig, holds: H
     """What splits the batch over a group's ranks: plain data parallelism, or ZeRO, which splits memory too."""
     if not layout.zero:
         return DataParallel(group, partial(gradient_sums, group, layout, config), holds)
-    settings: tuple = layout.algorithm, np.dtype(config.reduce_dtype)
+    settings: dict = {"algorithm": layout.algorithm, "reduce_dtype": np.dtype(config.reduce_dtype)}
     if layout.zero == 3:
-        settings += bool(layout.reshard_after_forward), bool(layout.prefetch)
+        settings |= {"reshard_after_forward": bool(layout.reshard_after_forward), "prefetch": bool(layout.prefetch)}
     once = layout.grad_sync == "step"
     return Zero(group, layout.zero, layout.shard or group.size, settings, layout.pp > 1, once, holds)
 
