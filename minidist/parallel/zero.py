@@ -33,7 +33,7 @@ what the rest of the library sees: the axis of parallelism (axis.py) whose work 
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -188,11 +188,6 @@ class Unit:
             piece.grad = self.grad_shard[piece.place]
 
 
-def parameters_but(others: Collection[Parameter], module: Module) -> list[Parameter]:
-    """Return a module's parameters without these others."""
-    return [parameter for parameter in module.parameters() if parameter not in others]
-
-
 class ZeroStage1:
     """Every rank keeps the optimizer state of its own shard only.
 
@@ -205,6 +200,9 @@ class ZeroStage1:
         algorithm: the reduce-scatter's and all-gather's.
         reduce_dtype: dtype in which gradients are accumulated and summed.
         ignored_params: parameters that are left as they are, in no unit (FSDP2's name for them).
+
+    Attributes:
+        summed_once: units whose gradients stay full until the step's end and are summed then: here all.
     """
 
     def __init__(
@@ -213,11 +211,15 @@ class ZeroStage1:
         ignored_params: Collection[Parameter] = (),
     ) -> None:  # fmt: skip
         self.shards, self.replicas, self.algorithm, self.micro_batches = shards, replicas, algorithm, micro_batches
-        inside = {parameter for block in blocks for parameter in block.parameters()}
-        self.root = Unit(model, parameters_but(inside.union(ignored_params), model), shards, reduce_dtype)
-        parts = ((block, parameters_but(ignored_params, block)) for block in blocks)
-        self.blocks = [Unit(block, some, shards, reduce_dtype) for block, some in parts if some]
+        self.blocks, taken = [], set(ignored_params)
+        for block in blocks:
+            if some := [parameter for parameter in block.parameters() if parameter not in taken]:
+                self.blocks.append(Unit(block, some, shards, reduce_dtype))
+                taken.update(some)
+        rest = [parameter for parameter in model.parameters() if parameter not in taken]
+        self.root = Unit(model, rest, shards, reduce_dtype)
         self.units = [*self.blocks[::-1], self.root]  # as backward completes them: the root, with the embedding, last
+        self.summed_once = self.units
         self.reducing: tuple | None = None  # the reduce-scatter in flight
         for parameter in model.parameters():
             parameter.grad_dtype = reduce_dtype
@@ -231,21 +233,23 @@ class ZeroStage1:
         """Begin a step."""
         for unit in self.units:
             unit.clear_shard()
+        for unit in self.summed_once:
             unit.begin_gradients()
 
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
+    def no_sync(self) -> AbstractContextManager:
         """All micro-batches of a step but the last run here. Stage 1 sums gradients once a step, in any case.
 
         Stages 2 and 3 have no room for more than a shard: they send in every micro-batch, unless ``summed_once``.
         """
-        yield
+        return nullcontext()
 
     def wait_for_gradients(self) -> None:
         """End backward: return when each rank has the summed gradients of its shard."""
-        for unit in self.units:
+        for unit in self.summed_once:
             self.reduce(unit)
-        self.sum_replicas()
+        self.wait_for_pending()
+        for unit in self.units:  # hybrid sharding: over the ranks that hold the same shard, once a step
+            all_reduce(unit.grad_shard, ReduceOp.SUM, self.replicas)
 
     def reduce(self, unit: Unit) -> None:
         """Begin to sum a unit's gradients over the shards' ranks, and end the sum that was begun before it."""
@@ -264,12 +268,6 @@ class ZeroStage1:
             unit.grad_shard += total
             unit.use_sharded_grad_views()
 
-    def sum_replicas(self) -> None:
-        """End all sums over the shards' ranks, then sum over the ranks that hold the same shards: once a step."""
-        self.wait_for_pending()
-        for unit in self.units:
-            all_reduce(unit.grad_shard, ReduceOp.SUM, self.replicas)
-
     def sync_params(self) -> None:
         """After the optimizer's step: every rank gets the parameters that the others have updated."""
         for unit in self.units:
@@ -280,27 +278,19 @@ class ZeroStage2(ZeroStage1):
     """Every rank keeps the gradients of its own shard only, too: a unit's are summed as soon as backward has them.
 
     That happens in every micro-batch, so all ranks must take part equally often: one that has fewer than
-    ``micro_batches`` adds zeros for the missing ones.
-
-    Attributes:
-        summed_once: units whose gradients stay full until the step's end and are summed then, as in stage 1.
+    ``micro_batches`` adds zeros for the missing ones. What is ``summed_once``, by default nothing, is as in stage 1.
     """
-
-    summed_once: Sequence[Unit] = ()
 
     def __init__(self, *arguments, **options) -> None:
         super().__init__(*arguments, **options)
-        self.done = 0  # micro-batches of this step
+        self.summed_once, self.done = [], 0  # done: micro-batches of this step
         self.awaited = {unit: set(unit.parameters) for unit in self.units}
         for unit in self.units:
             for parameter in unit.parameters:
                 parameter.register_post_accumulate_grad_hook(partial(self.on_gradient, unit))
 
     def zero_grad(self) -> None:
-        for unit in self.units:
-            unit.clear_shard()
-        for unit in self.summed_once:
-            unit.begin_gradients()
+        super().zero_grad()
         self.done = 0
 
     def on_gradient(self, unit: Unit, parameter: Parameter) -> None:
@@ -321,9 +311,7 @@ class ZeroStage2(ZeroStage1):
     def wait_for_gradients(self) -> None:
         while self.done < self.micro_batches:
             self.idle_micro_batch()
-        for unit in self.summed_once:
-            self.reduce(unit)
-        self.sum_replicas()
+        super().wait_for_gradients()
 
     def idle_micro_batch(self) -> None:
         """Take part in the collectives of a micro-batch that only other ranks have."""
@@ -345,12 +333,8 @@ class ZeroStage3(ZeroStage2):
 
     reshard_after_backward = True
 
-    def __init__(
-        self, model: Module, blocks: Sequence[Module], shards: ProcessGroup, replicas: ProcessGroup,
-        micro_batches: int, algorithm: str = "auto", reduce_dtype=xp.float64,
-        reshard_after_forward: bool = True, prefetch: bool = False, **options,
-    ) -> None:  # fmt: skip
-        super().__init__(model, blocks, shards, replicas, micro_batches, algorithm, reduce_dtype, **options)
+    def __init__(self, *arguments, reshard_after_forward: bool = True, prefetch: bool = False, **options) -> None:
+        super().__init__(*arguments, **options)
         self.reshard_after_forward, self.prefetch = reshard_after_forward, prefetch
         self.gathering: dict[Unit, tuple] = {}  # unit -> its full parameters, and the all-gather that fills them
         forwards, backwards = [self.root, *self.blocks], [self.root, *self.blocks[::-1]]

@@ -1050,7 +1050,7 @@ def count_step(world, stage, shard, rounds, reshard):
         zero = BucketedDataParallel(model.parameters(), world, "ring", np.float64)
     else:
         arguments = model, model.blocks, *groups_of(world, shard), rounds, "ring", np.float64
-        zero = STAGES[stage](*arguments, *([reshard] if stage == 3 else []))
+        zero = STAGES[stage](*arguments, **({"reshard_after_forward": reshard} if stage == 3 else {}))
     before = world.traffic
     zero.zero_grad()
     tokens = np.arange(12)[None]
