@@ -337,9 +337,8 @@ class ZeroStage3(ZeroStage2):
         super().__init__(*arguments, **options)
         self.reshard_after_forward, self.prefetch = reshard_after_forward, prefetch
         self.gathering: dict[Unit, tuple] = {}  # unit -> its full parameters, and the all-gather that fills them
-        forwards, backwards = [self.root, *self.blocks], [self.root, *self.blocks[::-1]]
-        self.next_forward = dict(pairwise(forwards))
-        self.next_backward = dict(pairwise(backwards))
+        self.next_forward = dict(pairwise([self.root, *self.blocks]))
+        self.next_backward = dict(pairwise([self.root, *self.blocks[::-1]]))
         for unit in self.units:
             unit.keep_shard_alone()
             unit.module.register_forward_pre_hook(partial(self.before_forward, unit))
