@@ -150,8 +150,7 @@ class LocalSGD(Axis):
 
     def __init__(
         self, group: ProcessGroup, micro_batches: int, global_micro_batches: int, steps: int, linear: bool,
-        local_steps: int = 8, fragments: int = 1, outer_lr: float = 0.7, outer_momentum: float = 0.9,
-        algorithm: str = "auto", reduce_dtype=xp.float64,
+        local_steps: int, fragments: int, outer_lr: float, outer_momentum: float, algorithm: str, reduce_dtype,
     ) -> None:  # fmt: skip
         super().__init__(group)
         self.micro_batches, self.global_micro_batches = micro_batches, global_micro_batches
