@@ -18,7 +18,7 @@ The gradient norm, the overflow check, the full arrays, the fingerprint, the vot
 answers alone. The methods here are those of an axis that splits nothing; an axis overrides what it does differently.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -26,6 +26,7 @@ from minidist import ledger
 from minidist.backend import xp
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Module, Parameter
+from minidist.parallel.tools.messages import views_of
 from minidist.parallel.tools.regions import Region
 
 # Which modules of a model an axis replaces, by dotted name, and by what
@@ -42,6 +43,12 @@ def zero_gradients(parameters: Iterable[Parameter]) -> None:
     """Begin a step: give every parameter a gradient of zeros, in the dtype in which gradients are accumulated."""
     for parameter in parameters:
         parameter.grad = ledger.enter("gradients", xp.zeros(parameter.shape, parameter.grad_dtype))
+
+
+def use_grad_views(parameters: Sequence[Parameter], flat) -> None:
+    """Make the parameters' gradients, one after another, views of a flat array."""
+    for parameter, view in zip(parameters, views_of(flat, [one.shape for one in parameters]), strict=True):
+        parameter.grad = view
 
 
 class Axis:

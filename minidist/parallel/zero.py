@@ -47,7 +47,7 @@ from minidist.nn.layers import Module, Parameter
 from minidist.nn.precision.policy import current
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
-from minidist.parallel.axis import Axis, Holds, everything
+from minidist.parallel.axis import Axis, Holds, everything, use_grad_views
 from minidist.parallel.tools.messages import views_of
 from minidist.parallel.tools.regions import Region
 
@@ -163,8 +163,7 @@ class Unit:
     def begin_gradients(self) -> None:
         """All gradients are zero, and views of one flat array."""
         self.grads = ledger.enter("gradients", xp.zeros(self.padded_size, self.reduce_dtype))
-        for parameter, view in zip(self.parameters, self.views(self.grads), strict=True):
-            parameter.grad = view
+        use_grad_views(self.parameters, self.grads)
 
     def collect(self, parameter: Parameter) -> None:
         """Move a parameter's gradient to its place in the flat array."""

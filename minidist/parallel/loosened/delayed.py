@@ -25,7 +25,7 @@ from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
 from minidist.comm.work import Work
 from minidist.nn.layers import Parameter
-from minidist.parallel.tools.messages import views_of
+from minidist.parallel.axis import use_grad_views
 
 
 class DelayedDataParallel:
@@ -52,7 +52,7 @@ class DelayedDataParallel:
     def zero_grad(self) -> None:
         """Begin a step: every gradient is zero."""
         self.filling[:] = 0
-        self.use_grad_views(self.filling)
+        use_grad_views(self.parameters, self.filling)
 
     def no_sync(self) -> AbstractContextManager:
         """Nothing is sent during backward in any case."""
@@ -70,11 +70,6 @@ class DelayedDataParallel:
         if self.steps_left:
             self.work = all_reduce(self.filling, ReduceOp.SUM, self.group, async_op=True, algorithm=self.algorithm)
         self.filling, self.travelling = self.travelling, self.filling
-        self.use_grad_views(self.filling if arrived is not None else None)
-
-    def use_grad_views(self, buffer) -> None:
-        """Make the parameters' gradients views of a buffer, or none."""
-        shapes = [parameter.shape for parameter in self.parameters]
-        views = [None] * len(shapes) if buffer is None else views_of(buffer, shapes)
-        for parameter, view in zip(self.parameters, views, strict=True):
-            parameter.grad = view
+        use_grad_views(self.parameters, self.filling)
+        for parameter in self.parameters if arrived is None else ():
+            parameter.grad = None

@@ -30,9 +30,9 @@ from minidist.nn.optim.optimizers import average_gradients
 from minidist.nn.precision.policy import current
 from minidist.nn.precision.underflow import MasterWeights, master_weights
 from minidist.overrides import overridable
-from minidist.parallel.axis import Axis, zero_gradients
+from minidist.parallel.axis import Axis, use_grad_views, zero_gradients
 from minidist.parallel.loosened.arrivals import Arrival, may_begin
-from minidist.parallel.tools.messages import flattened, unflatten, views_of
+from minidist.parallel.tools.messages import flattened, unflatten
 from minidist.parallel.tools.regions import Region
 
 
@@ -125,7 +125,7 @@ class SynchronousServer(Axis):
         for worker in self.workers:
             step = self.clocks[worker]
             self.take_from(worker, step, step)
-        self.use_grad_views(sum(self.inboxes))
+        use_grad_views(self.parameters, sum(self.inboxes))
 
     def take_from(self, worker: int, read: int, found: int) -> None:
         """Wait until a worker's gradient is in its inbox; versions as of ``Push``."""
@@ -134,12 +134,6 @@ class SynchronousServer(Axis):
             self.answers.pop(worker).wait()  # the worker has it, or could not have pushed
         self.pushes_taken.append(Push(worker, self.clocks[worker], read, found))
         self.clocks[worker] += 1
-
-    def use_grad_views(self, gradients) -> None:
-        """Make the parameters' gradients, which the optimizer reads, views of a flat array."""
-        views = views_of(gradients, [parameter.shape for parameter in self.parameters])
-        for parameter, view in zip(self.parameters, views, strict=True):
-            parameter.grad = view
 
     def sync_params(self) -> None:
         """Answer all workers."""
@@ -180,7 +174,7 @@ class AsynchronousServer(SynchronousServer):
         """Take the next gradient."""
         worker = self.last = next(self.order).worker if self.order is not None else self.first_to_come()
         self.take_from(worker, self.read[worker], self.version)
-        self.use_grad_views(self.inboxes[worker])
+        use_grad_views(self.parameters, self.inboxes[worker])
         self.waiting.append(worker)
 
     def first_to_come(self) -> int:
