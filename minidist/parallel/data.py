@@ -189,7 +189,7 @@ class BucketedDataParallel(NaiveDataParallel):
         self.next += 1
 
 
-bucketed_data_parallel = overridable(BucketedDataParallel)  # makes one, or its override
+bucketed_data_parallel = overridable(BucketedDataParallel)
 
 
 class DataParallel(Axis):

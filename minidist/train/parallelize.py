@@ -162,13 +162,13 @@ class ParallelModel:
         deal: function from a step's number of micro-batches to this rank's, by their numbers within the step, and the
             largest number on any rank.
         global_micro_batches: how many all ranks have in a step.
-        targets: B T, those of a micro-batch, where some may be ignored; 0 where all count.
         run: forward and backward of this rank's micro-batches, as ``Pipeline.run``; None for one after the other.
+        targets: B T, those of a micro-batch, where some may be ignored; 0 where all count.
 
     Attributes:
         micro_batches: those of this rank; None for an empty one (``Axis.pads_micro_batches``).
-        divisor: what the step's sums over micro-batches are divided by: their number, or of B T places each as many
-            as have the targets that count.
+        divisor: what the step's sums over micro-batches are divided by: their number; where targets may be ignored,
+            that of the targets that count, over B T.
         loss_sum: sum of the losses of its micro-batches in the last step, as far as ranks that step together know them.
         local: what this rank holds of the model.
         trained: what the optimizer updates on this rank.
@@ -371,8 +371,7 @@ class ParallelModel:
 
         Not ``trained``: what the model computes with, as far as it is here between two steps.
         """
-        *_, regions = self._after_each_axis(trained)
-        return regions
+        return list(self._after_each_axis(trained))[-1]
 
     def _after_each_axis(self, trained: bool = True) -> Iterator[dict[str, Region]]:
         """Yield the regions that are left after each axis."""

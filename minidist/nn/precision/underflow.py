@@ -80,7 +80,7 @@ class GradScaler:
             self.good_steps = 0
 
 
-grad_scaler = overridable(GradScaler)  # makes one, or its override
+grad_scaler = overridable(GradScaler)
 
 
 class MasterWeights:
@@ -117,4 +117,4 @@ class MasterWeights:
             ledger.enter("parameters", parameter.stored)
 
 
-master_weights = overridable(MasterWeights)  # makes them, or its override
+master_weights = overridable(MasterWeights)
