@@ -246,9 +246,7 @@ class ZeroStage1:
         """End backward: return when each rank has the summed gradients of its shard."""
         for unit in self.summed_once:
             self.reduce(unit)
-        self.wait_for_pending()
-        for unit in self.units:  # hybrid sharding: over the ranks that hold the same shard, once a step
-            all_reduce(unit.grad_shard, ReduceOp.SUM, self.replicas)
+        self.sum_replicas()
 
     def reduce(self, unit: Unit) -> None:
         """Begin to sum a unit's gradients over the shards' ranks, and end the sum that was begun before it."""
@@ -266,6 +264,12 @@ class ZeroStage1:
             work.wait()
             unit.grad_shard += total
             unit.use_sharded_grad_views()
+
+    def sum_replicas(self) -> None:
+        """End all sums over the shards' ranks, then sum over the ranks that hold the same shards: once a step."""
+        self.wait_for_pending()
+        for unit in self.units:
+            all_reduce(unit.grad_shard, ReduceOp.SUM, self.replicas)
 
     def sync_params(self) -> None:
         """After the optimizer's step: every rank gets the parameters that the others have updated."""
