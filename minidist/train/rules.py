@@ -1,9 +1,9 @@
 """Which layouts and runs are legal: one list of rules, each a condition and what is wrong, and what would be right.
 
-``Layout`` reads ``of_layout`` as it is made, the planner's layout its part ``of_shape``, without one laptop's limits;
-``TrainConfig.check`` reads ``of_run`` for a run in a layout, and ``check_options`` reads ``of_options`` for what a run
-is asked for beside. What comes first is told: single values, then what they mean together. Some legal runs loosen the
-step: ``why_it_differs`` says which have other bits than one process.
+``Layout`` reads ``of_layout`` as it is made; the planner's layout reads ``of_choices`` and ``of_shape``, which know no
+limits of one laptop. ``TrainConfig.check`` reads ``of_run`` for a run in a layout, and whoever starts a run reads
+``of_options`` for what it is asked for beside. What comes first is told: single values, then what they mean together.
+Some legal runs loosen the step: ``why_it_differs`` says which have other bits than one process.
 """
 
 from collections.abc import Iterator
@@ -339,12 +339,8 @@ def of_run_with_stages(config, layout, batch: str, does_not_divide: str) -> Iter
 # What a run is asked for beside
 
 
-def check_options(config, layout, options) -> None:
-    """Raises ValueError for RunOptions that this run in this layout cannot have. Called before any rank starts."""
-    check(of_options(config, layout, options))
-
-
 def of_options(config, layout, options) -> Iterator[str]:
+    """Yield why this run in this layout cannot have these RunOptions."""
     loosened = loosened_by(layout)
     for flag, steps in (("--check-replicas", options.check_replicas), ("--noise-scale", options.noise_scale)):
         if steps < 0:
