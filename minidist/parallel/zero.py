@@ -286,7 +286,8 @@ class ZeroStage2(ZeroStage1):
 
     def __init__(self, *arguments, **options) -> None:
         super().__init__(*arguments, **options)
-        self.summed_once, self.done = [], 0  # done: micro-batches of this step
+        self.summed_once = []
+        self.done = 0  # micro-batches of this step
         self.awaited = {unit: set(unit.parameters) for unit in self.units}
         for unit in self.units:
             for parameter in unit.parameters:

@@ -361,9 +361,8 @@ class ParallelModel:
                     for (name, region), piece in zip(parts, views_of(flat, [(r.size,) for _, r in parts]), strict=True):
                         if everyone[group.rank].get(name) != region:
                             region.put(piece, full[name])
-        for axis in self.axes:
-            if axis.steps_apart:
-                full = {name: stacked(array, axis.group) for name, array in full.items()}
+        for group in [axis.group for axis in self.axes if axis.steps_apart]:
+            full = {name: stacked(array, group) for name, array in full.items()}
         return full
 
     def regions(self, trained: bool = True) -> dict[str, Region]:
