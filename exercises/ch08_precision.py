@@ -155,7 +155,7 @@ def master_of(parameter: Parameter) -> Parameter:
     """Given: a parameter with the name and the current data of ``parameter``."""
     master = Parameter((0,), decay=parameter.decay)
     master.name, master.data = parameter.name, parameter.data
-    ledger.hold("optimizer", master.data)
+    ledger.enter("optimizer", master.data)
     return master
 
 
@@ -187,7 +187,7 @@ class MasterWeights:
         """Each parameter gets the rounded values of its master."""
         raise NotImplementedError("task 8.4")
         for parameter in self.parameters:
-            ledger.hold("parameters", parameter.stored)  # given: for the memory ledger
+            ledger.enter("parameters", parameter.stored)  # given: for the memory ledger
 
 
 def identity(value):

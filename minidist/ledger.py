@@ -1,7 +1,7 @@
 """What one rank holds in memory: bytes of parameters, gradients, optimizer state and activations, now and at peak.
 
-``hold(kind, array)`` enters an array where it is created or saved; the entry disappears when the array is freed. So the
-ledger counts the arrays that really exist, each once: a view counts as its base array, and an array that is entered
+``enter(kind, array)`` is called where an array is created or saved; the entry disappears when the array is freed. So
+the ledger counts the arrays that really exist, each once: a view counts as its base array, and an array that is entered
 twice keeps its first kind (a parameter that is saved for backward is not an activation).
 
 Temporary arrays within an operation and message buffers are not entered.
@@ -70,7 +70,7 @@ def stop() -> None:
     _memory = None
 
 
-def hold(kind: str, array):
+def enter(kind: str, array):
     """Enter an array, if a ledger is open, and return it.
 
     Args:

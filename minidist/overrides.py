@@ -16,7 +16,10 @@ _overrides: dict[str, Callable] = {}
 
 
 def overridable(own: Callable) -> Callable:
-    """Mark a function, or a class that makes an object, as one that ``override`` may replace by its name.
+    """Mark a function, or a class, as one that ``override`` may replace by its name.
+
+    A class itself stays as it is, and can be subclassed. What is returned makes an object of it, or of its override:
+    ``grad_scaler = overridable(GradScaler)``.
 
     Raises:
         ValueError: if a function of another module has that name already: an override would replace both.

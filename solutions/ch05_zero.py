@@ -17,9 +17,9 @@ library provides: several parameters concatenated into one flat array, padded so
     unit.collect(p)        move the gradient of its parameter p to its place in the unit; p.grad becomes None
     unit.take_gradients()  return the unit's gradients, (padded_size,) of reduce_dtype, zeros where there are none, and
                            leave the unit without any
-    unit.show_gradients()  after changing grad_shard: make the change visible to the optimizer
-    unit.show(flat)        make the parameters views of ``flat``, (padded_size,)
-    unit.reshard()         set full to None; the parameters read NaN until they are shown again
+    unit.use_sharded_grad_views()  after changing grad_shard: make the change visible to the optimizer
+    unit.use_unsharded_views()     after setting full: make the parameters views of it
+    unit.reshard()                 set full to None; the parameters read NaN until they are views again
 
 ``minidist check 5`` grades your code, and ``minidist check --hint 5.3`` gives a hint. ``shard_slice`` and the three
 stages have the names and arguments of minidist's own, so the library can train on yours:
@@ -124,16 +124,16 @@ class ZeroStage1:
         shards: the group over which each unit is sharded.
         replicas: the group of ranks that own the same shards as this one but process other micro-batches (hybrid
             sharding); a group of one rank if there are no others.
-        rounds: the largest number of micro-batches that any rank has in a step.
+        micro_batches: number of them in a step, on the rank with the most.
         algorithm: passed on to the reduce-scatters and all-gathers.
         reduce_dtype: the dtype in which gradients are accumulated and summed, np.float64 or np.float32.
     """
 
     def __init__(
-        self, model: Module, blocks: Sequence[Module], shards: ProcessGroup, replicas: ProcessGroup, rounds: int,
-        algorithm: str = "auto", reduce_dtype=np.float64,
+        self, model: Module, blocks: Sequence[Module], shards: ProcessGroup, replicas: ProcessGroup,
+        micro_batches: int, algorithm: str = "auto", reduce_dtype=np.float64,
     ) -> None:  # fmt: skip
-        self.shards, self.replicas, self.rounds, self.algorithm = shards, replicas, rounds, algorithm
+        self.shards, self.replicas, self.algorithm, self.micro_batches = shards, replicas, algorithm, micro_batches
         inside = {parameter for block in blocks for parameter in block.parameters()}
         rest = [parameter for parameter in model.parameters() if parameter not in inside]
         self.root = Unit(model, rest, shards, reduce_dtype)
@@ -175,7 +175,7 @@ class ZeroStage1:
         reduce_scatter_tensor(total, gradients, ReduceOp.SUM, self.shards, algorithm=self.algorithm)
         all_reduce(total, ReduceOp.SUM, self.replicas)
         unit.grad_shard += total
-        unit.show_gradients()
+        unit.use_sharded_grad_views()
         # <<<
 
     def sync_params(self) -> None:
@@ -197,13 +197,13 @@ class ZeroStage2(ZeroStage1):
 
     In every micro-batch, a unit's gradients are summed over the ranks as soon as backward has completed all of them,
     and this rank keeps its shard of the sum. So all ranks must take part in the same number of sums: a rank with
-    fewer micro-batches than ``rounds`` contributes zeros for those it lacks.
+    fewer than ``micro_batches`` contributes zeros for those it lacks.
 
     The class is built on ``reduce``, task 5.3, and takes the same arguments as stage 1.
     """
 
-    def __init__(self, *arguments) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *arguments, **options) -> None:
+        super().__init__(*arguments, **options)
         self.done = 0  # micro-batches of this step whose gradients are all summed
         self.awaited = {unit: set(unit.parameters) for unit in self.units}  # parameters whose gradients are incomplete
         for unit in self.units:
@@ -239,7 +239,7 @@ class ZeroStage2(ZeroStage1):
             self.done += 1
         # <<<
 
-    def idle_round(self) -> None:
+    def idle_micro_batch(self) -> None:
         """Take part in the sums of a micro-batch that only other ranks have, in their order of units."""
         # >>> 5.4
         for unit in self.units:
@@ -247,10 +247,10 @@ class ZeroStage2(ZeroStage1):
         # <<<
 
     def wait_for_gradients(self) -> None:
-        """End backward: return once each rank has the summed gradients of its shards, for all ``rounds``."""
+        """End backward: return once each rank has the summed gradients of its shards, of all micro-batches."""
         # >>> 5.4
-        while self.done < self.rounds:
-            self.idle_round()
+        while self.done < self.micro_batches:
+            self.idle_micro_batch()
         # <<<
 
 
@@ -269,10 +269,11 @@ class ZeroStage3(ZeroStage2):
     """
 
     def __init__(
-        self, model: Module, blocks: Sequence[Module], shards: ProcessGroup, replicas: ProcessGroup, rounds: int,
-        algorithm: str = "auto", reduce_dtype=np.float64, reshard_after_forward: bool = True, prefetch: bool = False,
+        self, model: Module, blocks: Sequence[Module], shards: ProcessGroup, replicas: ProcessGroup,
+        micro_batches: int, algorithm: str = "auto", reduce_dtype=np.float64,
+        reshard_after_forward: bool = True, prefetch: bool = False,
     ) -> None:  # fmt: skip
-        super().__init__(model, blocks, shards, replicas, rounds, algorithm, reduce_dtype)
+        super().__init__(model, blocks, shards, replicas, micro_batches, algorithm, reduce_dtype)
         self.reshard_after_forward, self.prefetch = reshard_after_forward, prefetch
         for unit in self.units:
             unit.keep_shard_alone()  # in a copy of its own; everything else is freed
@@ -289,7 +290,7 @@ class ZeroStage3(ZeroStage2):
         if unit.full is None:
             unit.full = np.empty(unit.padded_size, unit.shard.dtype)
             all_gather_into_tensor(unit.full, unit.shard, self.shards, algorithm=self.algorithm)
-            unit.show(unit.full)
+            unit.use_unsharded_views()
         # <<<
 
     def before_forward(self, unit: Unit) -> None:
@@ -322,7 +323,7 @@ class ZeroStage3(ZeroStage2):
         unit.reshard()
         # <<<
 
-    def idle_round(self) -> None:
+    def idle_micro_batch(self) -> None:
         """Given: the calls that a micro-batch would make, in the same order."""
         nothing = Tensor(0.0)
         self.before_forward(self.root)
@@ -349,26 +350,28 @@ class ZeroStage3(ZeroStage2):
 #
 # The model has ``parameters`` parameters, sharded without padding. It is trained on ``ranks`` ranks, in groups of
 # ``shard`` ranks that share a copy (``shard`` divides ``ranks``; if they are equal, it is pure ZeRO). Every rank has
-# ``rounds`` micro-batches per step. The stages work as yours above: stages 2 and 3 sum gradients in every micro-batch,
-# and stage 3 gathers in every micro-batch. Stage 0 is plain data parallelism, with one ring all-reduce of all gradients
-# per step; it ignores ``shard``.
+# ``micro_batches`` in a step. The stages work as yours above: stages 2 and 3 sum gradients in every micro-batch, and
+# stage 3 gathers in every micro-batch. Stage 0 is plain data parallelism, with one ring all-reduce of all gradients per
+# step; it ignores ``shard``.
 #
 # The question is how many elements one rank sends per step, on average over the ranks if they differ.
 
 
-def gathered_elements(stage: int, parameters: int, shard: int, rounds: int, reshard_after_forward: bool) -> float:
+def gathered_elements(
+    stage: int, parameters: int, shard: int, micro_batches: int, reshard_after_forward: bool
+) -> float:
     """Elements a rank sends in all-gathers of parameters. ``reshard_after_forward`` affects only stage 3."""
     # >>> 5.6
     once = (shard - 1) / shard * parameters
     if stage == 0:
         return 0.0
     if stage == 3:
-        return rounds * (2 if reshard_after_forward else 1) * once
+        return micro_batches * (2 if reshard_after_forward else 1) * once
     return once
     # <<<
 
 
-def reduced_elements(stage: int, parameters: int, ranks: int, shard: int, rounds: int) -> float:
+def reduced_elements(stage: int, parameters: int, ranks: int, shard: int, micro_batches: int) -> float:
     """Elements a rank sends to sum gradients: reduce-scatters in its group and all-reduces among its replicas; in
     stage 0, the all-reduce over all ranks.
     """
@@ -377,14 +380,14 @@ def reduced_elements(stage: int, parameters: int, ranks: int, shard: int, rounds
         return 2 * (ranks - 1) / ranks * parameters
     replicas = ranks // shard
     once = (shard - 1) / shard * parameters + 2 * (replicas - 1) / replicas * parameters / shard
-    return once if stage == 1 else rounds * once
+    return once if stage == 1 else micro_batches * once
     # <<<
 
 
-def stage_3_factor(rounds: int, reshard_after_forward: bool) -> float:
+def stage_3_factor(micro_batches: int, reshard_after_forward: bool) -> float:
     """Elements that pure stage 3 sends per step, relative to plain data parallelism on the same number of ranks."""
     # >>> 5.6
-    return rounds * (3 if reshard_after_forward else 2) / 2
+    return micro_batches * (3 if reshard_after_forward else 2) / 2
     # <<<
 
 

@@ -192,7 +192,7 @@ def master_of(parameter: Parameter) -> Parameter:
     """Given: a parameter with the name and the current data of ``parameter``."""
     master = Parameter((0,), decay=parameter.decay)
     master.name, master.data = parameter.name, parameter.data
-    ledger.hold("optimizer", master.data)
+    ledger.enter("optimizer", master.data)
     return master
 
 
@@ -236,7 +236,7 @@ class MasterWeights:
             parameter.data = master.data
         # <<<
         for parameter in self.parameters:
-            ledger.hold("parameters", parameter.stored)  # given: for the memory ledger
+            ledger.enter("parameters", parameter.stored)  # given: for the memory ledger
 
 
 def identity(value):

@@ -16,23 +16,23 @@ def test_an_array_counts_once_and_while_it_exists():
     seen = []
     memory = ledger.start(lambda memory: seen.append(memory.total))
     x = np.zeros((10, 10))
-    ledger.hold("parameters", x)
-    ledger.hold("activations", x)  # a second entry is no change
-    ledger.hold("gradients", np.zeros(50))  # freed at once
+    ledger.enter("parameters", x)
+    ledger.enter("activations", x)  # a second entry is no change
+    ledger.enter("gradients", np.zeros(50))  # freed at once
     assert seen == [800, 1200, 800] and memory.held["parameters"] == memory.total == 800
     assert memory.peak == 1200 and memory.at_peak["gradients"] == 400  # peaks of kinds and of all: other moments
     view = x[3]
-    ledger.hold("activations", view)
+    ledger.enter("activations", view)
     del x
     assert memory.total == 800  # the view keeps it
     del view
     known = {"parameters": 800, "gradients": 400, "optimizer": 0, "activations": 0, "peak": 1200}
     assert memory.total == 0 and memory.as_dict() == known
     for _ in range(100):  # ids are used again
-        ledger.hold("activations", np.zeros(1000))
+        ledger.enter("activations", np.zeros(1000))
     assert memory.total == 0 and memory.peak == 8000
     ledger.stop()
-    ledger.hold("parameters", np.zeros(3))  # without a ledger nothing is entered
+    ledger.enter("parameters", np.zeros(3))  # without a ledger nothing is entered
     assert memory.total == 0
 
 
@@ -44,10 +44,10 @@ def test_it_holds_what_tracemalloc_finds():
     try:
         model = GPT(CONFIG)
         for parameter in model.parameters():
-            ledger.hold("parameters", parameter.data)
+            ledger.enter("parameters", parameter.data)
         optimizer = AdamW(model.parameters(), 1e-3)
         for array in optimizer.state().values():
-            ledger.hold("optimizer", array)
+            ledger.enter("optimizer", array)
 
         def traced() -> int:
             gc.collect()

@@ -36,7 +36,7 @@ def check_real(settings, at_least: float, *names: str, most: float = inf) -> Non
 def check_one_of(settings, name: str, choices: Iterable) -> None:
     """Raise ValueError unless a setting is among the choices."""
     if getattr(settings, name) not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, not {getattr(settings, name)!r}")
+        raise ValueError(f"{name} must be one of {listed(choices)}, not {getattr(settings, name)!r}")
 
 
 def divisors(number: int) -> list[int]:
@@ -45,8 +45,8 @@ def divisors(number: int) -> list[int]:
     return low + [number // n for n in reversed(low) if n * n != number]
 
 
-def listed(numbers: Iterable[int]) -> str:
-    return ", ".join(map(str, numbers))
+def listed(values: Iterable) -> str:
+    return ", ".join(map(str, values))
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class Measuring(Mode):
             for one in ctx.saved:  # (a leaf is in memory anyway)
                 array = one.codes if isinstance(one, Packed) else one
                 if isinstance(array, xp.ndarray):
-                    ledger.hold("activations", array)
+                    ledger.enter("activations", array)
 
     def before_backward(self, ctx, gradient):
         if trace.log is not None:

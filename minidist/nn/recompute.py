@@ -113,7 +113,7 @@ class Input:
         self.requires_grad, self.made_under, self.unrounded = tensor.requires_grad, tensor.made_under, tensor.unrounded
         packs = policy.packs(tensor.data) and not (tensor.made_under is policy and tensor.unrounded)
         self.kept = policy.packed(tensor) if packs and isinstance(policy, SixteenBits) else tensor.data
-        ledger.hold("activations", self.kept.codes if isinstance(self.kept, Packed) else self.kept)
+        ledger.enter("activations", self.kept.codes if isinstance(self.kept, Packed) else self.kept)
 
     def tensor(self) -> Tensor:
         again = Tensor(unpacked(self.kept), self.requires_grad)

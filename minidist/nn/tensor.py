@@ -88,7 +88,7 @@ class Tensor:
             gradient = rounded(gradient, self.dtype)
         if self.grad is None:
             self.grad = xp.array(gradient, dtype=self.grad_dtype, order="C")  # a copy: others may hold this array too
-            ledger.hold("gradients", self.grad)
+            ledger.enter("gradients", self.grad)
         elif self.grad.dtype != self.grad_dtype or self.grad.shape != self.shape:
             raise RuntimeError(
                 f"cannot add to this leaf's grad: it is {self.grad.dtype}{self.grad.shape}, and the sum is kept as "

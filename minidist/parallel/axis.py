@@ -11,13 +11,14 @@ five questions, its entry there, and its key in the layout:
     the gradients     zero_grad, no_sync          when do they begin and may they leave,
                       sync_gradients              and when are they complete?
     the loss          splits_loss, splits_batch   does each rank know a part of it only, and of the batch?
-    the step          steps_apart, pads_rounds    do ranks take it without waiting for each other, or meet within?
+    the step          steps_apart                 do ranks take it without waiting for each other,
+                      pads_micro_batches          or meet within?
 
 The gradient norm, the overflow check, the full arrays, the fingerprint, the vote and the checkpoint follow from these
 answers alone. The methods here are those of an axis that splits nothing; an axis overrides what it does differently.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -25,6 +26,7 @@ from minidist import ledger
 from minidist.backend import xp
 from minidist.comm.group import ProcessGroup
 from minidist.nn.layers import Module, Parameter
+from minidist.parallel.tools.messages import views_of
 from minidist.parallel.tools.regions import Region
 
 # Which modules of a model an axis replaces, by dotted name, and by what
@@ -40,7 +42,13 @@ def everything(_: Parameter) -> bool:
 def zero_gradients(parameters: Iterable[Parameter]) -> None:
     """Begin a step: give every parameter a gradient of zeros, in the dtype in which gradients are accumulated."""
     for parameter in parameters:
-        parameter.grad = ledger.hold("gradients", xp.zeros(parameter.shape, parameter.grad_dtype))
+        parameter.grad = ledger.enter("gradients", xp.zeros(parameter.shape, parameter.grad_dtype))
+
+
+def use_grad_views(parameters: Sequence[Parameter], flat) -> None:
+    """Make the parameters' gradients, one after another, views of a flat array."""
+    for parameter, view in zip(parameters, views_of(flat, [one.shape for one in parameters]), strict=True):
+        parameter.grad = view
 
 
 class Axis:
@@ -55,14 +63,14 @@ class Axis:
         splits_loss: whether the ranks of ``group`` know different terms of the loss, which have to be added up.
         splits_batch: whether the ranks of ``group`` have different targets, whose numbers have to be added up.
         steps_apart: whether the ranks of ``group`` take steps of their own, with gradients of their own micro-batches.
-        pads_rounds: whether ranks that work on different micro-batches meet within each, so that a rank that has fewer
-            must run empty ones, without samples, for the others.
-        rounds: how many micro-batches the rank with the most of them has in a step. Set before ``apply``, and between
-            two steps where micro-batches are dealt out anew (resilience/rebalance.py).
+        pads_micro_batches: whether ranks that work on different micro-batches meet within each, so that a rank that
+            has fewer must run empty ones, without samples, for the others.
+        most_micro_batches: number of micro-batches in a step, on the rank with the most. Set before ``apply``, and
+            between two steps where micro-batches are dealt out anew (resilience/rebalance.py).
     """
 
-    splits_loss = splits_batch = steps_apart = pads_rounds = False
-    rounds = 0
+    splits_loss = splits_batch = steps_apart = pads_micro_batches = False
+    most_micro_batches = 0
 
     def __init__(self, group: ProcessGroup, shard_group: ProcessGroup | None = None) -> None:
         self.group, self.shard_group = group, shard_group

@@ -17,7 +17,7 @@ Gradients are summed in float64 by default, so that neither the order of the ran
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter, is_
 
 from minidist import ledger
@@ -56,10 +56,9 @@ class NaiveDataParallel:
         """Begin a step: every gradient is zero."""
         zero_gradients(self.parameters)
 
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
+    def no_sync(self) -> AbstractContextManager:
         """Context manager: backward only accumulates. All micro-batches of a step but the last run inside."""
-        yield  # nothing is sent during backward in any case
+        return nullcontext()  # nothing is sent during backward in any case
 
     def wait_for_gradients(self) -> None:
         """End backward: return when every gradient is the sum over all ranks."""
@@ -73,7 +72,7 @@ class Bucket:
     def __init__(self, parameters: list[Parameter], reduce_dtype) -> None:
         self.parameters = parameters
         size = sum(parameter.size for parameter in parameters)
-        self.buffer = ledger.hold("gradients", xp.zeros(size, reduce_dtype))
+        self.buffer = ledger.enter("gradients", xp.zeros(size, reduce_dtype))
         self.views = views_of(self.buffer, [parameter.shape for parameter in parameters])
         self.clear()
 
@@ -190,7 +189,7 @@ class BucketedDataParallel(NaiveDataParallel):
         self.next += 1
 
 
-bucketed_data_parallel = overridable(BucketedDataParallel)  # makes one, or its override
+bucketed_data_parallel = overridable(BucketedDataParallel)
 
 
 class DataParallel(Axis):
@@ -203,12 +202,7 @@ class DataParallel(Axis):
         holds: predicate: whether a parameter belongs to this axis.
     """
 
-    def __init__(
-        self,
-        group: ProcessGroup,
-        make_sums: Callable | None = None,
-        holds: Holds = everything,
-    ) -> None:
+    def __init__(self, group: ProcessGroup, make_sums: Callable | None = None, holds: Holds = everything) -> None:
         super().__init__(group)
         self.splits_loss = self.splits_batch = group.size > 1  # then each has micro-batches, or chunks, of its own
         self.make_sums = make_sums or (lambda parameters: bucketed_data_parallel(parameters, group))

@@ -178,7 +178,7 @@ class ExpertParallel(Axis):
         group: the ranks that exchange tokens.
     """
 
-    pads_rounds = True  # all ranks of the group exchange tokens in every layer
+    pads_micro_batches = True  # all ranks of the group exchange tokens in every layer
 
     def apply(self, model: Any) -> Module:
         for block in model.blocks:

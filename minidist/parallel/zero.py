@@ -33,7 +33,7 @@ what the rest of the library sees: the axis of parallelism (axis.py) whose work 
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -47,7 +47,7 @@ from minidist.nn.layers import Module, Parameter
 from minidist.nn.precision.policy import current
 from minidist.nn.tensor import Context, Function, Tensor
 from minidist.overrides import overridable
-from minidist.parallel.axis import Axis, Holds, everything
+from minidist.parallel.axis import Axis, Holds, everything, use_grad_views
 from minidist.parallel.tools.messages import views_of
 from minidist.parallel.tools.regions import Region
 
@@ -103,10 +103,10 @@ class Unit:
             parameter.format = self.format
         self.master = self.full[self.mine]
         if self.format is not None:
-            self.master = ledger.hold("optimizer", self.master.copy())
+            self.master = ledger.enter("optimizer", self.master.copy())
             self.full = self.format.encode(self.full)
-        self.show(self.full)
-        self.grad_shard = ledger.hold("gradients", xp.zeros(self.shard_size, reduce_dtype))
+        self.use_unsharded_views()
+        self.grad_shard = ledger.enter("gradients", xp.zeros(self.shard_size, reduce_dtype))
         self.grads = None  # (padded_size,) of reduce_dtype: the gradients of all parameters, while there are any
         self.pieces: list[Piece] = []
         for parameter, first, last in self.overlaps():
@@ -123,10 +123,10 @@ class Unit:
         """Each parameter's part of a flat array, in the parameter's shape."""
         return views_of(flat, [parameter.shape for parameter in self.parameters])
 
-    def show(self, flat) -> None:
-        """Make the parameters views of a flat array."""
-        ledger.hold("parameters", flat)
-        for parameter, view in zip(self.parameters, self.views(flat), strict=True):
+    def use_unsharded_views(self) -> None:
+        """Make the parameters views of ``full``."""
+        ledger.enter("parameters", self.full)
+        for parameter, view in zip(self.parameters, self.views(self.full), strict=True):
             parameter.stored = view
 
     def overlaps(self) -> Iterator[tuple[Parameter, int, int]]:
@@ -141,7 +141,7 @@ class Unit:
     def keep_shard_alone(self) -> None:
         """Keep this rank's shard of the parameters, and reshard the rest."""
         if self.format is None:
-            self.master = ledger.hold("parameters", self.master.copy())  # until here a view of all
+            self.master = ledger.enter("parameters", self.master.copy())  # until here a view of all
         for piece in self.pieces:
             piece.data = self.master[piece.place]
         self.reshard()
@@ -162,14 +162,13 @@ class Unit:
 
     def begin_gradients(self) -> None:
         """All gradients are zero, and views of one flat array."""
-        self.grads = ledger.hold("gradients", xp.zeros(self.padded_size, self.reduce_dtype))
-        for parameter, view in zip(self.parameters, self.views(self.grads), strict=True):
-            parameter.grad = view
+        self.grads = ledger.enter("gradients", xp.zeros(self.padded_size, self.reduce_dtype))
+        use_grad_views(self.parameters, self.grads)
 
     def collect(self, parameter: Parameter) -> None:
         """Move a parameter's gradient to its place in the flat array."""
         if self.grads is None:
-            self.grads = ledger.hold("gradients", xp.zeros(self.padded_size, self.reduce_dtype))
+            self.grads = ledger.enter("gradients", xp.zeros(self.padded_size, self.reduce_dtype))
         view = self.views(self.grads)[self.parameters.index(parameter)]
         view[...] = parameter.grad
         parameter.grad = None
@@ -182,15 +181,10 @@ class Unit:
             parameter.grad = None
         return grads
 
-    def show_gradients(self) -> None:
+    def use_sharded_grad_views(self) -> None:
         """Make the pieces' gradients views of the summed shard."""
         for piece in self.pieces:
             piece.grad = self.grad_shard[piece.place]
-
-
-def parameters_but(others: Collection[Parameter], module: Module) -> list[Parameter]:
-    """Return a module's parameters without these others."""
-    return [parameter for parameter in module.parameters() if parameter not in others]
 
 
 class ZeroStage1:
@@ -201,22 +195,30 @@ class ZeroStage1:
         blocks: the modules of it that become units of their own; the rest is the root.
         shards: the group over which a unit is sharded.
         replicas: the group of ranks that hold the same shard (hybrid sharding); a group of one rank without it.
-        rounds: how many micro-batches the rank with the most of them has in a step.
+        micro_batches: number of them in a step, on the rank with the most.
         algorithm: the reduce-scatter's and all-gather's.
         reduce_dtype: dtype in which gradients are accumulated and summed.
         ignored_params: parameters that are left as they are, in no unit (FSDP2's name for them).
+
+    Attributes:
+        summed_once: units whose gradients stay full until the step's end and are summed then: here all.
     """
 
     def __init__(
-        self, model: Module, blocks: Sequence[Module], shards: ProcessGroup, replicas: ProcessGroup, rounds: int,
-        algorithm: str = "auto", reduce_dtype=xp.float64, *, ignored_params: Collection[Parameter] = (),
+        self, model: Module, blocks: Sequence[Module], shards: ProcessGroup, replicas: ProcessGroup,
+        micro_batches: int, algorithm: str = "auto", reduce_dtype=xp.float64, *,
+        ignored_params: Collection[Parameter] = (),
     ) -> None:  # fmt: skip
-        self.shards, self.replicas, self.rounds, self.algorithm = shards, replicas, rounds, algorithm
-        inside = {parameter for block in blocks for parameter in block.parameters()}
-        self.root = Unit(model, parameters_but(inside.union(ignored_params), model), shards, reduce_dtype)
-        parts = ((block, parameters_but(ignored_params, block)) for block in blocks)
-        self.blocks = [Unit(block, some, shards, reduce_dtype) for block, some in parts if some]
+        self.shards, self.replicas, self.algorithm, self.micro_batches = shards, replicas, algorithm, micro_batches
+        self.blocks, taken = [], set(ignored_params)
+        for block in blocks:
+            if some := [parameter for parameter in block.parameters() if parameter not in taken]:
+                self.blocks.append(Unit(block, some, shards, reduce_dtype))
+                taken.update(some)
+        rest = [parameter for parameter in model.parameters() if parameter not in taken]
+        self.root = Unit(model, rest, shards, reduce_dtype)
         self.units = [*self.blocks[::-1], self.root]  # as backward completes them: the root, with the embedding, last
+        self.summed_once = self.units
         self.reducing: tuple | None = None  # the reduce-scatter in flight
         for parameter in model.parameters():
             parameter.grad_dtype = reduce_dtype
@@ -230,19 +232,19 @@ class ZeroStage1:
         """Begin a step."""
         for unit in self.units:
             unit.clear_shard()
+        for unit in self.summed_once:
             unit.begin_gradients()
 
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
+    def no_sync(self) -> AbstractContextManager:
         """All micro-batches of a step but the last run here. Stage 1 sums gradients once a step, in any case.
 
         Stages 2 and 3 have no room for more than a shard: they send in every micro-batch, unless ``summed_once``.
         """
-        yield
+        return nullcontext()
 
     def wait_for_gradients(self) -> None:
         """End backward: return when each rank has the summed gradients of its shard."""
-        for unit in self.units:
+        for unit in self.summed_once:
             self.reduce(unit)
         self.sum_replicas()
 
@@ -261,7 +263,7 @@ class ZeroStage1:
             self.reducing = None
             work.wait()
             unit.grad_shard += total
-            unit.show_gradients()
+            unit.use_sharded_grad_views()
 
     def sum_replicas(self) -> None:
         """End all sums over the shards' ranks, then sum over the ranks that hold the same shards: once a step."""
@@ -278,28 +280,21 @@ class ZeroStage1:
 class ZeroStage2(ZeroStage1):
     """Every rank keeps the gradients of its own shard only, too: a unit's are summed as soon as backward has them.
 
-    That happens in every micro-batch, so all ranks must take part equally often: one that has fewer than ``rounds``
-    adds zeros for the missing ones.
-
-    Attributes:
-        summed_once: units whose gradients stay full until the step's end and are summed then, as in stage 1.
+    That happens in every micro-batch, so all ranks must take part equally often: one that has fewer than
+    ``micro_batches`` adds zeros for the missing ones. What is ``summed_once``, by default nothing, is as in stage 1.
     """
-
-    summed_once: Sequence[Unit] = ()
 
     def __init__(self, *arguments, **options) -> None:
         super().__init__(*arguments, **options)
-        self.done = 0  # rounds of this step
+        self.summed_once = []
+        self.done = 0  # micro-batches of this step
         self.awaited = {unit: set(unit.parameters) for unit in self.units}
         for unit in self.units:
             for parameter in unit.parameters:
                 parameter.register_post_accumulate_grad_hook(partial(self.on_gradient, unit))
 
     def zero_grad(self) -> None:
-        for unit in self.units:
-            unit.clear_shard()
-        for unit in self.summed_once:
-            unit.begin_gradients()
+        super().zero_grad()
         self.done = 0
 
     def on_gradient(self, unit: Unit, parameter: Parameter) -> None:
@@ -318,13 +313,11 @@ class ZeroStage2(ZeroStage1):
         self.done += unit is self.root
 
     def wait_for_gradients(self) -> None:
-        while self.done < self.rounds:
-            self.idle_round()
-        for unit in self.summed_once:
-            self.reduce(unit)
-        self.sum_replicas()
+        while self.done < self.micro_batches:
+            self.idle_micro_batch()
+        super().wait_for_gradients()
 
-    def idle_round(self) -> None:
+    def idle_micro_batch(self) -> None:
         """Take part in the collectives of a micro-batch that only other ranks have."""
         for unit in self.units:
             self.complete(unit)
@@ -344,17 +337,12 @@ class ZeroStage3(ZeroStage2):
 
     reshard_after_backward = True
 
-    def __init__(
-        self, model: Module, blocks: Sequence[Module], shards: ProcessGroup, replicas: ProcessGroup, rounds: int,
-        algorithm: str = "auto", reduce_dtype=xp.float64, reshard_after_forward: bool = True, prefetch: bool = False,
-        **options,
-    ) -> None:  # fmt: skip
-        super().__init__(model, blocks, shards, replicas, rounds, algorithm, reduce_dtype, **options)
+    def __init__(self, *arguments, reshard_after_forward: bool = True, prefetch: bool = False, **options) -> None:
+        super().__init__(*arguments, **options)
         self.reshard_after_forward, self.prefetch = reshard_after_forward, prefetch
         self.gathering: dict[Unit, tuple] = {}  # unit -> its full parameters, and the all-gather that fills them
-        forwards, backwards = [self.root, *self.blocks], [self.root, *self.blocks[::-1]]
-        self.next_forward = dict(pairwise(forwards))
-        self.next_backward = dict(pairwise(backwards))
+        self.next_forward = dict(pairwise([self.root, *self.blocks]))
+        self.next_backward = dict(pairwise([self.root, *self.blocks[::-1]]))
         for unit in self.units:
             unit.keep_shard_alone()
             unit.module.register_forward_pre_hook(partial(self.before_forward, unit))
@@ -388,19 +376,18 @@ class ZeroStage3(ZeroStage2):
         if self.prefetch and following is not None:
             self.start_gather(following)
         if unit in self.gathering:
-            flat, work = self.gathering.pop(unit)
+            unit.full, work = self.gathering.pop(unit)
             work.wait()
-            unit.full = flat
-            unit.show(flat)
+            unit.use_unsharded_views()
 
     def start_gather(self, unit: Unit) -> None:
         if unit.full is None and unit not in self.gathering:
             shard = unit.shard
-            flat = ledger.hold("parameters", xp.empty(unit.padded_size, shard.dtype))
+            flat = ledger.enter("parameters", xp.empty(unit.padded_size, shard.dtype))
             work = all_gather_into_tensor(flat, shard, self.shards, async_op=True, algorithm=self.algorithm)
             self.gathering[unit] = flat, work
 
-    def idle_round(self) -> None:
+    def idle_micro_batch(self) -> None:
         """Make the calls of a micro-batch, in the same order."""
         self.before_forward(self.root)
         for unit in self.blocks:
@@ -445,8 +432,7 @@ class Zero(Axis):
         group: the data-parallel ranks.
         stage: 1, 2 or 3.
         shard: how many ranks, next to each other, share one copy; groups of them are replicas (hybrid sharding).
-        settings: what the stage takes after ``rounds``, in its order: algorithm, reduce_dtype; stage 3 also
-            reshard_after_forward, prefetch.
+        settings: keyword arguments of the stage: algorithm, reduce_dtype; stage 3's reshard_after_forward, prefetch.
         pipelined: whether a pipeline runs the model.
         once: stages 2 and 3 sum gradients once a step, and keep them full until then.
         holds: whether a parameter belongs to this axis, where there are two.
@@ -455,7 +441,7 @@ class Zero(Axis):
     splits_loss = splits_batch = True  # each rank has micro-batches, or sequence chunks, of its own
 
     def __init__(
-        self, group: ProcessGroup, stage: int, shard: int, settings: tuple = (), pipelined: bool = False,
+        self, group: ProcessGroup, stage: int, shard: int, settings: dict[str, Any], pipelined: bool = False,
         once: bool = False, holds: Holds = everything,
     ) -> None:  # fmt: skip
         mesh = init_device_mesh((group.size // shard, shard), mesh_dim_names=("replicate", "shard"), group=group)
@@ -468,14 +454,14 @@ class Zero(Axis):
 
     def apply(self, model: Any) -> Module:
         """Move the parameters into flat units: the blocks, each by itself, and what is left."""
-        rounds = self.rounds if self.may_idle else 0
-        arguments = model, model.blocks, self.shards, self.replicas, rounds, *self.settings
+        micro_batches = self.most_micro_batches if self.may_idle else 0
+        arguments = model, model.blocks, self.shards, self.replicas, micro_batches
         if self.may_idle and not self.once:
-            self.zero = OVERRIDABLE_STAGES[self.stage](*arguments)
+            self.zero = OVERRIDABLE_STAGES[self.stage](*arguments, **self.settings)
             return model
         # Overrides know nothing of what follows, so here the library's own stages run.
         ignored = {parameter for parameter in model.parameters() if not self.holds(parameter)}
-        self.zero = STAGES[self.stage](*arguments, ignored_params=ignored)
+        self.zero = STAGES[self.stage](*arguments, **self.settings, ignored_params=ignored)
         if isinstance(self.zero, ZeroStage2):
             self.zero.summed_once = [
                 unit for unit in self.zero.units if self.once or any(one.summed_late for one in unit.parameters)
@@ -501,7 +487,7 @@ class Zero(Axis):
 
     def zero_grad(self) -> None:
         if self.may_idle:
-            self.zero.rounds = self.rounds
+            self.zero.micro_batches = self.most_micro_batches
         self.zero.zero_grad()
 
     def no_sync(self) -> AbstractContextManager:

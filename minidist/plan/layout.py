@@ -13,7 +13,7 @@ from minidist.plan.cluster.efficiency import ATTENTION
 from minidist.plan.cluster.toml_tables import choose
 from minidist.plan.models import ModelShape
 from minidist.train.notation import read_settings, write_settings
-from minidist.train.rules import check, of_shape
+from minidist.train.rules import check, of_choices, of_shape
 
 AXES = ("tp", "cp", "dp", "pp")  # from the ranks that are next to each other to those farthest apart
 
@@ -62,6 +62,7 @@ class PlannedLayout:
             object.__setattr__(self, "schedule", "interleaved")  # the only one that has several stages on a rank
         if self.attention not in ("", *ATTENTION):
             raise ValueError(f"attention={self.attention}: {choose(self.attention, ATTENTION)}")
+        check(of_choices(self))
         check(of_shape(self))
 
     @property
@@ -110,8 +111,7 @@ class PlannedLayout:
 
     def check(self, model: ModelShape, batch: int) -> None:
         """Raise ValueError if this model, at ``batch`` sequences a step, cannot be split so; it names the nearest."""
-        reason = self.problem(model, batch)
-        if reason:
+        if reason := self.problem(model, batch):
             raise ValueError(f"layout {self}: {reason}")
 
     def problem(self, model: ModelShape, batch: int) -> str:
@@ -127,12 +127,10 @@ class PlannedLayout:
             return f"cp={self.cp} by {self.cp_kind} cuts {model.context} tokens into {parts} parts: {near}"
         if self.cp > 1 and self.cp_kind == "ulysses" and model.heads // self.tp % self.cp:
             return f"cp={self.cp} by ulysses does not divide the {model.heads // self.tp} heads of a rank"
-        if self.ep > 1 and (model.moe is None or model.moe.experts % self.ep):
-            if model.moe is None:
-                return f"ep={self.ep} shares experts, and {model.name} has none: set ep=1"
-            return f"ep={self.ep} does not divide the {model.moe.experts} experts: " + nearest(
-                self.ep, divisors(model.moe.experts)
-            )
+        if self.ep > 1 and model.moe is None:
+            return f"ep={self.ep} shares experts, and {model.name} has none: set ep=1"
+        if model.moe is not None and (experts := model.moe.experts) % self.ep:
+            return f"ep={self.ep} does not divide the {experts} experts: {nearest(self.ep, divisors(experts))}"
         if self.stage_count > model.layers + 2:
             most = (model.layers + 2) // self.virtual
             return (
@@ -140,12 +138,10 @@ class PlannedLayout:
                 f"embedding and head make {model.layers + 2} at most: choose pp up to {most}"
             )
         if batch % (self.dp * self.micro_batch):
-            fitting = [
-                n for n in divisors(batch) if n * self.micro_batch <= batch and batch % (n * self.micro_batch) == 0
-            ]
-            return f"dp={self.dp} x micro_batch={self.micro_batch} does not divide the batch of {batch} sequences: " + (
-                nearest(self.dp, fitting) if fitting else "choose a smaller micro_batch"
-            )
+            fitting = [n for n in divisors(batch) if batch % (n * self.micro_batch) == 0]
+            near = nearest(self.dp, fitting) if fitting else "choose a smaller micro_batch"
+            ranks = f"dp={self.dp} x micro_batch={self.micro_batch}"
+            return f"{ranks} does not divide the batch of {batch} sequences: {near}"
         if self.virtual > 1 and self.micro_batches(batch) % self.pp:
             return (
                 f"the interleaved schedule takes micro-batches in rounds of pp={self.pp}, and a rank has "

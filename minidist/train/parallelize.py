@@ -128,9 +128,9 @@ def data_axis(group: ProcessGroup, layout: Layout, config: TrainConfig, holds: H
     """What splits the batch over a group's ranks: plain data parallelism, or ZeRO, which splits memory too."""
     if not layout.zero:
         return DataParallel(group, partial(gradient_sums, group, layout, config), holds)
-    settings: tuple = layout.algorithm, np.dtype(config.reduce_dtype)
+    settings: dict = {"algorithm": layout.algorithm, "reduce_dtype": np.dtype(config.reduce_dtype)}
     if layout.zero == 3:
-        settings += bool(layout.reshard_after_forward), bool(layout.prefetch)
+        settings |= {"reshard_after_forward": bool(layout.reshard_after_forward), "prefetch": bool(layout.prefetch)}
     once = layout.grad_sync == "step"
     return Zero(group, layout.zero, layout.shard or group.size, settings, layout.pp > 1, once, holds)
 
@@ -162,13 +162,13 @@ class ParallelModel:
         deal: function from a step's number of micro-batches to this rank's, by their numbers within the step, and the
             largest number on any rank.
         global_micro_batches: how many all ranks have in a step.
-        targets: B T, those of a micro-batch, where some may be ignored; 0 where all count.
         run: forward and backward of this rank's micro-batches, as ``Pipeline.run``; None for one after the other.
+        targets: B T, those of a micro-batch, where some may be ignored; 0 where all count.
 
     Attributes:
-        micro_batches: those of this rank; None for an empty one (``Axis.pads_rounds``).
-        divisor: what the step's sums over micro-batches are divided by: their number, or of B T places each as many
-            as have the targets that count.
+        micro_batches: those of this rank; None for an empty one (``Axis.pads_micro_batches``).
+        divisor: what the step's sums over micro-batches are divided by: their number; where targets may be ignored,
+            that of the targets that count, over B T.
         loss_sum: sum of the losses of its micro-batches in the last step, as far as ranks that step together know them.
         local: what this rank holds of the model.
         trained: what the optimizer updates on this rank.
@@ -201,17 +201,17 @@ class ParallelModel:
             self.global_micro_batches = count
             self.take(*self.deal(count))
 
-    def take(self, micro_batches: Sequence[int], rounds: int) -> None:
-        """Give this rank these micro-batches from the next step on; ``rounds`` is the largest count on any rank.
+    def take(self, micro_batches: Sequence[int], most: int) -> None:
+        """Give this rank these micro-batches from the next step on; ``most`` is the largest count on any rank.
 
         Called between two steps, on all ranks; together they have each micro-batch of a step once. No bit of the run
         changes: see train/resilience/rebalance.py.
         """
-        empty = rounds - len(micro_batches) if any(axis.pads_rounds for axis in self.axes) else 0
+        empty = most - len(micro_batches) if any(axis.pads_micro_batches for axis in self.axes) else 0
         self.micro_batches: list[int | None] = [*micro_batches, *[None] * empty]
         self.divisor: float = self.averaged_micro_batches
         for axis in self.axes:
-            axis.rounds = rounds
+            axis.most_micro_batches = most
 
     # What a step does
 
@@ -315,9 +315,9 @@ class ParallelModel:
 
     def _is_first_with(self, name: str) -> bool:
         """Whether no rank before this one, in a group that sums over parameters cross, holds the same part."""
-        for place, axis in enumerate(self.axes):
+        for i, axis in enumerate(self.axes):
             if axis.shard_group is not None:
-                parts = [self.regions_of[rank][place].get(name) for rank in axis.shard_group.ranks]
+                parts = [self.regions_of[rank][i].get(name) for rank in axis.shard_group.ranks]
                 if parts.index(parts[axis.shard_group.rank]) < axis.shard_group.rank:
                     return False
         return True
@@ -346,10 +346,10 @@ class ParallelModel:
         mine = self.regions()
         for name, array in arrays.items():
             mine[name].put(array, full[name])
-        for place, axis in reversed(list(enumerate(self.axes))):
+        for i, axis in reversed(list(enumerate(self.axes))):
             if (group := axis.group if axis.steps_apart else axis.shard_group) is None:
                 continue
-            everyone = [self.regions_of[rank][place] for rank in group.ranks]
+            everyone = [self.regions_of[rank][i] for rank in group.ranks]
             copies = Counter(part for regions in everyone for part in regions.items())
             for source, regions in enumerate(everyone):
                 parts = [part for part in regions.items() if 0 < copies[part] < group.size]
@@ -361,9 +361,8 @@ class ParallelModel:
                     for (name, region), piece in zip(parts, views_of(flat, [(r.size,) for _, r in parts]), strict=True):
                         if everyone[group.rank].get(name) != region:
                             region.put(piece, full[name])
-        for axis in self.axes:
-            if axis.steps_apart:
-                full = {name: stacked(array, axis.group) for name, array in full.items()}
+        for group in [axis.group for axis in self.axes if axis.steps_apart]:
+            full = {name: stacked(array, group) for name, array in full.items()}
         return full
 
     def regions(self, trained: bool = True) -> dict[str, Region]:
@@ -371,8 +370,7 @@ class ParallelModel:
 
         Not ``trained``: what the model computes with, as far as it is here between two steps.
         """
-        *_, regions = self._after_each_axis(trained)
-        return regions
+        return list(self._after_each_axis(trained))[-1]
 
     def _after_each_axis(self, trained: bool = True) -> Iterator[dict[str, Region]]:
         """Yield the regions that are left after each axis."""

@@ -1,9 +1,9 @@
 """Which layouts and runs are legal: one list of rules, each a condition and what is wrong, and what would be right.
 
-``Layout`` reads ``of_layout`` as it is made, the planner's layout ``of_shape``, which knows no limits of one laptop;
-``TrainConfig.check`` reads ``of_run`` for a run in a layout, and ``check_options`` reads ``of_options`` for what a run
-is asked for beside. What comes first is told: single values, then what they mean together. Some legal runs loosen the
-step: ``why_it_differs`` says which have other bits than one process.
+``Layout`` reads ``of_layout`` as it is made; the planner's layout reads ``of_choices`` and ``of_shape``, which know no
+limits of one laptop. ``TrainConfig.check`` reads ``of_run`` for a run in a layout, and whoever starts a run reads
+``of_options`` for what it is asked for beside. What comes first is told: single values, then what they mean together.
+Some legal runs loosen the step: ``why_it_differs`` says which have other bits than one process.
 """
 
 from collections.abc import Iterator
@@ -67,7 +67,7 @@ def without(layout, reasons: dict[str, str]) -> Iterator[str]:
 def of_choices(layout) -> Iterator[str]:
     for key, choices in LAYOUT_CHOICES.items():
         if (value := getattr(layout, key, choices[0])) not in choices:  # the planner's layouts have some of these keys
-            yield f"{key}={value}: choose from {', '.join(map(str, choices))}"
+            yield f"{key}={value}: choose from {listed(choices)}"
 
 
 # A layout by itself
@@ -94,7 +94,6 @@ def of_layout(layout) -> Iterator[str]:
 
 def of_shape(layout) -> Iterator[str]:
     """Yield what is wrong with the axes of a layout, however many ranks they have."""
-    yield from of_choices(layout)
     if layout.sp and layout.tp == 1:
         yield "sp=1 splits the sequence over tensor-parallel ranks, and tp=1 has none: set tp to 2 or more"
     if layout.dp % layout.ep:
@@ -198,7 +197,7 @@ def of_gradient_sums(layout) -> Iterator[str]:
     if layout.zero and layout.algorithm not in (*others, last):
         yield (
             f"algorithm={layout.algorithm} is an all-reduce, which zero={layout.zero} does not make: choose "
-            f"{', '.join(others)} or {last}, of its reduce-scatters and all-gathers"
+            f"{listed(others)} or {last}, of its reduce-scatters and all-gathers"
         )
     if layout.stages and layout.pp == 1:
         yield f"stages={layout.stages} is for a pipeline, and pp=1 is none: set pp to 2 or more"
@@ -340,18 +339,14 @@ def of_run_with_stages(config, layout, batch: str, does_not_divide: str) -> Iter
 # What a run is asked for beside
 
 
-def check_options(config, layout, options) -> None:
-    """Raises ValueError for RunOptions that this run in this layout cannot have. Called before any rank starts."""
-    check(of_options(config, layout, options))
-
-
 def of_options(config, layout, options) -> Iterator[str]:
+    """Yield why this run in this layout cannot have these RunOptions."""
     loosened = loosened_by(layout)
     for flag, steps in (("--check-replicas", options.check_replicas), ("--noise-scale", options.noise_scale)):
         if steps < 0:
             yield f"{flag} must be 0, for none, or more steps, but is {steps}"
     if options.check_by not in CHECKS:
-        yield f"--check-by must be one of {', '.join(CHECKS)}, but is {options.check_by}"
+        yield f"--check-by must be one of {listed(CHECKS)}, but is {options.check_by}"
     if options.check_by == "vote" and layout.world_size == 1:
         yield "--check-by vote compares ranks, and there is one: choose auto or replay"
     if options.loader < 0:

@@ -47,7 +47,7 @@ class Share:
         pushes: of a parameter server those that it has taken, in order.
         prepared: function from a step and numbers to micro-batches that a loader has prepared in host memory; None
             without one.
-        complete_gradients: called in each update when this rank's own gradients are complete.
+        on_local_gradients: callback of ``train_step``.
     """
 
     world: ProcessGroup
@@ -61,7 +61,7 @@ class Share:
     losses: list[float] = field(default_factory=list)
     pushes: Sequence[Push] = ()
     prepared: Callable[[int, Sequence[int | None]], Sequence[MicroBatch]] | None = None
-    complete_gradients: Callable[[], None] = lambda: None
+    on_local_gradients: Callable[[], None] = lambda: None
 
     @classmethod
     def of(cls, world: ProcessGroup, config: TrainConfig, layout: Layout) -> "Share":

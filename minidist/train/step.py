@@ -1,8 +1,8 @@
 """One training step, the same for every layout.
 
 ``model`` is what ``parallelize`` made of it (parallelize.py): its methods say what each axis of parallelism adds to a
-step of one process. Whoever counts or compares a run does so around these lines (hooks.py); ``complete_gradients`` is
-the moment in between that some of them need. docs/one_step.md follows a step from here to the bytes between the ranks.
+step of one process. Whoever counts or compares a run does so around these lines (hooks.py), and at one moment in
+between (``on_local_gradients``). docs/one_step.md follows a step from here to the bytes between the ranks.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ def take_step(share: Share, step: int) -> float:
     model.set_micro_batches(config.batch_at(step) // config.micro_batch)
     batch = share.batch(step, model.micro_batches)
     for lr in share.learning_rates(config.lr_at(step)):
-        loss = train_step(model, share.optimizer, share.scaler, batch, lr, share.max_norm, share.complete_gradients)
+        loss = train_step(model, share.optimizer, share.scaler, batch, lr, share.max_norm, share.on_local_gradients)
     return loss
 
 
@@ -33,7 +33,7 @@ def train_step(
     batch: Sequence[MicroBatch],
     lr: float,
     max_norm: float,
-    complete_gradients: Callable[[], None],
+    on_local_gradients: Callable[[], None],
 ) -> float:
     """Take one step on this rank, and return the loss: the mean over the global batch, the same on every rank.
 
@@ -46,12 +46,12 @@ def train_step(
         batch: this rank's micro-batches.
         lr: the learning rate.
         max_norm: the largest global gradient norm.
-        complete_gradients: told that this rank's own gradients are complete, before others' are added.
+        on_local_gradients: called once this rank's own gradients are complete, before others' are added.
     """
     model.zero_grad()
     model.count_targets(batch)
     loss = model.forward_backward(batch, scaler.scale)  # with a pipeline, through its stages
-    complete_gradients()
+    on_local_gradients()
     model.sync_gradients()
     update(model, optimizer, scaler, lr, max_norm)
     model.sync_params()

@@ -39,7 +39,7 @@ from minidist.train.resilience.checks import ReplicaChecks
 from minidist.train.resilience.faults import Faults
 from minidist.train.resilience.rebalance import Rebalance
 from minidist.train.result import RankResult, Run, RunOptions
-from minidist.train.rules import check_options
+from minidist.train.rules import check, of_options
 from minidist.train.share import Share
 from minidist.train.step import take_step
 
@@ -85,7 +85,7 @@ def run_in_folder(
 ) -> Run:  # fmt: skip
     """``run``, in a folder that is this run's own already."""
     config.check(layout)
-    check_options(config, layout, options)
+    check(of_options(config, layout, options))
     if cluster.world_size != layout.world_size:
         raise ValueError(f"layout {layout} needs {layout.world_size} ranks, but the cluster has {cluster.world_size}")
     started = time.perf_counter()

@@ -437,7 +437,7 @@ def check_sums(seen: list[dict], orders, shard: int = 0, first_step: int = 0, dt
             same(one["shards"][step][number], right, what)
             pieces = one["pieces"][step][number]
             assert not any(piece is None for piece in pieces), (
-                f"{what} is correct, but the optimizer does not see it: call show_gradients"
+                f"{what} is correct, but the optimizer does not see it: call use_sharded_grad_views"
             )
             visible = np.concatenate([np.zeros(0, dtype), *(piece.ravel() for piece in pieces)])
             same(visible, right[: len(visible)], f"{what}, as the optimizer sees it")
@@ -1050,7 +1050,7 @@ def count_step(world, stage, shard, rounds, reshard):
         zero = BucketedDataParallel(model.parameters(), world, "ring", np.float64)
     else:
         arguments = model, model.blocks, *groups_of(world, shard), rounds, "ring", np.float64
-        zero = STAGES[stage](*arguments, *([reshard] if stage == 3 else []))
+        zero = STAGES[stage](*arguments, **({"reshard_after_forward": reshard} if stage == 3 else {}))
     before = world.traffic
     zero.zero_grad()
     tokens = np.arange(12)[None]

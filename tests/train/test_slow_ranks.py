@@ -74,7 +74,7 @@ def test_the_time_of_a_micro_batch_leaves_out_those_without_samples():
             model.forward = lambda: clock.compute(2 if number is not None else 6)  # noqa: B023  called at once
             model()
         clock.compute(1)
-        measured.complete_gradients()
+        measured.on_local_gradients()
         measured.end_step(0, 0.0, False)
     ledger.stop()
     assert measured.micro_batch_counts == [3, 2] and measured.micro_batch_seconds == [2, 2.5]

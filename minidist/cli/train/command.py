@@ -41,7 +41,7 @@ from minidist.train.layout import Layout
 from minidist.train.measuring.evaluate import prompt_of
 from minidist.train.resilience.elastic import run_elastic
 from minidist.train.result import Run, RunOptions
-from minidist.train.rules import CHECKS, check_options
+from minidist.train.rules import CHECKS, check, of_options
 from minidist.train.trainer import run
 
 USUAL = (
@@ -171,7 +171,7 @@ def _train(options) -> int:
         trace=True,
         measure_peak=True,
     )
-    check_options(config, layout, run_options)
+    check(of_options(config, layout, run_options))
     elasticity, interruptions = elasticity_of(options, run_options), []
     if wanted is not None and elasticity is not None and elasticity.on_failure == "shrink":
         raise ValueError("--as-if needs as many ranks to the end as the cluster has: add --on-failure restart")

@@ -40,7 +40,7 @@ def average_gradients(parameters: Iterable[Parameter], count: float) -> None:
     with together():
         for parameter in parameters:
             if parameter.grad is not None:
-                parameter.grad = ledger.hold("gradients", rounded(parameter.grad, parameter.dtype, count))
+                parameter.grad = ledger.enter("gradients", rounded(parameter.grad, parameter.dtype, count))
 
 
 def sgd_update(data, grad, momentum_buffer, lr: float, momentum: float, weight_decay: float = 0.0) -> None:

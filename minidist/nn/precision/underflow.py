@@ -80,7 +80,7 @@ class GradScaler:
             self.good_steps = 0
 
 
-grad_scaler = overridable(GradScaler)  # makes one, or its override
+grad_scaler = overridable(GradScaler)
 
 
 class MasterWeights:
@@ -100,7 +100,7 @@ class MasterWeights:
         for parameter in self.parameters:
             master = Parameter((0,), decay=parameter.decay)
             master.name, master.data = parameter.name, parameter.data
-            ledger.hold("optimizer", master.data)
+            ledger.enter("optimizer", master.data)
             self.masters.append(master)
             parameter.format = format
         self.sync_params()
@@ -114,7 +114,7 @@ class MasterWeights:
         """After the optimizer's step: set the model's parameters to the masters, rounded."""
         for parameter, master in zip(self.parameters, self.masters, strict=True):
             parameter.data = master.data
-            ledger.hold("parameters", parameter.stored)
+            ledger.enter("parameters", parameter.stored)
 
 
-master_weights = overridable(MasterWeights)  # makes them, or its override
+master_weights = overridable(MasterWeights)

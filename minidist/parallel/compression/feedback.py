@@ -59,7 +59,7 @@ class Residuals:
     def send(self, name: str, gradient, send: Callable) -> None:
         """Send a gradient (flat, float64) with its residual; keep what is left."""
         if name not in self.of:
-            self.of[name] = ledger.hold("optimizer", xp.zeros(gradient.size))
+            self.of[name] = ledger.enter("optimizer", xp.zeros(gradient.size))
         residual = self.of[name]
         if self.on_grid:
             unit = 2 * grid_unit(largest(gradient) + largest(residual), gradient.size)  # not below that of their sum

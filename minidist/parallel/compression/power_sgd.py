@@ -149,7 +149,7 @@ class PowerSGD(Method):
     def start(self, name: str, columns: int, seed: int):
         """Q to start from: the last step's. A column of zeros, which would remain zero, starts anew."""
         if name not in self.q:
-            self.q[name] = ledger.hold("optimizer", xp.zeros((columns, self.rank)))
+            self.q[name] = ledger.enter("optimizer", xp.zeros((columns, self.rank)))
         q = self.q[name]
         if (empty := (q == 0).all(axis=0)).any():
             first = from_host(generator("compress", seed, name).standard_normal(q.shape))  # (n, r)

@@ -25,7 +25,7 @@ from minidist.comm.collectives import ReduceOp, all_reduce
 from minidist.comm.group import ProcessGroup
 from minidist.comm.work import Work
 from minidist.nn.layers import Parameter
-from minidist.parallel.tools.messages import views_of
+from minidist.parallel.axis import use_grad_views
 
 
 class DelayedDataParallel:
@@ -46,13 +46,13 @@ class DelayedDataParallel:
         size = sum(parameter.size for parameter in self.parameters)
         for parameter in self.parameters:
             parameter.grad_dtype = reduce_dtype
-        self.filling, self.travelling = (ledger.hold("gradients", xp.zeros(size, reduce_dtype)) for _ in range(2))
+        self.filling, self.travelling = (ledger.enter("gradients", xp.zeros(size, reduce_dtype)) for _ in range(2))
         self.work: Work | None = None  # the sum in flight
 
     def zero_grad(self) -> None:
         """Begin a step: every gradient is zero."""
         self.filling[:] = 0
-        self.show(self.filling)
+        use_grad_views(self.parameters, self.filling)
 
     def no_sync(self) -> AbstractContextManager:
         """Nothing is sent during backward in any case."""
@@ -70,11 +70,6 @@ class DelayedDataParallel:
         if self.steps_left:
             self.work = all_reduce(self.filling, ReduceOp.SUM, self.group, async_op=True, algorithm=self.algorithm)
         self.filling, self.travelling = self.travelling, self.filling
-        self.show(self.filling if arrived is not None else None)
-
-    def show(self, buffer) -> None:
-        """Let the parameters' gradients be views of a buffer, or none."""
-        shapes = [parameter.shape for parameter in self.parameters]
-        views = [None] * len(shapes) if buffer is None else views_of(buffer, shapes)
-        for parameter, view in zip(self.parameters, views, strict=True):
-            parameter.grad = view
+        use_grad_views(self.parameters, self.filling)
+        for parameter in self.parameters if arrived is None else ():
+            parameter.grad = None

@@ -95,7 +95,7 @@ class Fragment:
 
     def __init__(self, parameters: Sequence[Parameter], reduce_dtype) -> None:
         self.parameters, self.reduce_dtype = list(parameters), reduce_dtype
-        self.start = {one.name: ledger.hold("optimizer", one.data.copy()) for one in self.parameters}
+        self.start = {one.name: ledger.enter("optimizer", one.data.copy()) for one in self.parameters}
         self.sums: dict = {}  # of linear inner steps: see the module's docstring
         self.lr: float | None = None
 
@@ -111,7 +111,7 @@ class Fragment:
         for parameter in self.parameters:
             name = parameter.name
             self.sums[name] = self.sums.get(name, 0) + (lr / self.lr) * gradients[name]
-            ledger.hold("gradients", self.sums[name])
+            ledger.enter("gradients", self.sums[name])
 
     def displacements(self, micro_batches: int) -> dict:
         """How far this worker went downhill in the round, times its micro-batches: float64, by name."""
@@ -150,8 +150,7 @@ class LocalSGD(Axis):
 
     def __init__(
         self, group: ProcessGroup, micro_batches: int, global_micro_batches: int, steps: int, linear: bool,
-        local_steps: int = 8, fragments: int = 1, outer_lr: float = 0.7, outer_momentum: float = 0.9,
-        algorithm: str = "auto", reduce_dtype=xp.float64,
+        local_steps: int, fragments: int, outer_lr: float, outer_momentum: float, algorithm: str, reduce_dtype,
     ) -> None:  # fmt: skip
         super().__init__(group)
         self.micro_batches, self.global_micro_batches = micro_batches, global_micro_batches

@@ -30,9 +30,9 @@ from minidist.nn.optim.optimizers import average_gradients
 from minidist.nn.precision.policy import current
 from minidist.nn.precision.underflow import MasterWeights, master_weights
 from minidist.overrides import overridable
-from minidist.parallel.axis import Axis, zero_gradients
+from minidist.parallel.axis import Axis, use_grad_views, zero_gradients
 from minidist.parallel.loosened.arrivals import Arrival, may_begin
-from minidist.parallel.tools.messages import flattened, unflatten, views_of
+from minidist.parallel.tools.messages import flattened, unflatten
 from minidist.parallel.tools.regions import Region
 
 
@@ -108,7 +108,7 @@ class SynchronousServer(Axis):
         names = names_of_servers(model.parameters(), self.group.size - len(self.workers))
         self.parameters = [parameters[name] for name in names[self.group.rank - len(self.workers)]]
         size = sum(parameter.size for parameter in self.parameters)
-        self.inboxes = [ledger.hold("gradients", xp.empty(size, self.dtype)) for _ in self.workers]
+        self.inboxes = [ledger.enter("gradients", xp.empty(size, self.dtype)) for _ in self.workers]
         self.pushes: list[Work] = [self.next_push(worker) for worker in self.workers]
         self.answers: dict[int, Work] = {}  # the last one to each worker
         return model
@@ -125,7 +125,7 @@ class SynchronousServer(Axis):
         for worker in self.workers:
             step = self.clocks[worker]
             self.take_from(worker, step, step)
-        self.show(sum(self.inboxes))
+        use_grad_views(self.parameters, sum(self.inboxes))
 
     def take_from(self, worker: int, read: int, found: int) -> None:
         """Wait until a worker's gradient is in its inbox; versions as of ``Push``."""
@@ -134,12 +134,6 @@ class SynchronousServer(Axis):
             self.answers.pop(worker).wait()  # the worker has it, or could not have pushed
         self.pushes_taken.append(Push(worker, self.clocks[worker], read, found))
         self.clocks[worker] += 1
-
-    def show(self, gradients) -> None:
-        """Let the optimizer find these, which are flat, as its parameters' gradients."""
-        views = views_of(gradients, [parameter.shape for parameter in self.parameters])
-        for parameter, view in zip(self.parameters, views, strict=True):
-            parameter.grad = view
 
     def sync_params(self) -> None:
         """Answer all workers."""
@@ -180,7 +174,7 @@ class AsynchronousServer(SynchronousServer):
         """Take the next gradient."""
         worker = self.last = next(self.order).worker if self.order is not None else self.first_to_come()
         self.take_from(worker, self.read[worker], self.version)
-        self.show(self.inboxes[worker])
+        use_grad_views(self.parameters, self.inboxes[worker])
         self.waiting.append(worker)
 
     def first_to_come(self) -> int:
@@ -238,7 +232,7 @@ class Worker(Axis):
             pulled = weights.masters
         else:
             for parameter in self.parameters:
-                ledger.hold("parameters", parameter.data)
+                ledger.enter("parameters", parameter.data)
         computing = {parameter.name: parameter for parameter in self.parameters}
         pulled = {parameter.name: parameter for parameter in pulled}
         names = names_of_servers(self.parameters, len(self.servers))

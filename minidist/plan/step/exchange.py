@@ -158,13 +158,13 @@ class Exchange:
         gradients = sum(network.reduce_scatter(group, numerics.gradient * count) for count, group in groups)
         parameters = sum(network.all_gather(group, numerics.parameter * count) for count, group in groups)
 
-        def sent(collective: str, each: float, calls: int, seconds: float, hidden: float, rounds: int = 1) -> Sent:
+        def sent(collective: str, each: float, calls: int, seconds: float, hidden: float) -> Sent:
             exposed = calls * max(0.0, seconds - hidden, seconds / layers if calls == 1 else 0.0)
-            nbytes = sum(rounds * calls * each * count * (group.size - 1) / group.size for count, group in groups)
+            nbytes = sum(calls * each * count * (group.size - 1) / group.size for count, group in groups)
             return Sent("dp", collective, replicas, nbytes, calls * seconds, exposed)
 
         if layout.zero == 0:
-            found = [sent("all_reduce", numerics.gradient, 1, 2 * gradients, backward, rounds=2)]
+            found = [sent("all_reduce", 2 * numerics.gradient, 1, 2 * gradients, backward)]
         else:
             sums, gathers = self._calls(micro_batches)
             found = [

@@ -51,11 +51,11 @@ class Instruments(StepHook):
         Its peaks count from here: every rank has held the full model for a moment, where real systems init shards.
         """
         self.model, self.balance = share.model, share.gpt.balance
-        share.complete_gradients = self.complete_gradients
+        share.on_local_gradients = self.on_local_gradients
         for parameter in self.model.trained:  # master weights are entered already
-            ledger.hold("parameters", parameter.data)
+            ledger.enter("parameters", parameter.data)
         for array in share.optimizer.state().values():
-            ledger.hold("optimizer", array)
+            ledger.enter("optimizer", array)
         experts = {p.name for p in self.model.model.parameters() if p.expert_axis is not None}
         self.expert_bytes = sum(p.data.nbytes for p in self.model.trained if p.name in experts)
         self.memory.forget_peaks()
@@ -78,9 +78,9 @@ class Instruments(StepHook):
         numbers, place = self.model.micro_batches, self.micro_batches_begun
         self.micro_batches_begun += 1
         if place < len(numbers) and numbers[place] is None:
-            self.complete_gradients()
+            self.on_local_gradients()
 
-    def complete_gradients(self) -> None:
+    def on_local_gradients(self) -> None:
         """This rank's own gradients are complete; if sums over ranks overlap with backward, some are on their way."""
         self.gradients_done = min(self.gradients_done, self.world.transport.clock.seconds())
 
