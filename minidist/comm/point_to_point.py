@@ -138,13 +138,14 @@ def dtype_name(dtype: np.dtype) -> str:
 def _isend(tensor, dst: int, group: ProcessGroup, tag: int, label: str) -> Work:
     peer, call, label = _check_message(tensor, dst, group, tag, label, written=False)
     flat = backend.to_host(tensor).ravel()  # a view of a contiguous array
-    transport, nbytes, sent = group.transport, flat.nbytes, group.sent
+    transport, nbytes, running = group.transport, flat.nbytes, group.running
     between_nodes = nbytes if transport.nodes[peer] != transport.nodes[transport.rank] else 0
-    sent.nbytes += nbytes
-    sent.between_nodes += between_nodes
-    if group.collective is None:  # the user's own message, not part of a collective
-        kind = group.axis, "send", dtype_name(flat.dtype), flat.size
+    if running is None:  # the user's own message, not part of a collective
+        kind = group.name, "send", dtype_name(flat.dtype), flat.size
         transport.collectives.count(kind, nbytes, between_nodes)
+    else:
+        running.nbytes += nbytes
+        running.between_nodes += between_nodes
     message = transport.isend(flat, peer, group.context, tag, call, label)
     transport.unwaited.add(message)
     message.record("post")
@@ -174,6 +175,6 @@ def _check_message(
         raise ValueError(f"{label}: rank {rank} cannot exchange a message with itself; copy the array instead")
     if not 0 <= index(tag) < 1 << 31:
         raise ValueError(f"tag must be from 0 to 2^31 - 1, but is {tag}")
-    if group.collective is not None:
-        return group.ranks[rank], group.call, group.collective
+    if group.running is not None:
+        return group.ranks[rank], group.running.call, group.running.label
     return group.ranks[rank], b"a message of " + dtype_name(tensor.dtype).encode(), label

@@ -94,7 +94,7 @@ class Pipeline(Axis):
         self.last = len(layers) - 1
         self.embedding_group = group.new_group(sorted({0, self.last % group.size}))  # Megatron-LM's name for it
         if self.embedding_group is not None:
-            self.embedding_group.axis = "embedding"
+            self.embedding_group.name = "embedding"
 
     def apply(self, model: GPT) -> LocalStages:
         """Keep this rank's stages. Parameters of the others become holes: NaN in every element, without memory."""

@@ -172,10 +172,11 @@ def count_ring(group: ProcessGroup, elements_of: Callable[[int], int], itemsize:
 
 def count_sent(group: ProcessGroup, rank: int, elements: int, itemsize: int) -> None:
     """Count what this rank sends to a rank of the group, within a collective of it."""
-    transport, peer = group.transport, group.ranks[rank]
-    group.sent.nbytes += elements * itemsize
+    transport, peer, running = group.transport, group.ranks[rank], group.running
+    assert running is not None
+    running.nbytes += elements * itemsize
     if transport.nodes[peer] != transport.nodes[transport.rank]:
-        group.sent.between_nodes += elements * itemsize
+        running.between_nodes += elements * itemsize
     if elements:
         with transport.lock:
             transport.traffic.count(transport.traffic.sent[peer], elements * itemsize, elements)

@@ -145,8 +145,10 @@ def carries(name: str, group: ProcessGroup, algorithm: str, arrays: list, op) ->
         and group.size > 1
         and threading.get_ident() == group.transport.main_thread
         and all(isinstance(array, xp.ndarray) and not backend.on_host(array) for array in arrays)
-        and (op is None or arrays[0].dtype.name in DTYPES)
-        and (op is None or name == "all_reduce" or not drops_nan(arrays[0].dtype, op.ufunc))
+        and (
+            op is None
+            or (arrays[0].dtype.name in DTYPES and (name == "all_reduce" or not drops_nan(arrays[0].dtype, op.ufunc)))
+        )
     )
 
 
@@ -178,7 +180,8 @@ def run(
     works: list[NcclWork] = []
 
     def enqueue(inside: ProcessGroup) -> None:
-        works.append(gpus.enqueue(inside.collective, arrays, lambda: body(inside), communicator.check))
+        assert inside.running is not None
+        works.append(gpus.enqueue(inside.running.label, arrays, lambda: body(inside), communicator.check))
 
     group.run_collective(description, nbytes, False, enqueue, kind)
     if async_op:
