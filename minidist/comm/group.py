@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from minidist import trace
+from minidist.comm.background import Background, BackgroundWork
 from minidist.comm.transports.messages import shorten
 from minidist.comm.transports.transport import Transport
-from minidist.comm.work import Background, BackgroundWork, Done, Work
+from minidist.comm.work import Done, Work
 
 
 @dataclass(slots=True)

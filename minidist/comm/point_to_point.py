@@ -4,7 +4,7 @@ Names and argument order are those of ``torch.distributed``, with two difference
 a rank is always counted within that group, as in MPI (torch calls these arguments ``group_src`` and ``group_dst``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from operator import index
@@ -13,7 +13,7 @@ import numpy as np
 
 from minidist import backend
 from minidist.comm.group import ProcessGroup, check_group
-from minidist.comm.transports.messages import Combine
+from minidist.comm.transports.messages import AnyOf, Combine, Receive, Send
 from minidist.comm.work import Work
 
 
@@ -77,6 +77,29 @@ def sendrecv(outgoing, dst: int, incoming, src: int, group: ProcessGroup, combin
 def recv_reduce(tensor: np.ndarray, src: int, group: ProcessGroup, combine: Combine, tag: int = 0) -> None:
     """Receive a message from rank ``src`` and combine it into ``tensor`` (NCCL's recvReduce primitive)."""
     _irecv(tensor, src, group, tag, "recv_reduce", combine).wait()
+
+
+def wait_any(works: Sequence[Work]) -> int:
+    """Block until one of several messages is done, and return its place in the list (MPI_Waitany).
+
+    If several are done, the first of them counts: a caller that wants to be fair begins its list with the rank that was
+    served longest ago. Call ``wait`` on the work that it names.
+
+    Args:
+        works: ``Work`` objects of ``isend`` and ``irecv``.
+
+    Raises:
+        TypeError: for the work of a collective. ValueError: for no works at all.
+    """
+    parts = [work for work in works if isinstance(work, Send | Receive)]
+    if len(parts) < len(works):
+        raise TypeError("wait_any takes what isend and irecv return")
+    if not parts:
+        raise ValueError("wait_any needs at least one work to wait for")
+    transport = parts[0].transport
+    transport.check_usable()
+    transport.wait(AnyOf(parts))
+    return next(place for place, part in enumerate(parts) if part.done)
 
 
 def barrier(group: ProcessGroup, async_op: bool = False) -> Work | None:

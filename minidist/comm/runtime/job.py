@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from minidist.comm.background import SWITCH_SECONDS
 from minidist.comm.failures import Deadlock, Hang, own_traceback, summary
 from minidist.comm.group import ProcessGroup, end_run
-from minidist.comm.work import SWITCH_SECONDS
 from minidist.launched import TORCHRUN, Launched, launched
 
 LIMIT_SECONDS = 600.0  # for a wait in which nothing moves, as in torch.distributed with NCCL

@@ -3,13 +3,13 @@
 import contextvars
 import struct
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 
 from minidist import trace
+from minidist.comm.work import Work
 
 # number in this direction, context, tag, bytes, elements, the call in words after its length
 HEADER = struct.Struct("<QQqQQ152p")
@@ -28,23 +28,6 @@ def shorten(call: str) -> bytes:
     checksum = b" ... %08x ... " % zlib.crc32(encoded)
     half = (CALL_BYTES - len(checksum)) // 2
     return encoded[:half] + checksum + encoded[-half:]
-
-
-class Work(ABC):
-    """An operation in flight, as in ``torch.distributed.Work``."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def is_completed(self) -> bool:
-        """Whether ``wait`` would return at once."""
-
-    @abstractmethod
-    def wait(self) -> bool:
-        """Block until the arrays of the call may be used again, and return True. Raises what the call raised.
-
-        With NCCL the GPU waits and not the host: what is computed there later finds the result (nccl/stream.py).
-        """
 
 
 class Part(Work):
