@@ -208,7 +208,7 @@ class Pipeline(Axis):
 
     def sync_gradients(self) -> None:
         """Sum the gradients of what both ends of the pipeline have: the embedding is the head's weight too."""
-        if self.embedding_group is not None and self.embedding_group.size > 1:
+        if self.embedding_group is not None:
             for parameter in self.tied:
                 all_reduce(parameter.grad, ReduceOp.SUM, self.embedding_group)
 
