@@ -160,7 +160,7 @@ def communicator_of(group: ProcessGroup) -> Communicator:
     return group.communicator
 
 
-def run(
+def run_collective(
     group: ProcessGroup,
     description: str,
     nbytes: int,
