@@ -12,7 +12,7 @@ from collections.abc import Callable
 from minidist import backend, trace, turns
 from minidist.comm.failures import Aborted, caller
 from minidist.comm.transports.transport import Transport
-from minidist.comm.work import Work, waited_for
+from minidist.comm.work import Work, mark_waited
 
 ABORT_CHECK_SECONDS = 0.05
 
@@ -56,7 +56,7 @@ class BackgroundWork(Work):
     def is_completed(self) -> bool:
         ended = self._ended.is_set()
         if ended:
-            self._background.told_done(self)
+            self._background.mark_waited(self)
         return ended
 
     def wait(self) -> bool:
@@ -69,7 +69,7 @@ class BackgroundWork(Work):
                     if self._transport.aborted and not self._ends_within(4 * ABORT_CHECK_SECONDS):
                         raise Aborted(f"{self.label}, started asynchronously {self._caller}")
         self._transport.raise_background_error()
-        self._background.told_done(self)
+        self._background.mark_waited(self)
         return True
 
     def _ends_within(self, seconds: float) -> bool:
@@ -106,9 +106,9 @@ class Background:
         self.unwaited.append(work)
         self._works.put(work)
 
-    def told_done(self, work: BackgroundWork) -> None:
+    def mark_waited(self, work: BackgroundWork) -> None:
         """The rank knows that a work is done, and so are all before it."""
-        if waited_for(work, self.unwaited):
+        if mark_waited(work, self.unwaited):
             work.record("wait")
 
     def _run(self) -> None:

@@ -68,8 +68,8 @@ ALL_TO_ALL = algorithms.ALL_TO_ALL | {HIERARCHICAL: two_level.all_to_all_hierarc
 class Collective:
     """One row of the table of collectives.
 
-    ``by_chunks(algorithm, *arguments, group)`` calls an algorithm that takes a list of chunks, one for each rank, in
-    place of the call's own arrays; NCCL takes these.
+    ``by_chunks(algorithm, *arguments, group)`` cuts the call's arrays into a list of chunks, one for each rank, which
+    an algorithm of this library takes. NCCL takes the arrays themselves.
     """
 
     algorithms: dict[str, Callable]  # by name

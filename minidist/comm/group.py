@@ -152,7 +152,7 @@ class ProcessGroup:
         if not async_op and (self._background is None or not self._background.busy):
             program()
             return None
-        work = self.start(label, program)
+        work = self.run_in_background(label, program)
         if async_op:
             return work
         work.wait()
@@ -167,7 +167,7 @@ class ProcessGroup:
         if kind is not None:
             self.transport.collectives.count((self.name, *kind), running.nbytes, running.between_nodes)
 
-    def start(self, label: str, body: Callable[[], None]) -> Work:
+    def run_in_background(self, label: str, body: Callable[[], None]) -> Work:
         """Run ``body()`` in the background, behind what this group has in flight there.
 
         It may be a program of several collectives and what is computed between them, if these are of other groups:

@@ -91,15 +91,15 @@ def wait_any(works: Sequence[Work]) -> int:
     Raises:
         TypeError: for the work of a collective. ValueError: for no works at all.
     """
-    parts = [work for work in works if isinstance(work, Send | Receive)]
-    if len(parts) < len(works):
+    ends = [work for work in works if isinstance(work, Send | Receive)]
+    if len(ends) < len(works):
         raise TypeError("wait_any takes what isend and irecv return")
-    if not parts:
+    if not ends:
         raise ValueError("wait_any needs at least one work to wait for")
-    transport = parts[0].transport
+    transport = ends[0].transport
     transport.check_usable()
-    transport.wait(AnyOf(parts))
-    return next(place for place, part in enumerate(parts) if part.done)
+    transport.wait(AnyOf(ends))
+    return next(place for place, end in enumerate(ends) if end.done)
 
 
 def barrier(group: ProcessGroup, async_op: bool = False) -> Work | None:

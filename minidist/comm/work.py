@@ -35,12 +35,12 @@ class Done(Work):
         return True
 
     def wait(self) -> bool:
-        waited_for(self, self._unwaited)
+        mark_waited(self, self._unwaited)
         return True
 
 
-def waited_for(work: Work, unwaited: list) -> bool:
-    """Take a work, and those before it, which are done with it, from a rank's list; return whether it was there."""
+def mark_waited(work: Work, unwaited: list) -> bool:
+    """Take a work, and those before it, which are done too, from a rank's list; return whether it was there."""
     there = work in unwaited
     if there:
         del unwaited[: unwaited.index(work) + 1]

@@ -29,7 +29,7 @@ from minidist.backend import xp
 from minidist.comm.algorithms import all_gather_direct
 from minidist.comm.group import ProcessGroup, check_group
 from minidist.comm.nccl.communicator import DTYPES, Communicator, drops_nan
-from minidist.comm.work import Work, waited_for
+from minidist.comm.work import Work, mark_waited
 
 TEXT_BYTES = 512  # a host name has 64 bytes at most on Linux (man gethostname), an id 36 and a PCI address 13
 
@@ -84,7 +84,7 @@ class NcclWork(Work):
         """Let what is computed from here on find the result. The host goes on at once."""
         self._check()
         xp.cuda.get_current_stream().wait_event(self._done)
-        waited_for(self, self._gpus.unwaited)
+        mark_waited(self, self._gpus.unwaited)
         self._arrays = None
         return True
 
@@ -136,7 +136,7 @@ def carries(name: str, group: ProcessGroup, algorithm: str, arrays: list, op) ->
 
     An algorithm that is named runs. So does one of this library for arrays in host memory, on one rank, on ranks that
     share a GPU, and for numbers that NCCL, and what is made of it, does not combine as NumPy does. And so do calls of a
-    background thread, a program of ``ProcessGroup.start``: NCCL wants the calls on several communicators in one order
+    background thread, a program of ``run_in_background``: NCCL wants the calls on several communicators in one order
     on all ranks, and nothing orders those of two threads.
     """
     return (
