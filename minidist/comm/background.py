@@ -1,7 +1,7 @@
 """The thread that runs a group's asynchronous collectives.
 
 Something must run a collective's sends and receives while the rank computes: a background thread of its group, which
-runs one call after another in the order of the calls. NCCL uses one CUDA stream per communicator for this.
+runs one call after another in the order of the calls. PyTorch has a CUDA stream for each communicator of NCCL.
 """
 
 import contextvars

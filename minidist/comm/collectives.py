@@ -342,8 +342,8 @@ def run(call: Call, async_op: bool, *arguments):
     description = _describe(name, *call.details, algorithm)
     kind = name, call.dtype, call.size
     if call.by_nccl:
-        return nccl.run_collective(group, description, call.nbytes, kind, call.held, async_op, body)
-    return group.run_collective(description, call.nbytes, async_op, body, kind)
+        return nccl.run_collective(group, description, body, async_op, call.nbytes, kind, call.held)
+    return group.run_collective(description, body, async_op, call.nbytes, kind)
 
 
 def keep(*_) -> None:

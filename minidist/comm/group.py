@@ -125,7 +125,7 @@ class ProcessGroup:
         return part
 
     def run_collective(
-        self, description: str, nbytes: int, async_op: bool, body: Callable, kind: tuple[str, str, int] | None = None
+        self, description: str, body: Callable, async_op=False, nbytes=0, kind: tuple[str, str, int] | None = None
     ) -> Work | None:
         """Run ``body(inside)``, a collective's sends and receives.
 
@@ -136,8 +136,8 @@ class ProcessGroup:
 
         Args:
             description: the call in words, the same on every rank.
-            nbytes: size of the buffer, for the trace.
             async_op: return a Work at once and run the body in the background.
+            nbytes: size of the buffer, for the trace.
             kind: what ``collectives`` counts: the collective's name, dtype and elements; None to count nothing.
         """
         if self.size == 1:
@@ -226,6 +226,7 @@ def end_run(world: ProcessGroup) -> bool:
 
 
 def check_group(group, function: str) -> None:
+    """Raise TypeError for what is no group, RuntimeError for a group that this thread or run may not use."""
     if not isinstance(group, ProcessGroup):
         hint = "None" if group is None else f"a {type(group).__name__}"
         raise TypeError(
@@ -233,3 +234,12 @@ def check_group(group, function: str) -> None:
             "made from it with new_group (which is None on a rank that is not a member)"
         )
     group.transport.check_usable()
+
+
+def check_world(world, function: str) -> None:
+    """Raise ValueError for a group that is not the world, and what ``check_group`` raises."""
+    check_group(world, function)
+    if world.size != world.transport.size:
+        raise ValueError(
+            f"{function} is about all {world.transport.size} ranks, but got a group of {world.size}: pass the world"
+        )

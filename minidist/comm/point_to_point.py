@@ -109,7 +109,7 @@ def barrier(group: ProcessGroup, async_op: bool = False) -> Work | None:
     rank 2^k places to its right. After ceil(log2 N) rounds, word of every rank has reached all others.
     """
     check_group(group, "barrier")
-    return group.run_collective("barrier()", 0, async_op, disseminate)
+    return group.run_collective("barrier()", disseminate, async_op)
 
 
 def disseminate(inside: ProcessGroup) -> None:

@@ -44,7 +44,7 @@ class Communicator:
         unique_id = np.zeros(UNIQUE_ID_BYTES, np.uint8)
         if group.rank == 0:
             unique_id[:] = np.frombuffer(nccl.get_unique_id(), np.uint8)
-        group.run_collective("a communicator for NCCL", 0, False, lambda inside: broadcast_naive(unique_id, 0, inside))
+        group.run_collective("a communicator for NCCL", lambda inside: broadcast_naive(unique_id, 0, inside))
         self._nccl, self._comm = nccl, nccl.NcclCommunicator(group.size, unique_id.tobytes(), group.rank)
         self.check = self._comm.check_async_error  # raises what NCCL has noticed since, such as a lost connection
         self.close = self._comm.destroy  # once nothing is in flight any longer
@@ -61,7 +61,7 @@ class Communicator:
         """
         if description not in self._compared:
             self._compared.add(description)
-            group.run_collective(f"first {description}", 0, False, disseminate)
+            group.run_collective(f"first {description}", disseminate)
 
     def broadcast(self, flat, src: int, inside: ProcessGroup) -> None:
         if flat.size:

@@ -27,7 +27,7 @@ import numpy as np
 from minidist import backend
 from minidist.backend import xp
 from minidist.comm.algorithms import all_gather_direct
-from minidist.comm.group import ProcessGroup, check_group
+from minidist.comm.group import ProcessGroup, check_world
 from minidist.comm.nccl.communicator import DTYPES, Communicator, drops_nan
 from minidist.comm.work import Work, mark_waited
 
@@ -103,23 +103,19 @@ def find_gpus(world: ProcessGroup) -> None:
     Raises:
         ValueError: for a group that is not the world.
     """
-    check_group(world, "find_gpus")
-    if world.size != world.transport.size:
-        raise ValueError(
-            f"find_gpus is about all {world.transport.size} ranks, but got a group of {world.size}: pass the world"
-        )
+    check_world(world, "find_gpus")
     mine = backend.gpu_name()
     if mine is None:
         return
     texts = np.zeros((world.size, TEXT_BYTES), np.uint8)
     texts[world.rank] = np.frombuffer(mine.encode().ljust(TEXT_BYTES), np.uint8)
-    world.run_collective("the GPUs of all ranks", 0, False, lambda inside: all_gather_direct(list(texts), inside))
+    world.run_collective("the GPUs of all ranks", lambda inside: all_gather_direct(list(texts), inside))
     names = [bytes(text).decode().rstrip() for text in texts]
     if len(set(names)) == 1:
         return  # so nobody looks for NCCL, which may not be installed
     have = np.zeros((world.size, 1), bool)
     have[world.rank] = backend.nccl() is not None
-    world.run_collective("which ranks have NCCL", 0, False, lambda inside: all_gather_direct(list(have), inside))
+    world.run_collective("which ranks have NCCL", lambda inside: all_gather_direct(list(have), inside))
     world.transport.gpus = Gpus([name if has else "" for name, has in zip(names, have.ravel(), strict=True)])
 
 
@@ -163,13 +159,13 @@ def communicator_of(group: ProcessGroup) -> Communicator:
 def run_collective(
     group: ProcessGroup,
     description: str,
+    body: Callable[[ProcessGroup], None],
+    async_op: bool,
     nbytes: int,
     kind: tuple[str, str, int],
     arrays: list,
-    async_op: bool,
-    body: Callable[[ProcessGroup], None],
 ) -> NcclWork | None:
-    """Let NCCL carry a call: ``body(inside)`` makes it. For the others see ``ProcessGroup.run_collective``.
+    """Run ``body(inside)``, which gives NCCL work on these arrays; the rest is as in ``ProcessGroup.run_collective``.
 
     The host never waits for the GPU here. It waits for the other ranks at the first call of a group, and at the first
     of each description. The trace has the time that the host takes, not the GPU's.
@@ -183,7 +179,7 @@ def run_collective(
         assert inside.running is not None
         works.append(gpus.enqueue(inside.running.label, arrays, lambda: body(inside), communicator.check))
 
-    group.run_collective(description, nbytes, False, enqueue, kind)
+    group.run_collective(description, enqueue, False, nbytes, kind)
     if async_op:
         return works[0]
     works[0].wait()
