@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from operator import index
 from typing import Any
 
@@ -148,24 +147,24 @@ class ProcessGroup:
         where = "the world" if self.size == self.transport.size else f"group {list(self.ranks)}"
         label = f"{description}, collective {self._calls} of {where}"
         call = f"{self.context:x}.{self._calls}"  # the same on every rank, and in no other group
-        program = partial(self._run_inside, label, body, kind, description, bytes=nbytes, call=call)
-        if not async_op and (self._background is None or not self._background.busy):
-            program()
-            return None
-        work = self.run_in_background(label, program)
-        if async_op:
-            return work
-        work.wait()
-        return None
+        # one serves all collectives, since they run one after another
+        inside = self._inside = self._inside or ProcessGroup(self.transport, self.ranks, self.context | 1)
 
-    def _run_inside(self, label: str, body: Callable, kind: tuple | None, description: str, **details) -> None:
-        if self._inside is None:  # one serves all collectives, since they run one after another
-            self._inside = ProcessGroup(self.transport, self.ranks, self.context | 1)
-        running = self._inside.running = Running(label, shorten(label))
-        with trace.span(description, "communication", **details):
-            body(self._inside)
-        if kind is not None:
-            self.transport.collectives.count((self.name, *kind), running.nbytes, running.between_nodes)
+        def program() -> None:
+            running = inside.running = Running(label, shorten(label))
+            with trace.span(description, "communication", bytes=nbytes, call=call):
+                body(inside)
+            if kind is not None:
+                self.transport.collectives.count((self.name, *kind), running.nbytes, running.between_nodes)
+
+        if async_op or (self._background is not None and self._background.busy):
+            work = self.run_in_background(label, program)
+            if async_op:
+                return work
+            work.wait()
+        else:
+            program()
+        return None
 
     def run_in_background(self, label: str, body: Callable[[], None]) -> Work:
         """Run ``body()`` in the background, behind what this group has in flight there.
