@@ -276,8 +276,8 @@ class RankProcess:
         self._questions.close()
 
 
-def with_reports(ranks, timeout: float) -> list[RankProcess]:
-    """The ranks that have sent a report, or have ended, within the timeout."""
+def wait_for_reports(ranks, timeout: float) -> list[RankProcess]:
+    """Return the ranks that have sent a report, or have ended, as soon as there are any or the timeout is over."""
     by_pipe = {rank.reports: rank for rank in ranks}
     return [by_pipe[pipe] for pipe in connection.wait(list(by_pipe), timeout)]
 
