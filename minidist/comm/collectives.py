@@ -350,11 +350,11 @@ def keep(*_) -> None:
     """The algorithm of a group of one rank, where nothing is combined and nothing travels."""
 
 
-def _finish(call: Call, body: Callable, inside: ProcessGroup) -> None:
+def _finish(call: Call, body: Callable, group: ProcessGroup) -> None:
     """Run a collective, and divide or copy its result."""
-    body(inside)
+    body(group)
     for flat in call.averaged:
-        flat /= inside.size
+        flat /= group.size
     for array, host in call.staged:
         backend.copy_from_host(array, host)
 

@@ -112,12 +112,12 @@ def barrier(group: ProcessGroup, async_op: bool = False) -> Work | None:
     return group.run_collective("barrier()", disseminate, async_op)
 
 
-def disseminate(inside: ProcessGroup) -> None:
+def disseminate(group: ProcessGroup) -> None:
     """The barrier's messages."""
     nothing, distance = np.empty(0, np.uint8), 1
-    while distance < inside.size:
-        right, left = (inside.rank + distance) % inside.size, (inside.rank - distance) % inside.size
-        sendrecv(nothing, right, np.empty(0, np.uint8), left, inside)
+    while distance < group.size:
+        right, left = (group.rank + distance) % group.size, (group.rank - distance) % group.size
+        sendrecv(nothing, right, np.empty(0, np.uint8), left, group)
         distance *= 2
 
 
