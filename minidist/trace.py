@@ -210,10 +210,10 @@ class Traffic:
         return totals | {"bytes_sent_to": self.sent[:, 0].tolist(), "bytes_received_from": self.received[:, 0].tolist()}
 
 
-class Collective(NamedTuple):
-    """One kind of call: a row in the table of collectives."""
+class CallKind(NamedTuple):
+    """What is counted as one kind of call."""
 
-    axis: str  # the group's: "dp", "tp"; "shard", "replicate" for ZeRO; "ep", "edp" for experts; "world" for all ranks
+    axis: str  # the group's name: "dp", "tp"; "shard", "replicate" for ZeRO; "ep", "edp" for experts; "world"; ...
     name: str  # "all_reduce", say; "send" for a message outside collectives
     dtype: str
     elements: int  # of its largest array: the full sum, or everything gathered; 0 where it varies, as with split sizes
@@ -225,7 +225,7 @@ class Collectives:
     COLUMNS = ("calls", "bytes_sent", "bytes_between_nodes")
 
     def __init__(self, rows: dict[tuple, tuple[int, ...]] | None = None) -> None:
-        self.rows = rows or {}  # by Collective, as a plain tuple: what COLUMNS names; the last to ranks of other nodes
+        self.rows = rows or {}  # by CallKind, as a plain tuple: what COLUMNS names; the last to ranks of other nodes
 
     def __sub__(self, earlier: "Collectives") -> "Collectives":
         differences = {
@@ -237,7 +237,7 @@ class Collectives:
     def as_list(self) -> list[dict]:
         """A row for each kind, most bytes first, as ``--json`` writes them."""
         ordered = sorted(self.rows.items(), key=lambda item: (-item[1][1], item[0]))
-        return [Collective(*kind)._asdict() | dict(zip(self.COLUMNS, row, strict=True)) for kind, row in ordered]
+        return [CallKind(*kind)._asdict() | dict(zip(self.COLUMNS, row, strict=True)) for kind, row in ordered]
 
 
 class CollectiveCounter(Collectives):

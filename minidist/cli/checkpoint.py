@@ -10,7 +10,7 @@ from minidist.cli.flags import given, reader
 from minidist.cli.output import Output, check_outputs, console_of, errors_naming, json_output, write_outputs
 from minidist.files import replacing
 from minidist.nn.tokenizer import TOKENIZER
-from minidist.plan.memory_check import written
+from minidist.plan.units import in_bytes
 from minidist.train.checkpoint.commit import committed, latest, saves
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.hugging_face import write_folder
@@ -139,7 +139,7 @@ def _print(console: Console, rows: list[dict], newest: str | None) -> None:
         if "step" not in row:
             table.add_row(name, *[""] * 6, whole)
             continue
-        numbers = str(row["step"]), f"{row['loss']:.4f}", str(row["files"]), written(row["bytes"])
+        numbers = str(row["step"]), f"{row['loss']:.4f}", str(row["files"]), in_bytes(row["bytes"])
         table.add_row(name, row["layout"], row["precision"], *numbers, whole)
     console.print(table)
     for row in rows:

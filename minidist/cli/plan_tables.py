@@ -12,9 +12,12 @@ from minidist.plan.planned_run import Campaign, PlannedRun
 from minidist.plan.published_runs import FAMILIES, Comparison, Figure, family_of, figures_of, spread_of, summarize
 from minidist.plan.search import Found, why_slower
 from minidist.plan.time import StepCosts
+from minidist.plan.units import in_units
 from minidist.train.notation import number
 
 GB = 1e9
+COUNTS = {"T": 1e12, "B": 1e9, "M": 1e6, "K": 1e3, "": 1}
+TIMES = {" s": 1, " ms": 1e-3, " µs": 1e-6}
 SEQUENCES = (0.25, 0.5, 1, 2, 4, 8)  # times the model's own length, whose memory is compared
 PARTS = {  # of a step, in words
     "products": "matrix products",
@@ -46,10 +49,10 @@ POWERS = {"K": 1, "M": 2, "B": 3, "G": 3, "T": 4}
 def summary(costs: StepCosts, batch: int) -> str:
     """What is planned, in one line."""
     model, cluster = costs.model, costs.cluster
-    active = f" ({written(model.active_parameters)} active)" if model.moe else ""
-    tokens = written(batch * model.context)
+    active = f" ({_count(model.active_parameters)} active)" if model.moe else ""
+    tokens = _count(batch * model.context)
     return (
-        f"{model.name}: {written(model.parameters)} parameters{active}, {model.context:,} tokens of context, on "
+        f"{model.name}: {_count(model.parameters)} parameters{active}, {model.context:,} tokens of context, on "
         f"{cluster.world_size:,} x {cluster.accelerator.name}; a step of {batch:,} sequences, {tokens} tokens"
     )
 
@@ -92,7 +95,7 @@ def _numbers(run: PlannedRun, whole: Campaign) -> Table:
         ),
         ("MFU", _percent(run.mfu), f"{run.mfu * peak:,.0f} of {peak:,.0f} TFLOP/s on each GPU; {counted}"),
         ("HFU", _percent(run.hfu), "with what is recomputed"),
-        ("speed", f"{written(run.tokens_per_second)} tokens/s", ""),
+        ("speed", f"{_count(run.tokens_per_second)} tokens/s", ""),
         ("memory", f"{_gb(run.memory.total)} GB", f"of {_gb(run.cluster.accelerator.memory)} on the fullest GPU"),
         (
             "goodput",
@@ -103,11 +106,11 @@ def _numbers(run: PlannedRun, whole: Campaign) -> Table:
             "whole run",
             f"{whole.days:,.1f} days",
             f"{whole.days * spread.low:,.1f} to {whole.days * spread.high:,.1f} as runs go; "
-            f"{written(whole.tokens)} tokens, {written(whole.gpu_hours)} GPU hours",
+            f"{_count(whole.tokens)} tokens, {_count(whole.gpu_hours)} GPU hours",
         ),
     ]
     if whole.cost is not None:
-        rows.append(("cost", written(whole.cost), ""))
+        rows.append(("cost", _count(whole.cost), ""))
     for row in rows:
         table.add_row(*row)
     return table
@@ -176,8 +179,8 @@ def _sent(run: PlannedRun) -> list:
     table.add_column("over")
     for sent in run.sent:
         where = "between nodes" if sent.group.leaves_node else "inside a node"
-        numbers = (f"{sent.group.size:,}", f"{sent.nbytes / GB:,.2f}", duration(sent.seconds), duration(sent.exposed))
-        table.add_row(sent.axis, sent.collective, *numbers, where)
+        times = in_units(sent.seconds, TIMES), in_units(sent.exposed, TIMES)
+        table.add_row(sent.axis, sent.collective, f"{sent.group.size:,}", f"{sent.nbytes / GB:,.2f}", *times, where)
     return [table]
 
 
@@ -260,6 +263,11 @@ def _gb(nbytes: float) -> str:
     return f"{nbytes / GB:,.1f}"
 
 
+def _count(value: float) -> str:
+    """``16.78M``."""
+    return in_units(value, COUNTS, digits=4)
+
+
 def read_count(text: str, base: int = 1000) -> float:
     """15T is 15e12; plain numbers are themselves.
 
@@ -288,19 +296,3 @@ def sequences_of(text: str, context: int) -> int:
         f"--batch-tokens {text}: sequences of {context:,} tokens do not divide it: choose --batch {below} "
         f"({below * context:,} tokens) or --batch {below + 1} ({(below + 1) * context:,})"
     )
-
-
-def written(value: float) -> str:
-    """A number with its suffix: 16.8M."""
-    for suffix, power in (("T", 4), ("B", 3), ("M", 2), ("K", 1)):
-        if value >= 1000**power:
-            return f"{value / 1000**power:,.4g}{suffix}"
-    return f"{value:,.4g}"
-
-
-def duration(seconds: float) -> str:
-    """A duration as text, in the unit that fits."""
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:,.3g} {unit}" if seconds < 1000 else f"{seconds:,.0f} s"
-    return "0"

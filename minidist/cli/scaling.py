@@ -7,7 +7,9 @@ from rich.table import Table
 from minidist.cli.flags import given, real
 from minidist.cli.output import check_outputs, console_of, json_output, titled, write_outputs
 from minidist.plan.scaling.laws import LAWS, ScalingLaw, Training, check, kaplan_optimum, overtraining
+from minidist.plan.units import in_units
 
+COUNTS = {" T": 1e12, " B": 1e9, " M": 1e6, " k": 1e3, "": 1}
 CHINCHILLA = 5.76e23  # FLOPs of Gopher, for which Hoffmann et al. 2022 sought the best model
 LARGEST = 1e40  # of any of the flags: FLOPs of all computers for a very long time
 
@@ -98,10 +100,5 @@ def _comparison(parameters: float, tokens: float, runs: dict[str, dict]) -> Tabl
 
 
 def _count(value: float | None) -> str:
-    """Three digits and a unit: ``70.2 B``. Nothing for None."""
-    if value is None:
-        return ""
-    for exponent, unit in ((12, "T"), (9, "B"), (6, "M"), (3, "k")):
-        if 10**exponent <= value < 10 ** (exponent + 3):
-            return f"{value / 10**exponent:.3g} {unit}"
-    return f"{value:.3g}"
+    """``70.2 B``; nothing for None."""
+    return "" if value is None else in_units(value, COUNTS)

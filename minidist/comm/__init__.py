@@ -16,10 +16,20 @@ from minidist.comm.group import ProcessGroup
 from minidist.comm.mesh import DeviceMesh, init_device_mesh
 from minidist.comm.nccl.stream import find_gpus
 from minidist.comm.placement import place_on_nodes
-from minidist.comm.point_to_point import P2POp, barrier, batch_isend_irecv, irecv, isend, recv, send, sendrecv
+from minidist.comm.point_to_point import (
+    P2POp,
+    barrier,
+    batch_isend_irecv,
+    irecv,
+    isend,
+    recv,
+    send,
+    sendrecv,
+    wait_any,
+)
 from minidist.comm.runtime.job import init
 from minidist.comm.runtime.launch import Cluster, launch
-from minidist.comm.work import Work, wait_any
+from minidist.comm.work import Work
 
 __all__ = [
     "Cluster",

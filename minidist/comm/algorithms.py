@@ -71,13 +71,13 @@ def broadcast_ring(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
     barely depends on N.
     """
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
-    under_way = []
+    in_flight = []
     for piece in np.array_split(flat, max(1, -(-flat.nbytes // SEGMENT_BYTES))):
         if group.rank != src:
             recv(piece, left, group)
         if right != src:
-            under_way.append(isend(piece, right, group))
-    for work in under_way:
+            in_flight.append(isend(piece, right, group))
+    for work in in_flight:
         work.wait()
 
 

@@ -68,8 +68,8 @@ ALL_TO_ALL = algorithms.ALL_TO_ALL | {HIERARCHICAL: two_level.all_to_all_hierarc
 class Collective:
     """One row of the table of collectives.
 
-    ``by_chunks(algorithm, *arguments, group)`` calls an algorithm that takes a list of chunks, one for each rank, in
-    place of the call's own arrays; NCCL takes these.
+    ``by_chunks(algorithm, *arguments, group)`` cuts the call's arrays into a list of chunks, one for each rank, which
+    an algorithm of this library takes. NCCL takes the arrays themselves.
     """
 
     algorithms: dict[str, Callable]  # by name
@@ -78,7 +78,7 @@ class Collective:
     arrays: dict[str, str]  # argument -> "r" if the collective reads it, "w" if it writes it, "rw" for both
     root: str = ""  # the argument that names a rank: src or dst
     combines: bool = False  # whether it takes a ReduceOp
-    whole: str = ""  # the argument that has N times as many elements as the other
+    full: str = ""  # the argument that has N times as many elements as the other
     sizes_differ: bool = False  # whether ranks may pass arrays of different shapes
     by_chunks: Callable | None = None
 
@@ -100,10 +100,10 @@ COLLECTIVES = {
     "broadcast": Collective(BROADCAST, "tree", "ring", IN_PLACE, root="src"),
     "reduce": Collective(algorithms.REDUCE, "tree", "tree", IN_PLACE, root="dst", combines=True),
     "reduce_scatter_tensor": Collective(
-        REDUCE_SCATTER, "direct", "ring", OUT_OF_PLACE, combines=True, whole="input", by_chunks=_reduce_scatter_chunks
+        REDUCE_SCATTER, "direct", "ring", OUT_OF_PLACE, combines=True, full="input", by_chunks=_reduce_scatter_chunks
     ),
     "all_gather_into_tensor": Collective(
-        ALL_GATHER, "direct", "ring", OUT_OF_PLACE, whole="output", by_chunks=_all_gather_chunks
+        ALL_GATHER, "direct", "ring", OUT_OF_PLACE, full="output", by_chunks=_all_gather_chunks
     ),
     "all_reduce": Collective(ALL_REDUCE, "tree", "ring", IN_PLACE, combines=True),
     "all_to_all_single": Collective(ALL_TO_ALL, "pairwise", "pairwise", OUT_OF_PLACE, sizes_differ=True),
@@ -176,7 +176,7 @@ def all_to_all_single(
     """
     call, flat_input, flat_output = check("all_to_all_single", group, algorithm, input=input, output=output)
     size, rank = call.group.size, call.group.rank
-    if size > 1 and overlap(flat_input, flat_output):
+    if overlap(flat_input, flat_output):
         flat_input = flat_input.copy()  # an early message must not overwrite data that leaves later
         call.held.append(flat_input)
     outgoing = _split(flat_input.reshape(input.shape), input_split_sizes, size, "input")
@@ -256,13 +256,13 @@ def check(name: str, group, algorithm: str, root: int = 0, op=None, **arrays) ->
         check_op(op, flats[0].dtype, name)
     if "output" in arrays and flats[0].dtype != flats[1].dtype:
         raise TypeError(f"{name}: input is {flats[0].dtype} but output is {flats[1].dtype}; they must agree")
-    if row.whole:
-        whole, part = flats if row.whole == "input" else flats[::-1]
-        if whole.size != part.size * group.size:
-            other = "output" if row.whole == "input" else "input"
+    if row.full:
+        full, part = flats if row.full == "input" else flats[::-1]
+        if full.size != part.size * group.size:
+            other = "output" if row.full == "input" else "input"
             raise ValueError(
-                f"{name}: {row.whole} must have {part.size * group.size} elements (the number of ranks times "
-                f"{other}'s), but has {whole.size}"
+                f"{name}: {row.full} must have {part.size * group.size} elements (the number of ranks times "
+                f"{other}'s), but has {full.size}"
             )
     return call, *flats
 
@@ -284,7 +284,7 @@ def stage(call: Call, argument: str, array, mode: str):
         call.held.append(array)
         return array.ravel()
     if call.group.size == 1:
-        call.algorithm = "auto"  # some others make arrays of their own, in host memory
+        call.algorithm = "auto"  # a named one may make arrays of its own, in host memory
         return array.ravel()
     host = backend.to_host(array) if "r" in mode else np.empty(array.shape, array.dtype)
     if "w" in mode:
@@ -342,19 +342,19 @@ def run(call: Call, async_op: bool, *arguments):
     description = _describe(name, *call.details, algorithm)
     kind = name, call.dtype, call.size
     if call.by_nccl:
-        return nccl.run(group, description, call.nbytes, kind, call.held, async_op, body)
-    return group.run_collective(description, call.nbytes, async_op, body, kind)
+        return nccl.run_collective(group, description, body, async_op, call.nbytes, kind, call.held)
+    return group.run_collective(description, body, async_op, call.nbytes, kind)
 
 
 def keep(*_) -> None:
     """The algorithm of a group of one rank, where nothing is combined and nothing travels."""
 
 
-def _finish(call: Call, body: Callable, inside: ProcessGroup) -> None:
+def _finish(call: Call, body: Callable, group: ProcessGroup) -> None:
     """Run a collective, and divide or copy its result."""
-    body(inside)
+    body(group)
     for flat in call.averaged:
-        flat /= inside.size
+        flat /= group.size
     for array, host in call.staged:
         backend.copy_from_host(array, host)
 

@@ -153,11 +153,11 @@ def summary(error: BaseException) -> str:
     return f"{kind.rpartition('.')[2]}{colon}{text}"
 
 
-def own_traceback(error: BaseException, caller: str) -> str:
-    """The traceback of the user's code: without the frames of ``caller``, the file that called it, and, if two ranks
-    disagree, without the library's frames below it, which are not at fault."""
+def own_traceback(error: BaseException, called_in: str) -> str:
+    """The traceback of the user's code: without the frames of the file that called it, and, if two ranks disagree,
+    without the library's frames below it, which are not at fault."""
     whole = traceback.TracebackException.from_exception(error)
-    frames = [frame for frame in whole.stack if frame.filename != caller]
+    frames = [frame for frame in whole.stack if frame.filename != called_in]
     while isinstance(error, Mismatch) and len(frames) > 1 and is_plumbing(frames[-1].filename):
         frames.pop()
     whole.stack = traceback.StackSummary.from_list(frames)

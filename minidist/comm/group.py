@@ -7,23 +7,25 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from operator import index
 from typing import Any
 
 import numpy as np
 
 from minidist import trace
+from minidist.comm.background import Background, BackgroundWork
 from minidist.comm.transports.messages import shorten
 from minidist.comm.transports.transport import Transport
-from minidist.comm.work import Background, BackgroundWork, Done, Work
+from minidist.comm.work import Done, Work
 
 
 @dataclass(slots=True)
-class Sent:
-    """Bytes of payload that this rank has sent within one collective."""
+class Running:
+    """A collective in progress: what its messages carry to tell it from others, and what this rank has sent for it."""
 
-    nbytes: int = 0
+    label: str  # in words
+    call: bytes  # the label, as it fits a message's header
+    nbytes: int = 0  # of payload, sent by this rank
     between_nodes: int = 0  # those of them that went to ranks of other nodes
 
 
@@ -35,7 +37,7 @@ class ProcessGroup:
         size: the number of ranks in the group.
         ranks: the world rank of each member, in the group's order.
         context: the group's message space: a receive takes messages of its own context alone (MPI's word).
-        axis: the name under which ``collectives`` counts this group's calls: its mesh dimension, if it has one.
+        name: "world", a mesh dimension such as "dp", or "group": ``collectives`` counts this group's calls under it.
         report: only in the world: ``world.report(thing)`` sends anything to the parent process at once, which passes
             it to the ``on_report`` of ``Cluster.run``.
         kept: only in the world: a dict that belongs to the process. What one run puts there the next one finds, also
@@ -46,15 +48,13 @@ class ProcessGroup:
         self.transport, self.ranks, self.context = transport, ranks, context
         self.size = len(ranks)
         self.rank = ranks.index(transport.rank)
-        self.collective: str | None = None  # that runs on this group, in words; None for a user's group
-        self.call = b""  # the same, as messages carry it
+        self.running: Running | None = None  # the collective whose messages this group carries; None in a user's group
         self.report: Callable[[object], None]
         self.kept: dict = {}
-        self.axis = "world" if self.size == transport.size else "group"
-        self.sent = Sent()  # within a collective, by this rank
+        self.name = "world" if self.size == transport.size else "group"
         self._inside: ProcessGroup | None = None  # what the algorithms of this group's collectives run on
         self._created: dict[tuple[int, ...], int] = {}
-        self._collectives = 0
+        self._calls = 0  # of collectives, so far
         self._background: Background | None = None
         self._done: list[Done] = []  # of one rank alone: what nobody has waited for yet
         self.communicator: Any = None  # of NCCL, where it carries collectives of this group: see nccl/stream.py
@@ -110,7 +110,7 @@ class ProcessGroup:
         """Return a group of these ranks, with its own messages and background (MPI_Comm_dup), counted as this one."""
         group = self.new_group(range(self.size))
         assert group is not None
-        group.axis = self.axis
+        group.name = self.name
         return group
 
     def part(self, ranks: Iterable[int]) -> "ProcessGroup":
@@ -120,11 +120,11 @@ class ProcessGroup:
         the whole group that sent them. What its ranks send counts as the whole group's.
         """
         part = ProcessGroup(self.transport, tuple(self.ranks[r] for r in ranks), self.context)
-        part.collective, part.call, part.sent = self.collective, self.call, self.sent
+        part.running = self.running
         return part
 
     def run_collective(
-        self, description: str, nbytes: int, async_op: bool, body: Callable, kind: tuple[str, str, int] | None = None
+        self, description: str, body: Callable, async_op=False, nbytes=0, kind: tuple[str, str, int] | None = None
     ) -> Work | None:
         """Run ``body(inside)``, a collective's sends and receives.
 
@@ -135,39 +135,38 @@ class ProcessGroup:
 
         Args:
             description: the call in words, the same on every rank.
-            nbytes: size of the buffer, for the trace.
             async_op: return a Work at once and run the body in the background.
+            nbytes: size of the buffer, for the trace.
             kind: what ``collectives`` counts: the collective's name, dtype and elements; None to count nothing.
         """
         if self.size == 1:
             self.finish_background()
             body(self)
             return Done(description, self._done) if async_op else None
-        self._collectives += 1
+        self._calls += 1
         where = "the world" if self.size == self.transport.size else f"group {list(self.ranks)}"
-        label = f"{description}, collective {self._collectives} of {where}"
-        call = f"{self.context:x}.{self._collectives}"  # the same on every rank, and in no other group
-        program = partial(self._run_inside, label, body, kind, description, bytes=nbytes, call=call)
-        if not async_op and (self._background is None or not self._background.busy):
+        label = f"{description}, collective {self._calls} of {where}"
+        call = f"{self.context:x}.{self._calls}"  # the same on every rank, and in no other group
+        # one serves all collectives, since they run one after another
+        inside = self._inside = self._inside or ProcessGroup(self.transport, self.ranks, self.context | 1)
+
+        def program() -> None:
+            running = inside.running = Running(label, shorten(label))
+            with trace.span(description, "communication", bytes=nbytes, call=call):
+                body(inside)
+            if kind is not None:
+                self.transport.collectives.count((self.name, *kind), running.nbytes, running.between_nodes)
+
+        if async_op or (self._background is not None and self._background.busy):
+            work = self.run_in_background(label, program)
+            if async_op:
+                return work
+            work.wait()
+        else:
             program()
-            return None
-        work = self.start(label, program)
-        if async_op:
-            return work
-        work.wait()
         return None
 
-    def _run_inside(self, label: str, body: Callable, kind: tuple | None, description: str, **details) -> None:
-        if self._inside is None:  # one serves all collectives, since they run one after another
-            self._inside = ProcessGroup(self.transport, self.ranks, self.context | 1)
-        inside = self._inside
-        inside.collective, inside.call, inside.sent = label, shorten(label), Sent()
-        with trace.span(description, "communication", **details):
-            body(inside)
-        if kind is not None:
-            self.transport.collectives.count((self.axis, *kind), inside.sent.nbytes, inside.sent.between_nodes)
-
-    def start(self, label: str, body: Callable[[], None]) -> Work:
+    def run_in_background(self, label: str, body: Callable[[], None]) -> Work:
         """Run ``body()`` in the background, behind what this group has in flight there.
 
         It may be a program of several collectives and what is computed between them, if these are of other groups:
@@ -226,6 +225,7 @@ def end_run(world: ProcessGroup) -> bool:
 
 
 def check_group(group, function: str) -> None:
+    """Raise TypeError for what is no group, RuntimeError for a group that this thread or run may not use."""
     if not isinstance(group, ProcessGroup):
         hint = "None" if group is None else f"a {type(group).__name__}"
         raise TypeError(
@@ -233,3 +233,12 @@ def check_group(group, function: str) -> None:
             "made from it with new_group (which is None on a rank that is not a member)"
         )
     group.transport.check_usable()
+
+
+def check_world(world, function: str) -> None:
+    """Raise ValueError for a group that is not the world, and what ``check_group`` raises."""
+    check_group(world, function)
+    if world.size != world.transport.size:
+        raise ValueError(
+            f"{function} is about all {world.transport.size} ranks, but got a group of {world.size}: pass the world"
+        )

@@ -89,7 +89,7 @@ def init_device_mesh(
         for ranks in mesh_groups(shape, dim):
             if (line := group.new_group(ranks)) is not None:
                 groups[name] = line
-                line.axis = name
+                line.name = name
     return DeviceMesh(np.arange(group.size).reshape(shape), names, groups, group)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minidist.comm.group import ProcessGroup, check_group
+from minidist.comm.group import ProcessGroup, check_world
 
 HIERARCHICAL = "hierarchical"  # the name of algorithms that take a group with as many ranks on every node
 
@@ -46,15 +46,10 @@ def place_on_nodes(world: ProcessGroup, node_size: int, links: Links | None = No
     Raises:
         ValueError: if nodes of that size are not full, or for a group that is not the world.
     """
-    check_group(world, "place_on_nodes")
-    transport = world.transport
-    if world.size != transport.size:
-        raise ValueError(
-            f"place_on_nodes is about all {transport.size} ranks, but got a group of {world.size}: pass the world"
-        )
+    check_world(world, "place_on_nodes")
     check_node_size(node_size, world.size)
-    transport.nodes = tuple(rank // node_size for rank in range(world.size))
-    transport.links = links
+    world.transport.nodes = tuple(rank // node_size for rank in range(world.size))
+    world.transport.links = links
 
 
 def check_node_size(node_size: int, world_size: int) -> None:

@@ -4,7 +4,7 @@ Names and argument order are those of ``torch.distributed``, with two difference
 a rank is always counted within that group, as in MPI (torch calls these arguments ``group_src`` and ``group_dst``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from operator import index
@@ -13,7 +13,7 @@ import numpy as np
 
 from minidist import backend
 from minidist.comm.group import ProcessGroup, check_group
-from minidist.comm.transports.messages import Combine
+from minidist.comm.transports.messages import AnyOf, Combine, Receive, Send
 from minidist.comm.work import Work
 
 
@@ -79,6 +79,29 @@ def recv_reduce(tensor: np.ndarray, src: int, group: ProcessGroup, combine: Comb
     _irecv(tensor, src, group, tag, "recv_reduce", combine).wait()
 
 
+def wait_any(works: Sequence[Work]) -> int:
+    """Block until one of several messages is done, and return its place in the list (MPI_Waitany).
+
+    If several are done, the first of them counts: a caller that wants to be fair begins its list with the rank that was
+    served longest ago. Call ``wait`` on the work that it names.
+
+    Args:
+        works: ``Work`` objects of ``isend`` and ``irecv``.
+
+    Raises:
+        TypeError: for the work of a collective. ValueError: for no works at all.
+    """
+    ends = [work for work in works if isinstance(work, Send | Receive)]
+    if len(ends) < len(works):
+        raise TypeError("wait_any takes what isend and irecv return")
+    if not ends:
+        raise ValueError("wait_any needs at least one work to wait for")
+    transport = ends[0].transport
+    transport.check_usable()
+    transport.wait(AnyOf(ends))
+    return next(place for place, end in enumerate(ends) if end.done)
+
+
 def barrier(group: ProcessGroup, async_op: bool = False) -> Work | None:
     """Return once every rank of the group has called it.
 
@@ -86,15 +109,15 @@ def barrier(group: ProcessGroup, async_op: bool = False) -> Work | None:
     rank 2^k places to its right. After ceil(log2 N) rounds, word of every rank has reached all others.
     """
     check_group(group, "barrier")
-    return group.run_collective("barrier()", 0, async_op, disseminate)
+    return group.run_collective("barrier()", disseminate, async_op)
 
 
-def disseminate(inside: ProcessGroup) -> None:
+def disseminate(group: ProcessGroup) -> None:
     """The barrier's messages."""
     nothing, distance = np.empty(0, np.uint8), 1
-    while distance < inside.size:
-        right, left = (inside.rank + distance) % inside.size, (inside.rank - distance) % inside.size
-        sendrecv(nothing, right, np.empty(0, np.uint8), left, inside)
+    while distance < group.size:
+        right, left = (group.rank + distance) % group.size, (group.rank - distance) % group.size
+        sendrecv(nothing, right, np.empty(0, np.uint8), left, group)
         distance *= 2
 
 
@@ -138,13 +161,14 @@ def dtype_name(dtype: np.dtype) -> str:
 def _isend(tensor, dst: int, group: ProcessGroup, tag: int, label: str) -> Work:
     peer, call, label = _check_message(tensor, dst, group, tag, label, written=False)
     flat = backend.to_host(tensor).ravel()  # a view of a contiguous array
-    transport, nbytes, sent = group.transport, flat.nbytes, group.sent
+    transport, nbytes, running = group.transport, flat.nbytes, group.running
     between_nodes = nbytes if transport.nodes[peer] != transport.nodes[transport.rank] else 0
-    sent.nbytes += nbytes
-    sent.between_nodes += between_nodes
-    if group.collective is None:  # the user's own message, not part of a collective
-        kind = group.axis, "send", dtype_name(flat.dtype), flat.size
+    if running is None:  # the user's own message, not part of a collective
+        kind = group.name, "send", dtype_name(flat.dtype), flat.size
         transport.collectives.count(kind, nbytes, between_nodes)
+    else:
+        running.nbytes += nbytes
+        running.between_nodes += between_nodes
     message = transport.isend(flat, peer, group.context, tag, call, label)
     transport.unwaited.add(message)
     message.record("post")
@@ -174,6 +198,6 @@ def _check_message(
         raise ValueError(f"{label}: rank {rank} cannot exchange a message with itself; copy the array instead")
     if not 0 <= index(tag) < 1 << 31:
         raise ValueError(f"tag must be from 0 to 2^31 - 1, but is {tag}")
-    if group.collective is not None:
-        return group.ranks[rank], group.call, group.collective
+    if group.running is not None:
+        return group.ranks[rank], group.running.call, group.running.label
     return group.ranks[rank], b"a message of " + dtype_name(tensor.dtype).encode(), label

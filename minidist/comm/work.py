@@ -1,29 +1,31 @@
-"""What an asynchronous call returns, and the thread that runs asynchronous collectives.
+"""What an asynchronous call returns: a Work.
 
-The transport carries a point-to-point message, so the message itself is its ``Work`` (messages.py). A collective is a
-small program of many messages, so something must run it while the rank computes: a background thread of its group,
-which runs one call after another in the order of the calls. NCCL uses one CUDA stream per communicator for this.
+A point-to-point message is carried by the transport, so it is its own Work (transports/messages.py). A collective is a
+small program of many messages: a thread runs it (background.py), or NCCL (nccl/stream.py).
 """
 
-import contextvars
-import queue
-import threading
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
 
-from minidist import backend, trace, turns
-from minidist.comm.failures import Aborted, caller
-from minidist.comm.transports.messages import AnyOf, Receive, Send, Work
-from minidist.comm.transports.transport import Transport
 
-ABORT_CHECK_SECONDS = 0.05
+class Work(ABC):
+    """An operation in flight, as in ``torch.distributed.Work``."""
 
-# How long a thread of a rank may hold the interpreter while another waits for it. Python's 5 ms is longer than a whole
-# all-reduce, so a background collective would wait longer than it works.
-SWITCH_SECONDS = 5e-4
+    __slots__ = ()
+
+    @abstractmethod
+    def is_completed(self) -> bool:
+        """Whether ``wait`` would return at once."""
+
+    @abstractmethod
+    def wait(self) -> bool:
+        """Block until the arrays of the call may be used again, and return True. Raises what the call raised.
+
+        With NCCL the GPU waits and not the host: what is computed there later finds the result (nccl/stream.py).
+        """
 
 
 class Done(Work):
-    """What was done at once: a collective of one rank. Who never waits for it is told as on many ranks."""
+    """A collective of one rank, done at once. It counts as unwaited until ``wait``, as it would on many ranks."""
 
     def __init__(self, label: str, unwaited: list) -> None:
         self.label, self._unwaited = label, unwaited
@@ -33,159 +35,13 @@ class Done(Work):
         return True
 
     def wait(self) -> bool:
-        waited_for(self, self._unwaited)
+        mark_waited(self, self._unwaited)
         return True
 
 
-def waited_for(work: Work, unwaited: list) -> bool:
-    """Take a work, and those before it, which are done with it, from a rank's list; return whether it was there."""
+def mark_waited(work: Work, unwaited: list) -> bool:
+    """Take a work, and those before it, which are done too, from a rank's list; return whether it was there."""
     there = work in unwaited
     if there:
         del unwaited[: unwaited.index(work) + 1]
     return there
-
-
-def wait_any(works: Sequence[Work]) -> int:
-    """Block until one of several messages is done, and return its place in the list (MPI_Waitany).
-
-    If several are done, the first of them counts: a caller that wants to be fair begins its list with the rank that was
-    served longest ago. Call ``wait`` on the work that it names.
-
-    Args:
-        works: ``Work`` objects of ``isend`` and ``irecv``.
-
-    Raises:
-        TypeError: for the work of a collective. ValueError: for no works at all.
-    """
-    parts = [work for work in works if isinstance(work, Send | Receive)]
-    if len(parts) < len(works):
-        raise TypeError("wait_any takes what isend and irecv return")
-    if not parts:
-        raise ValueError("wait_any needs at least one work to wait for")
-    transport = parts[0].transport
-    transport.check_usable()
-    transport.wait(AnyOf(parts))
-    return next(place for place, part in enumerate(parts) if part.done)
-
-
-class BackgroundWork(Work):
-    """A collective in flight on its group's background thread."""
-
-    number: int  # in the order of the calls, once submitted
-
-    def __init__(self, background: "Background", label: str, body: Callable[[], None]) -> None:
-        self._background, self._transport, self.label = background, background.transport, label
-        self._body = body
-        self._caller = caller()
-        self._context = contextvars.copy_context()  # NumPy keeps its error handling in it
-        self._ended = threading.Event()
-
-    def run(self) -> None:
-        """Run on the background thread. After the first error nothing more runs, as on a CUDA stream."""
-        if self._transport.background_error is None:
-            self.record("begin")
-            try:
-                self._context.run(self._body)
-            except BaseException as error:  # the main thread raises it
-                error.add_note(f"started asynchronously {self._caller}")
-                self._transport.background_error = error
-            self.record("end")
-
-    def record(self, call: str) -> None:
-        """Record a point of its life, if recording."""
-        if trace.log is not None:
-            trace.record(trace.Task(call, self._background.stream, self.number, trace.stream()))
-
-    def end(self) -> None:
-        del self._body  # it refers to the arrays: let them be freed
-        self._ended.set()
-
-    def is_completed(self) -> bool:
-        ended = self._ended.is_set()
-        if ended:
-            self._background.told_done(self)
-        return ended
-
-    def wait(self) -> bool:
-        self._transport.check_usable()
-        if not self._ended.is_set():
-            blocked = self._transport.blocked(0, self._ended.is_set)  # the background thread says for which rank
-            with self._transport.clock.paused(), blocked, trace.span("wait for the background", "wait"):
-                while not self._ends_within(ABORT_CHECK_SECONDS):
-                    self._transport.raise_background_error()
-                    if self._transport.aborted and not self._ends_within(4 * ABORT_CHECK_SECONDS):
-                        raise Aborted(f"{self.label}, started asynchronously {self._caller}")
-        self._transport.raise_background_error()
-        self._background.told_done(self)
-        return True
-
-    def _ends_within(self, seconds: float) -> bool:
-        with turns.away():
-            return self._ended.wait(seconds)
-
-
-class Background:
-    """A thread that runs works one after another. While it has work, its rank counts as computing."""
-
-    def __init__(self, transport: Transport) -> None:
-        self.transport = transport
-        self.unwaited: list[BackgroundWork] = []  # those that the rank does not yet know to be done, in order
-        self._works: queue.SimpleQueue[BackgroundWork | None] = queue.SimpleQueue()
-        self._unfinished = self._submitted = 0
-        self.stream = next(transport.new_streams)
-        self._last: BackgroundWork | None = None
-        self._gpu, self._rank = backend.current_gpu(), turns.here()
-        self._thread = threading.Thread(target=self._run, daemon=True, name="collectives")
-        self._thread.start()
-
-    @property
-    def busy(self) -> bool:
-        return self._unfinished > 0
-
-    def submit(self, work: BackgroundWork) -> None:
-        work.number, self._submitted = self._submitted, self._submitted + 1
-        work.record("submit")
-        with self.transport.lock:
-            self._unfinished += 1
-            if self._unfinished == 1:
-                self.transport.change_active(+1)
-            self._last = work
-        self.unwaited.append(work)
-        self._works.put(work)
-
-    def told_done(self, work: BackgroundWork) -> None:
-        """The rank knows that a work is done, and so are all before it."""
-        if waited_for(work, self.unwaited):
-            work.record("wait")
-
-    def _run(self) -> None:
-        self.transport.threads.add(threading.get_ident())
-        trace.use_stream(self.stream)
-        backend.use_gpu(self._gpu)
-        while (work := self._works.get()) is not None:
-            with turns.taken(self._rank):
-                work.run()
-                with self.transport.lock:
-                    self._unfinished -= 1
-                    work.end()
-                    if self._unfinished == 0:
-                        self.transport.change_active(-1)
-
-    def finish(self) -> None:
-        """Complete all submitted works. Raises the first error, even if nobody waited for it."""
-        if self._last is not None:
-            self._last.wait()
-
-    def close(self) -> None:
-        """Complete all submitted works, then end the thread."""
-        self.finish()
-        self._works.put(None)
-        with turns.away():
-            self._thread.join()
-
-    def abandon(self, seconds: float) -> bool:
-        """End the thread although its works will never be complete; return whether it has ended in time."""
-        self._works.put(None)
-        with turns.away():
-            self._thread.join(seconds)
-        return not self._thread.is_alive()

@@ -197,22 +197,22 @@ class DataParallel(Axis):
 
     Args:
         group: the data-parallel ranks.
-        make_sums: from parameters to what sums their gradients, with the methods of ``NaiveDataParallel``; None for
-            buckets that are sent while backward continues.
+        make_reducer: parameters -> what sums their gradients (DDP's word), with the methods of ``NaiveDataParallel``;
+            None for buckets that are sent while backward continues.
         holds: predicate: whether a parameter belongs to this axis.
     """
 
-    def __init__(self, group: ProcessGroup, make_sums: Callable | None = None, holds: Holds = everything) -> None:
+    def __init__(self, group: ProcessGroup, make_reducer: Callable | None = None, holds: Holds = everything) -> None:
         super().__init__(group)
         self.splits_loss = self.splits_batch = group.size > 1  # then each has micro-batches, or chunks, of its own
-        self.make_sums = make_sums or (lambda parameters: bucketed_data_parallel(parameters, group))
+        self.make_reducer = make_reducer or (lambda parameters: bucketed_data_parallel(parameters, group))
         self.holds = holds
         self.weights: MasterWeights | None = None
 
     def apply(self, model: Module) -> Module:
         """Have the parameters' gradients summed. Where the policy in force has 16 bits, store the parameters so."""
         parameters = list(filter(self.holds, model.parameters()))
-        self.sums = self.make_sums(parameters)
+        self.reducer = self.make_reducer(parameters)
         if (format := current().compute) is not None:
             self.weights = master_weights(parameters, format)
         return model
@@ -223,15 +223,15 @@ class DataParallel(Axis):
         return [parameter for parameter in parameters if not self.holds(parameter)] + self.weights.masters
 
     def zero_grad(self) -> None:
-        self.sums.zero_grad()
+        self.reducer.zero_grad()
         for master in self.weights.masters if self.weights else ():
             master.grad = None  # drop the last step's averages
 
     def no_sync(self) -> AbstractContextManager:
-        return self.sums.no_sync()
+        return self.reducer.no_sync()
 
     def sync_gradients(self) -> None:
-        self.sums.wait_for_gradients()
+        self.reducer.wait_for_gradients()
         if self.weights is not None:
             self.weights.take_gradients()
 

@@ -143,7 +143,7 @@ def expert_process_groups(mesh: np.ndarray, ranks: int, group: ProcessGroup) -> 
     found = []
     for axis, lists in zip(("ep", "edp"), expert_groups(mesh, ranks), strict=True):
         (mine,) = [made for members in lists if (made := group.new_group(members)) is not None]
-        mine.axis = axis
+        mine.name = axis
         found.append(mine)
     return found[0], found[1]
 

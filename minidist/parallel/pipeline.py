@@ -94,7 +94,7 @@ class Pipeline(Axis):
         self.last = len(layers) - 1
         self.embedding_group = group.new_group(sorted({0, self.last % group.size}))  # Megatron-LM's name for it
         if self.embedding_group is not None:
-            self.embedding_group.axis = "embedding"
+            self.embedding_group.name = "embedding"
 
     def apply(self, model: GPT) -> LocalStages:
         """Keep this rank's stages. Parameters of the others become holes: NaN in every element, without memory."""
@@ -208,7 +208,7 @@ class Pipeline(Axis):
 
     def sync_gradients(self) -> None:
         """Sum the gradients of what both ends of the pipeline have: the embedding is the head's weight too."""
-        if self.embedding_group is not None and self.embedding_group.size > 1:
+        if self.embedding_group is not None:
             for parameter in self.tied:
                 all_reduce(parameter.grad, ReduceOp.SUM, self.embedding_group)
 

@@ -153,7 +153,7 @@ class GroupParallelLinears(GroupedLinears):
         first = group.rank - group.rank % each
         self.replicas = group.new_group(list(range(first, first + each))) if each > 1 else None
         if self.replicas is not None:
-            self.replicas.axis = "kv_copies"
+            self.replicas.name = "kv_copies"
         self.q, self.kv = shard_heads(linears.q, group), shard_heads(linears.kv, group, groups_of)
         self.group, self.sequence, self.reduce_dtype = group, sequence, reduce_dtype
 

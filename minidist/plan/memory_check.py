@@ -25,6 +25,7 @@ from pathlib import Path
 
 from minidist.nn.gpt import GPTConfig
 from minidist.nn.precision.policy import POLICIES
+from minidist.plan.units import in_bytes
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 
@@ -183,22 +184,14 @@ def check_memory(config: TrainConfig, layout: Layout) -> None:
     ranks = f" for the {layout.world_size} ranks of layout {layout} together" if layout.world_size > 1 else ""
     if needed.training > available:
         use = (
-            f"training it needs at least {written(needed.training)}{ranks}: parameters {written(needed.parameters)}, "
-            f"gradients {written(needed.gradients)}, optimizer state {written(needed.optimizer)}"
+            f"training it needs at least {in_bytes(needed.training)}{ranks}: parameters {in_bytes(needed.parameters)}, "
+            f"gradients {in_bytes(needed.gradients)}, optimizer state {in_bytes(needed.optimizer)}"
         )
     else:
-        use = f"initializing it on every rank needs at least {written(needed.initialization)}{ranks}"
+        use = f"initializing it on every rank needs at least {in_bytes(needed.initialization)}{ranks}"
     ways = ["fewer layers", *["fewer experts"] * bool(config.experts), "a smaller width or context"]
     ways += ["a smaller vocabulary"] * (config.vocab > TrainConfig.vocab)
     raise ValueError(
-        f"the model has {parameter_count(config.model):,} parameters, and {use}. This machine has {written(available)} "
-        f"of memory available. Choose {', '.join(ways)}" + (", or fewer ranks" if ranks else "")
+        f"the model has {parameter_count(config.model):,} parameters, and {use}. This machine has "
+        f"{in_bytes(available)} of memory available. Choose {', '.join(ways)}" + (", or fewer ranks" if ranks else "")
     )
-
-
-def written(count: int) -> str:
-    """A number of bytes in the largest unit of which there is at least one: 20.6 GB."""
-    for exponent, unit in ((15, "PB"), (12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
-        if count >= 10**exponent:
-            return f"{count / 10**exponent:,.1f} {unit}"
-    return f"{count} bytes"

@@ -49,7 +49,7 @@ class Channel:
             return None
         while self._running and self._running[0].is_completed():
             self._running.popleft()
-        work = self._programs.start(call, body)
+        work = self._programs.run_in_background(call, body)
         self._running.append(work)
         return work
 

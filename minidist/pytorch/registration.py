@@ -8,11 +8,11 @@ import torch.distributed as dist
 from torch.distributed import Store  # pyright: ignore[reportPrivateImportUsage]  documented
 
 from minidist import overrides
+from minidist.comm.background import SWITCH_SECONDS
 from minidist.comm.collectives import COLLECTIVES
 from minidist.comm.failures import add_plumbing
 from minidist.comm.runtime.sweep import sweep
 from minidist.comm.transports.shared_memory import MAX_RANKS, Segment
-from minidist.comm.work import SWITCH_SECONDS
 from minidist.course.learner.implementations import implementations_of, install
 from minidist.pytorch.channel import Channel
 from minidist.pytorch.process_group import ProcessGroup

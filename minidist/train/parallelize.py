@@ -69,12 +69,11 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
         axes.append(TensorParallel(mesh.get_group("tp"), plan))
     if layout.cp > 1:
         axes.append(ContextParallel(mesh.get_group("cp"), layout.cp_kind))
-    run = None
+    pipeline = None
     if layout.pp > 1:
         schedule_of = lru_cache(partial(plan_schedule, layout))  # of this run: overrides may change
         shape_of = partial(config.activations, layout)
         axes.append(pipeline := Pipeline(mesh.get_group("pp"), config.stages(layout), shape_of, schedule_of))
-        run = pipeline.run
     # Ranks with other samples and ranks with other tokens of the same samples alike know terms of a gradient.
     data_group = mesh.get_group("dp") if layout.cp == 1 else mesh.flatten(("dp", "cp"), "dp_cp").get_group("dp_cp")
     if layout.sync == "local":  # those within a worker
@@ -87,7 +86,7 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
         axes.append(ExpertBalance(model.balance, [data_group] + [mesh.get_group("pp")] * (layout.pp > 1)))
     deal = partial(deal_micro_batches, mesh.get_local_rank("dp"), layout.dp)
     targets = config.micro_batch * config.context if config.packing != RANDOM else 0
-    parallel = ParallelModel(model, mesh.group, axes, deal, config.micro_batches, run, targets)
+    parallel = ParallelModel(model, mesh.group, axes, deal, config.micro_batches, pipeline, targets)
     recompute_blocks(model, layout.recompute)
     return parallel
 
@@ -127,7 +126,7 @@ def local_axis(mesh: DeviceMesh, layout: Layout, config: TrainConfig) -> Axis:
 def data_axis(group: ProcessGroup, layout: Layout, config: TrainConfig, holds: Holds = everything) -> Axis:
     """What splits the batch over a group's ranks: plain data parallelism, or ZeRO, which splits memory too."""
     if not layout.zero:
-        return DataParallel(group, partial(gradient_sums, group, layout, config), holds)
+        return DataParallel(group, partial(gradient_reducer, group, layout, config), holds)
     settings: dict = {"algorithm": layout.algorithm, "reduce_dtype": np.dtype(config.reduce_dtype)}
     if layout.zero == 3:
         settings |= {"reshard_after_forward": bool(layout.reshard_after_forward), "prefetch": bool(layout.prefetch)}
@@ -135,10 +134,10 @@ def data_axis(group: ProcessGroup, layout: Layout, config: TrainConfig, holds: H
     return Zero(group, layout.zero, layout.shard or group.size, settings, layout.pp > 1, once, holds)
 
 
-def gradient_sums(
+def gradient_reducer(
     group: ProcessGroup, layout: Layout, config: TrainConfig, parameters: Sequence[Parameter]
 ) -> NaiveDataParallel | DelayedDataParallel:
-    """What sums the gradients of these parameters over a group's ranks, as the layout says."""
+    """Return what sums the gradients of these parameters over a group's ranks, as the layout says."""
     arguments = parameters, group, layout.algorithm, np.dtype(config.reduce_dtype)
     if layout.sync == "delayed":
         return DelayedDataParallel(*arguments, config.steps)
@@ -162,8 +161,8 @@ class ParallelModel:
         deal: function from a step's number of micro-batches to this rank's, by their numbers within the step, and the
             largest number on any rank.
         global_micro_batches: how many all ranks have in a step.
-        run: forward and backward of this rank's micro-batches, as ``Pipeline.run``; None for one after the other.
         targets: B T, those of a micro-batch, where some may be ignored; 0 where all count.
+        pipeline: the axis that runs this rank's micro-batches; None to run them one after the other.
 
     Attributes:
         micro_batches: those of this rank; None for an empty one (``Axis.pads_micro_batches``).
@@ -176,12 +175,13 @@ class ParallelModel:
 
     def __init__(
         self, model: GPT, group: ProcessGroup, axes: Sequence[Axis], deal: Callable[[int], tuple],
-        global_micro_batches: int, run: Callable[..., float] | None = None, targets: int = 0,
+        global_micro_batches: int, pipeline: Pipeline | None = None, targets: int = 0,
     ) -> None:  # fmt: skip
         self.model, self.group, self.axes = model, group, list(axes)
         self.shapes = {name: parameter.shape for name, parameter in model.named_parameters()}  # of the full arrays
         self.dtype = model.parameters()[0].data.dtype  # float64 where runs are compared with PyTorch
-        self.deal, self.global_micro_batches, self.run, self.targets = deal, global_micro_batches, run, targets
+        self.deal, self.global_micro_batches = deal, global_micro_batches
+        self.pipeline, self.targets = pipeline, targets
         self.take(*deal(global_micro_batches))
         self.loss_sum = 0.0
         self.local: Module = model
@@ -244,8 +244,8 @@ class ParallelModel:
         if self.model.balance is not None:
             # layers with experts add losses of their own, of all places, which are averaged over the micro-batches
             self.model.balance.loss_scale = scale * (self.divisor / max(1, self.averaged_micro_batches))
-        if self.run is not None:
-            return self.run(batch, scale, self.no_sync)
+        if self.pipeline is not None:
+            return self.pipeline.run(batch, scale, self.no_sync)
         total = xp.zeros(())
         for number, micro_batch in enumerate(batch, 1):
             with nullcontext() if number == len(batch) else self.no_sync():
@@ -269,8 +269,8 @@ class ParallelModel:
         for axis in self.axes:
             axis.sync_params()
 
-    def mean_loss(self, total: float) -> float:
-        """The mean over the step's targets, from the sum of the losses that are known on this rank.
+    def average_loss(self, total: float) -> float:
+        """Return the mean over the step's targets, from the sum of the losses that are known on this rank.
 
         Where ranks step apart it is the mean over those of this rank, and of the ranks that step with it.
         """
@@ -285,7 +285,7 @@ class ParallelModel:
         """After the last step: the mean losses of all steps over the global batch, on all ranks alike.
 
         Args:
-            losses: loss of each step, as ``mean_loss`` returned it. sums: ``loss_sum`` after each step.
+            losses: loss of each step, as ``average_loss`` returned it. sums: ``loss_sum`` after each step.
         """
         for axis in self.axes:
             if axis.steps_apart:

@@ -132,7 +132,7 @@ def loss_scaler(config: TrainConfig) -> GradScaler:
 def served_model(world: ProcessGroup, config: TrainConfig, layout: Layout) -> ParallelModel:
     """This rank's part of a run with parameter servers: the first ranks are workers, the last ones servers."""
     group, gpt, dtype = world.duplicate(), model_of(config.model, seed=config.seed), np.dtype(config.reduce_dtype)
-    group.axis = "server"
+    group.name = "server"
     if world.rank < layout.dp:
         count = len(share_of(group.rank, layout.dp, config.micro_batches))
         worker = Worker(group, layout.dp, config.steps, count, config.clip if layout.slack else None, dtype)

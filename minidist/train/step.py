@@ -55,7 +55,7 @@ def train_step(
     model.sync_gradients()
     update(model, optimizer, scaler, lr, max_norm)
     model.sync_params()
-    return model.mean_loss(loss)
+    return model.average_loss(loss)
 
 
 @trace.traced("optimizer")

@@ -181,7 +181,7 @@ def programs(world) -> None:
         md.all_reduce(arrays[i], group=inside)
         order.append(i)
 
-    works = [world.start(f"program {i}", lambda i=i: program(i)) for i in range(4)]
+    works = [world.run_in_background(f"program {i}", lambda i=i: program(i)) for i in range(4)]
     after = np.ones(1)
     md.all_reduce(after, group=world)  # of the group itself: waits its turn behind them
     assert order == [0, 1, 2, 3] and all(work.is_completed() for work in works)

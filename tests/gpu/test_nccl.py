@@ -158,10 +158,10 @@ def routes(world, lacks_nccl: int | None = None) -> set[str]:
         "pair": lambda: md.all_reduce(x, group=pair or alone),
         "alone": lambda: md.all_reduce(x, group=alone),
         "message": lambda: md.sendrecv(x, right, x.copy(), left, world),
-        "background": lambda: other.start("a program", lambda: md.all_reduce(x, group=world.duplicate())).wait(),
+        "background": lambda: other.run_in_background("sum", lambda: md.all_reduce(x, group=world.duplicate())).wait(),
     }
     found, devices = set(), []
-    other.start("a program", lambda: devices.append(xp.cuda.Device())).wait()
+    other.run_in_background("a program", lambda: devices.append(xp.cuda.Device())).wait()
     assert devices == [xp.cuda.Device()]
     for name, make in calls.items():
         xp.crossings.clear()

@@ -229,7 +229,7 @@ def stale_keys_in_backward(keys_values, group, visit):
 def experts_gradients_too_large(right, self):
     """Times the ranks that exchange tokens (torch #160285, DeepSpeed #5259, Megatron-LM #5956)."""
     right(self)
-    for parameter in self.sums.parameters if self.group.axis == "edp" else []:
+    for parameter in self.reducer.parameters if self.group.name == "edp" else []:
         parameter.grad *= 2
 
 

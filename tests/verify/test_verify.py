@@ -65,13 +65,13 @@ def a_zero_loses_its_sign(world, *arguments):
 
 
 def a_wrong_loss_in_step_one(world, *arguments):
-    mean_loss, calls = ParallelModel.mean_loss, []
+    average_loss, calls = ParallelModel.average_loss, []
 
     def wrong(*own):
         calls.append(None)
-        return mean_loss(*own) + (len(calls) == 2) * 1e-9
+        return average_loss(*own) + (len(calls) == 2) * 1e-9
 
-    ParallelModel.mean_loss = wrong
+    ParallelModel.average_loss = wrong
     return train_rank(world, *arguments)
 
 

@@ -34,8 +34,8 @@ class Communicator:
 
     A rank makes a unique id, which travels to the others through host memory, and NCCL then finds the ways between the
     GPUs. The collectives have the names of collectives.py, and their arguments: arrays, root, ufunc, and last the group
-    on which the call counts its traffic. AVG is SUM here, and divided afterwards, as everywhere in the library:
-    NCCL_AVG multiplies every term by 1/N before it adds.
+    that algorithms run on, which counts the traffic. AVG is SUM here, and divided afterwards, as everywhere in the
+    library: NCCL_AVG multiplies every term by 1/N before it adds.
     """
 
     def __init__(self, group: ProcessGroup) -> None:
@@ -44,7 +44,7 @@ class Communicator:
         unique_id = np.zeros(UNIQUE_ID_BYTES, np.uint8)
         if group.rank == 0:
             unique_id[:] = np.frombuffer(nccl.get_unique_id(), np.uint8)
-        group.run_collective("a communicator for NCCL", 0, False, lambda inside: broadcast_naive(unique_id, 0, inside))
+        group.run_collective("a communicator for NCCL", lambda inside: broadcast_naive(unique_id, 0, inside))
         self._nccl, self._comm = nccl, nccl.NcclCommunicator(group.size, unique_id.tobytes(), group.rank)
         self.check = self._comm.check_async_error  # raises what NCCL has noticed since, such as a lost connection
         self.close = self._comm.destroy  # once nothing is in flight any longer
@@ -61,65 +61,65 @@ class Communicator:
         """
         if description not in self._compared:
             self._compared.add(description)
-            group.run_collective(f"first {description}", 0, False, disseminate)
+            group.run_collective(f"first {description}", disseminate)
 
-    def broadcast(self, flat, src: int, inside: ProcessGroup) -> None:
+    def broadcast(self, flat, src: int, group: ProcessGroup) -> None:
         if flat.size:
             self._comm.broadcast(address(flat), address(flat), flat.nbytes, self._bytes, src, self._stream)
-        self._count_chain(inside, flat, (src - 1) % inside.size)
+        self._count_chain(group, flat, (src - 1) % group.size)
 
-    def reduce(self, flat, dst: int, combine: np.ufunc, inside: ProcessGroup) -> None:
+    def reduce(self, flat, dst: int, combine: np.ufunc, group: ProcessGroup) -> None:
         if flat.size:
             numbers = self._numbers(flat, combine)
             self._comm.reduce(address(flat), address(flat), flat.size, *numbers, dst, self._stream)
-        self._count_chain(inside, flat, dst)
+        self._count_chain(group, flat, dst)
 
-    def all_reduce(self, flat, combine: np.ufunc, inside: ProcessGroup) -> None:
+    def all_reduce(self, flat, combine: np.ufunc, group: ProcessGroup) -> None:
         if drops_nan(flat.dtype, combine):
-            return self._all_reduce_gathered(flat, combine, inside)
+            return self._all_reduce_gathered(flat, combine, group)
         if flat.size:
             numbers = self._numbers(flat, combine)
             self._comm.allReduce(address(flat), address(flat), flat.size, *numbers, self._stream)
-        count_ring(inside, lambda rank: sent_by_ring(flat.size, inside.size, rank), flat.itemsize)
+        count_ring(group, lambda rank: sent_by_ring(flat.size, group.size, rank), flat.itemsize)
 
-    def _all_reduce_gathered(self, flat, combine: np.ufunc, inside: ProcessGroup) -> None:
+    def _all_reduce_gathered(self, flat, combine: np.ufunc, group: ProcessGroup) -> None:
         """Gather all ranks' arrays, and combine them here in rank order, as ``all_reduce_direct`` does."""
-        everyone = xp.empty((inside.size, flat.size), flat.dtype)  # (N, elements)
-        self.all_gather_into_tensor(everyone.ravel(), flat, inside)
+        everyone = xp.empty((group.size, flat.size), flat.dtype)  # (N, elements)
+        self.all_gather_into_tensor(everyone.ravel(), flat, group)
         flat[...] = everyone[0]
         for contribution in everyone[1:]:
             getattr(xp, combine.__name__)(flat, contribution, out=flat)
 
-    def reduce_scatter_tensor(self, output, input, combine: np.ufunc, inside: ProcessGroup) -> None:
+    def reduce_scatter_tensor(self, output, input, combine: np.ufunc, group: ProcessGroup) -> None:
         if output.size:
-            input = _apart(input, output, address(input) + inside.rank * output.nbytes == address(output))
+            input = _apart(input, output, address(input) + group.rank * output.nbytes == address(output))
             numbers = self._numbers(output, combine)
             self._comm.reduceScatter(address(input), address(output), output.size, *numbers, self._stream)
-        count_ring(inside, lambda _: output.size * (inside.size - 1), input.itemsize)
+        count_ring(group, lambda _: output.size * (group.size - 1), input.itemsize)
 
-    def all_gather_into_tensor(self, output, input, inside: ProcessGroup) -> None:
+    def all_gather_into_tensor(self, output, input, group: ProcessGroup) -> None:
         if input.size:
-            input = _apart(input, output, address(output) + inside.rank * input.nbytes == address(input))
+            input = _apart(input, output, address(output) + group.rank * input.nbytes == address(input))
             self._comm.allGather(address(input), address(output), input.nbytes, self._bytes, self._stream)
-        count_ring(inside, lambda _: input.size * (inside.size - 1), input.itemsize)
+        count_ring(group, lambda _: input.size * (group.size - 1), input.itemsize)
 
-    def all_to_all_single(self, outgoing: list, incoming: list, inside: ProcessGroup) -> None:
-        incoming[inside.rank][...] = outgoing[inside.rank]
-        self._exchange(dict(enumerate(outgoing)), dict(enumerate(incoming)), inside)
+    def all_to_all_single(self, outgoing: list, incoming: list, group: ProcessGroup) -> None:
+        incoming[group.rank][...] = outgoing[group.rank]
+        self._exchange(dict(enumerate(outgoing)), dict(enumerate(incoming)), group)
 
-    def scatter(self, mine, pieces: list, src: int, inside: ProcessGroup) -> None:
-        if inside.rank != src:
-            return self._exchange({}, {src: mine}, inside)
-        self._exchange(dict(enumerate(pieces)), {}, inside)
+    def scatter(self, mine, pieces: list, src: int, group: ProcessGroup) -> None:
+        if group.rank != src:
+            return self._exchange({}, {src: mine}, group)
+        self._exchange(dict(enumerate(pieces)), {}, group)
         mine[...] = pieces[src]  # last: it may be one of the pieces
 
-    def gather(self, mine, pieces: list, dst: int, inside: ProcessGroup) -> None:
-        if inside.rank != dst:
-            return self._exchange({dst: mine}, {}, inside)
+    def gather(self, mine, pieces: list, dst: int, group: ProcessGroup) -> None:
+        if group.rank != dst:
+            return self._exchange({dst: mine}, {}, group)
         pieces[dst][...] = mine  # first: it may be one of the pieces
-        self._exchange({}, dict(enumerate(pieces)), inside)
+        self._exchange({}, dict(enumerate(pieces)), group)
 
-    def _exchange(self, outgoing: dict, incoming: dict, inside: ProcessGroup) -> None:
+    def _exchange(self, outgoing: dict, incoming: dict, group: ProcessGroup) -> None:
         """Send ``outgoing[r]`` to each other rank r, and receive ``incoming[r]`` from it, all at once.
 
         In NCCL these collectives are sends and receives in one group call, in which none waits for another (its user
@@ -131,18 +131,18 @@ class Communicator:
             (incoming, self._comm.recv, count_received),
         ):
             for rank, array in arrays.items():
-                if rank != inside.rank and array.size:
+                if rank != group.rank and array.size:
                     move(address(array), array.nbytes, self._bytes, rank, self._stream)
-                    count(inside, rank, array.size, array.itemsize)
+                    count(group, rank, array.size, array.itemsize)
         self._nccl.groupEnd()
 
     def _numbers(self, flat, combine: np.ufunc) -> tuple[int, int]:
         """Return NCCL's numbers of a dtype and of an operation."""
         return getattr(self._nccl, f"NCCL_{flat.dtype.name.upper()}"), getattr(self._nccl, OPS[combine])
 
-    def _count_chain(self, inside: ProcessGroup, flat, last: int) -> None:
+    def _count_chain(self, group: ProcessGroup, flat, last: int) -> None:
         """Count an array that passes along the ring once, up to the rank ``last``."""
-        count_ring(inside, lambda rank: 0 if rank == last else flat.size, flat.itemsize)
+        count_ring(group, lambda rank: 0 if rank == last else flat.size, flat.itemsize)
 
 
 def drops_nan(dtype: np.dtype, combine: np.ufunc) -> bool:
@@ -172,10 +172,11 @@ def count_ring(group: ProcessGroup, elements_of: Callable[[int], int], itemsize:
 
 def count_sent(group: ProcessGroup, rank: int, elements: int, itemsize: int) -> None:
     """Count what this rank sends to a rank of the group, within a collective of it."""
-    transport, peer = group.transport, group.ranks[rank]
-    group.sent.nbytes += elements * itemsize
+    transport, peer, running = group.transport, group.ranks[rank], group.running
+    assert running is not None
+    running.nbytes += elements * itemsize
     if transport.nodes[peer] != transport.nodes[transport.rank]:
-        group.sent.between_nodes += elements * itemsize
+        running.between_nodes += elements * itemsize
     if elements:
         with transport.lock:
             transport.traffic.count(transport.traffic.sent[peer], elements * itemsize, elements)

@@ -27,9 +27,9 @@ import numpy as np
 from minidist import backend
 from minidist.backend import xp
 from minidist.comm.algorithms import all_gather_direct
-from minidist.comm.group import ProcessGroup, check_group
+from minidist.comm.group import ProcessGroup, check_world
 from minidist.comm.nccl.communicator import DTYPES, Communicator, drops_nan
-from minidist.comm.work import Work, waited_for
+from minidist.comm.work import Work, mark_waited
 
 TEXT_BYTES = 512  # a host name has 64 bytes at most on Linux (man gethostname), an id 36 and a PCI address 13
 
@@ -84,7 +84,7 @@ class NcclWork(Work):
         """Let what is computed from here on find the result. The host goes on at once."""
         self._check()
         xp.cuda.get_current_stream().wait_event(self._done)
-        waited_for(self, self._gpus.unwaited)
+        mark_waited(self, self._gpus.unwaited)
         self._arrays = None
         return True
 
@@ -103,23 +103,19 @@ def find_gpus(world: ProcessGroup) -> None:
     Raises:
         ValueError: for a group that is not the world.
     """
-    check_group(world, "find_gpus")
-    if world.size != world.transport.size:
-        raise ValueError(
-            f"find_gpus is about all {world.transport.size} ranks, but got a group of {world.size}: pass the world"
-        )
+    check_world(world, "find_gpus")
     mine = backend.gpu_name()
-    if mine is None or world.size == 1:
+    if mine is None:
         return
     texts = np.zeros((world.size, TEXT_BYTES), np.uint8)
     texts[world.rank] = np.frombuffer(mine.encode().ljust(TEXT_BYTES), np.uint8)
-    world.run_collective("the GPUs of all ranks", 0, False, lambda inside: all_gather_direct(list(texts), inside))
+    world.run_collective("the GPUs of all ranks", lambda inside: all_gather_direct(list(texts), inside))
     names = [bytes(text).decode().rstrip() for text in texts]
     if len(set(names)) == 1:
         return  # so nobody looks for NCCL, which may not be installed
     have = np.zeros((world.size, 1), bool)
     have[world.rank] = backend.nccl() is not None
-    world.run_collective("which ranks have NCCL", 0, False, lambda inside: all_gather_direct(list(have), inside))
+    world.run_collective("which ranks have NCCL", lambda inside: all_gather_direct(list(have), inside))
     world.transport.gpus = Gpus([name if has else "" for name, has in zip(names, have.ravel(), strict=True)])
 
 
@@ -136,7 +132,7 @@ def carries(name: str, group: ProcessGroup, algorithm: str, arrays: list, op) ->
 
     An algorithm that is named runs. So does one of this library for arrays in host memory, on one rank, on ranks that
     share a GPU, and for numbers that NCCL, and what is made of it, does not combine as NumPy does. And so do calls of a
-    background thread, a program of ``ProcessGroup.start``: NCCL wants the calls on several communicators in one order
+    background thread, a program of ``run_in_background``: NCCL wants the calls on several communicators in one order
     on all ranks, and nothing orders those of two threads.
     """
     return (
@@ -145,8 +141,10 @@ def carries(name: str, group: ProcessGroup, algorithm: str, arrays: list, op) ->
         and group.size > 1
         and threading.get_ident() == group.transport.main_thread
         and all(isinstance(array, xp.ndarray) and not backend.on_host(array) for array in arrays)
-        and (op is None or arrays[0].dtype.name in DTYPES)
-        and (op is None or name == "all_reduce" or not drops_nan(arrays[0].dtype, op.ufunc))
+        and (
+            op is None
+            or (arrays[0].dtype.name in DTYPES and (name == "all_reduce" or not drops_nan(arrays[0].dtype, op.ufunc)))
+        )
     )
 
 
@@ -158,16 +156,16 @@ def communicator_of(group: ProcessGroup) -> Communicator:
     return group.communicator
 
 
-def run(
+def run_collective(
     group: ProcessGroup,
     description: str,
+    body: Callable[[ProcessGroup], None],
+    async_op: bool,
     nbytes: int,
     kind: tuple[str, str, int],
     arrays: list,
-    async_op: bool,
-    body: Callable[[ProcessGroup], None],
 ) -> NcclWork | None:
-    """Let NCCL carry a call: ``body(inside)`` makes it. For the others see ``ProcessGroup.run_collective``.
+    """Run ``body(inside)``, which gives NCCL work on these arrays; the rest is as in ``ProcessGroup.run_collective``.
 
     The host never waits for the GPU here. It waits for the other ranks at the first call of a group, and at the first
     of each description. The trace has the time that the host takes, not the GPU's.
@@ -178,9 +176,10 @@ def run(
     works: list[NcclWork] = []
 
     def enqueue(inside: ProcessGroup) -> None:
-        works.append(gpus.enqueue(inside.collective, arrays, lambda: body(inside), communicator.check))
+        assert inside.running is not None
+        works.append(gpus.enqueue(inside.running.label, arrays, lambda: body(inside), communicator.check))
 
-    group.run_collective(description, nbytes, False, enqueue, kind)
+    group.run_collective(description, enqueue, False, nbytes, kind)
     if async_op:
         return works[0]
     works[0].wait()

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from minidist.comm.background import SWITCH_SECONDS
 from minidist.comm.failures import Deadlock, Hang, own_traceback, summary
 from minidist.comm.group import ProcessGroup, end_run
-from minidist.comm.work import SWITCH_SECONDS
 from minidist.launched import TORCHRUN, Launched, launched
 
 LIMIT_SECONDS = 600.0  # for a wait in which nothing moves, as in torch.distributed with NCCL
@@ -131,14 +131,11 @@ def ranges(numbers: list[int]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def end_job(job: Job, error: BaseException, status: int, caller: str) -> NoReturn:
-    """End all processes of the job because of an error in this one, whose own traceback is read first.
-
-    The frames of ``caller``, the file that called the user's code, are not told.
-    """
+def end_job(job: Job, error: BaseException, status: int, called_in: str) -> NoReturn:
+    """End all processes of the job because of an error in this one, after its traceback: see ``own_traceback``."""
     text = f"rank {job.rank} of {job.size} failed: {summary(error)}"
     if not isinstance(error, Deadlock | Hang):  # they say where each rank is
-        text += f"\n\n{own_traceback(error, caller).rstrip()}"
+        text += f"\n\n{own_traceback(error, called_in).rstrip()}"
     print(text, file=sys.__stderr__, flush=True)
     time.sleep(TELL_SECONDS)
     abort(status)

@@ -32,7 +32,7 @@ from minidist.comm.runtime.starting import (
 )
 from minidist.comm.runtime.sweep import sweep
 from minidist.comm.runtime.threads import RankThread, run_of_threads
-from minidist.comm.runtime.worker import RankProcess, end_ranks, with_reports
+from minidist.comm.runtime.worker import RankProcess, end_ranks, wait_for_reports
 from minidist.comm.transports.cores import PatientClock
 from minidist.comm.transports.shared_memory import MAX_RANKS, Segment
 from minidist.comm.transports.transport import BLOCKED, RUNNING
@@ -233,6 +233,7 @@ class Cluster:
     # Waiting for the results
 
     def _collect(self, timeout: float | None, patience: float | None) -> list:
+        # ranks: those that have told how their part ended, those that are gone, those that hang
         self._answered, self._died, self._hopeless = set(), set(), set()
         timeout, patience = (inf if limit is None else limit for limit in (timeout, patience))
         clock = self._clock(range(self.world_size)) if min(timeout, patience) < inf else lambda: 0.0
@@ -243,7 +244,7 @@ class Cluster:
         watch = DeadlockWatch(lambda: [line.read() for line in self._segment.status], self._clock)
         looked = time.monotonic()
         while pending:
-            for rank in with_reports(pending.values(), WATCH_SECONDS):
+            for rank in wait_for_reports(pending.values(), WATCH_SECONDS):
                 kind, content = rank.receive()
                 heard = True
                 if kind == "done":
@@ -348,7 +349,7 @@ class Cluster:
 
         # a blocked rank answers at once; a computing one may block soon, or never
         while silent and time.monotonic() < started + limit():
-            for rank in with_reports(silent.values(), WATCH_SECONDS):
+            for rank in wait_for_reports(silent.values(), WATCH_SECONDS):
                 kind, content = rank.receive()
                 if kind == "aborted":
                     waiting[rank.number] = content

@@ -19,12 +19,12 @@ from typing import Any
 from multiprocess import connection, get_context, parent_process  # pyright: ignore[reportAttributeAccessIssue]  # dynamic
 
 from minidist import trace, turns
+from minidist.comm.background import SWITCH_SECONDS
 from minidist.comm.failures import Aborted, describe_frame, own_traceback, summary, users_frame
 from minidist.comm.group import ProcessGroup, end_run
 from minidist.comm.runtime import serialization, starting
 from minidist.comm.transports.shared_memory import Segment, SharedMemoryTransport
 from minidist.comm.transports.transport import Transport
-from minidist.comm.work import SWITCH_SECONDS
 
 LEAVE_SECONDS = 5.0  # for a background collective to notice that its run has ended
 STOP_SECONDS = 2.0  # for an idle rank to exit by itself
@@ -276,8 +276,8 @@ class RankProcess:
         self._questions.close()
 
 
-def with_reports(ranks, timeout: float) -> list[RankProcess]:
-    """The ranks that have sent a report, or have ended, within the timeout."""
+def wait_for_reports(ranks, timeout: float) -> list[RankProcess]:
+    """Return the ranks that have sent a report, or have ended, as soon as there are any or the timeout is over."""
     by_pipe = {rank.reports: rank for rank in ranks}
     return [by_pipe[pipe] for pipe in connection.wait(list(by_pipe), timeout)]
 

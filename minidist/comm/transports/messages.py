@@ -3,13 +3,13 @@
 import contextvars
 import struct
 import zlib
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 
 from minidist import trace
+from minidist.comm.work import Work
 
 # number in this direction, context, tag, bytes, elements, the call in words after its length
 HEADER = struct.Struct("<QQqQQ152p")
@@ -30,32 +30,15 @@ def shorten(call: str) -> bytes:
     return encoded[:half] + checksum + encoded[-half:]
 
 
-class Work(ABC):
-    """An operation in flight, as in ``torch.distributed.Work``."""
-
-    __slots__ = ()
-
-    @abstractmethod
-    def is_completed(self) -> bool:
-        """Whether ``wait`` would return at once."""
-
-    @abstractmethod
-    def wait(self) -> bool:
-        """Block until the arrays of the call may be used again, and return True. Raises what the call raised.
-
-        With NCCL the GPU waits and not the host: what is computed there later finds the result (nccl/stream.py).
-        """
-
-
-class Part(Work):
+class MessageEnd(Work):
     """One end of a message, in flight."""
 
-    __slots__ = ("done", "finish", "known", "label", "nbytes", "number", "peer", "transport")
+    __slots__ = ("done", "finish", "label", "nbytes", "number", "peer", "transport", "waited")
 
     def __init__(self, transport, peer: int, number: int, label: str, nbytes: int) -> None:
         self.transport, self.peer, self.number, self.label, self.nbytes = transport, peer, number, label, nbytes
         self.done = False
-        self.known = False  # whether the program knows that it is done
+        self.waited = False  # whether the program knows that it is done
         self.finish: Callable[[], None] | None = None  # to be called then
 
     def is_completed(self) -> bool:
@@ -63,7 +46,7 @@ class Part(Work):
         if not self.done:
             self.transport.progress()
         if self.done:
-            self._told_done()  # from here on the program may use what it knows
+            self._mark_waited()  # from here on the program may use what it knows
         return self.done
 
     def wait(self) -> bool:
@@ -72,12 +55,12 @@ class Part(Work):
         if self.finish is not None:
             self.finish()
             self.finish = None
-        self._told_done()
+        self._mark_waited()
         return True
 
-    def _told_done(self) -> None:
-        if not self.known:
-            self.known = True
+    def _mark_waited(self) -> None:
+        if not self.waited:
+            self.waited = True
             self.transport.unwaited.discard(self)
             self.record("wait")
 
@@ -94,7 +77,7 @@ class Part(Work):
         return 1 << self.peer
 
 
-class Send(Part):
+class Send(MessageEnd):
     """A posted outgoing message: flat, of any dtype.
 
     Attributes:
@@ -114,11 +97,11 @@ class Send(Part):
         else:
             self.payload, self.offset = array.view(np.uint8).data, 0
 
-    def waits(self) -> str:
+    def describe_wait(self) -> str:
         return f"{self.label}: waits for rank {self.peer} to take {self.nbytes:,} bytes"
 
 
-class Receive(Part):
+class Receive(MessageEnd):
     """A posted receive.
 
     With ``combine`` the payload is combined into ``target`` as it arrives, without an intermediate copy, instead of
@@ -134,7 +117,7 @@ class Receive(Part):
         self.combine = None if combine is None else partial(contextvars.copy_context().run, combine)
         self.error: Exception | None = None
 
-    def waits(self) -> str:
+    def describe_wait(self) -> str:
         return f"{self.label}: waits for a message from rank {self.peer}"
 
     def take(self, piece: np.ndarray, offset: int) -> None:
@@ -152,25 +135,25 @@ class Receive(Part):
 class AnyOf:
     """Several messages, of which one is enough to wait for."""
 
-    def __init__(self, parts: Sequence[Send | Receive]) -> None:
-        self.parts = parts
+    def __init__(self, ends: Sequence[Send | Receive]) -> None:
+        self.ends = ends
 
     @property
     def done(self) -> bool:
-        return any(part.done for part in self.parts)
+        return any(end.done for end in self.ends)
 
     @property
     def peer(self) -> int:
         """The other rank of the first that is done, or of the first if none is."""
-        return next((part.peer for part in self.parts if part.done), self.parts[0].peer)
+        return next((end.peer for end in self.ends if end.done), self.ends[0].peer)
 
     @property
     def awaited(self) -> int:
         """The ranks that it waits for, as bits."""
-        return sum({part.awaited for part in self.parts})
+        return sum({end.awaited for end in self.ends})
 
-    def waits(self) -> str:
-        return "any of: " + "; ".join(part.waits() for part in self.parts)
+    def describe_wait(self) -> str:
+        return "any of: " + "; ".join(end.describe_wait() for end in self.ends)
 
 
 class Arriving:

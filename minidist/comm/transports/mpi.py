@@ -52,10 +52,10 @@ class MPITransport(Transport):
         """Never: ``MPI_Abort`` ends a process without asking it."""
         return False
 
-    def check_aborted(self, waits: Callable[[], str]) -> None:
-        super().check_aborted(waits)
+    def check_aborted(self, describe_wait: Callable[[], str]) -> None:
+        super().check_aborted(describe_wait)
         with self.lock:
-            self._questions.look(self.moved_at, lambda: ", ".join(filter(None, (waits(), caller()))), self.size)
+            self._questions.look(self.moved_at, lambda: ", ".join(filter(None, (describe_wait(), caller()))), self.size)
 
     def finish(self) -> None:
         super().finish()

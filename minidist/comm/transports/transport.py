@@ -271,7 +271,7 @@ class Transport(ABC):
             while not work.done:
                 if self._poll():
                     break
-                self.check_aborted(work.waits)
+                self.check_aborted(work.describe_wait)
                 with turns.away():
                     time.sleep(pause)
                 pause = min(pause * 1.5, POLL_SECONDS[1])
@@ -331,10 +331,10 @@ class Transport(ABC):
         if self.background_error is not None:
             self.raise_background_error()
 
-    def check_aborted(self, waits: Callable[[], str]) -> None:
+    def check_aborted(self, describe_wait: Callable[[], str]) -> None:
         """Raise if the run has been ended, or a background collective has failed that peers wait for."""
         if self.aborted:
-            raise Aborted(", ".join(filter(None, (waits(), caller()))))
+            raise Aborted(", ".join(filter(None, (describe_wait(), caller()))))
         self.raise_background_error()
 
     def raise_background_error(self) -> None:

@@ -198,8 +198,8 @@ def observe_collectives(group: ProcessGroup, on_call: Callable[[str, int, bool],
     """Call ``on_call(name, nbytes, async_op)`` whenever a collective of this group is called, before it runs."""
     run_collective = group.run_collective
 
-    def observed(description: str, nbytes: int, async_op: bool, body: Callable, kind: tuple | None = None):
+    def observed(description: str, body: Callable, async_op=False, nbytes=0, kind: tuple | None = None):
         on_call(description.partition("(")[0], nbytes, async_op)
-        return run_collective(description, nbytes, async_op, body, kind)
+        return run_collective(description, body, async_op, nbytes, kind)
 
     group.run_collective = observed

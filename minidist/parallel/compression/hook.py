@@ -87,4 +87,4 @@ class Compressor:
         def program() -> None:
             self.method.sum_gradients(gradients, self.residuals, names, inside, algorithm)
 
-        return group.start(f"compressed sum ({self.method.name}) of {len(gradients)} gradients", program)
+        return group.run_in_background(f"compressed sum ({self.method.name}) of {len(gradients)} gradients", program)

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from minidist import ledger
 from minidist.backend import xp
 from minidist.comm.group import ProcessGroup
-from minidist.comm.point_to_point import irecv, isend
-from minidist.comm.work import Work, wait_any
+from minidist.comm.point_to_point import irecv, isend, wait_any
+from minidist.comm.work import Work
 from minidist.nn.layers import Module, Parameter
 from minidist.nn.optim.clip import clip_grad_norm
 from minidist.nn.optim.optimizers import average_gradients

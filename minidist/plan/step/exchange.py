@@ -71,8 +71,6 @@ class Exchange:
     def cp(self, compute: Compute) -> float:
         """Seconds of context parallelism's messages in one layer that its attention does not hide."""
         network, group = self.network, self.group("cp")
-        if group.size == 1:
-            return 0.0
         if self.layout.cp_kind == "ulysses":
             queries = self.stream / self.layout.tp
             with_keys = network.all_to_all(group, queries + self.keys / group.size)

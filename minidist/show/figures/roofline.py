@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from minidist.nn.gpt import GPTConfig
 from minidist.plan.cluster.roofline import decode, prefill
+from minidist.plan.units import in_units
 from minidist.show.palette import MEANINGS, RANKS
 
+RATES = {" P": 1e15, " T": 1e12, " G": 1e9, " M": 1e6, " ": 1}  # ready for the unit's name
 MARKERS = "oDs^"  # two dots may be in one place
 MEMORY_BOUND, COMPUTE_BOUND = MEANINGS["read"], MEANINGS["computing"]
 BATCHES = (1, 4, 16, 64, 256)
@@ -69,9 +71,9 @@ def draw(peak: float, bandwidth: float, series: Mapping[str, Sequence[Dot]], tit
     axes.plot([ridge, high], [peak, peak], color=COMPUTE_BOUND, linewidth=3)
     axes.plot([ridge, ridge], [bottom, peak], color="#808080", linewidth=1, linestyle=":")
     axes.text(ridge * 1.06, bottom * 1.2, f"ridge: {ridge:.3g} FLOPs per byte", color="#606060", fontsize=9)
-    reached = f"{written(peak)}FLOP/s" + f", {precision}" * bool(precision)
+    reached = f"{in_units(peak, RATES, 4)}FLOP/s" + f", {precision}" * bool(precision)
     axes.text(high, peak * 1.25, reached, ha="right", color="#2070A0", fontsize=9)
-    memory = f"{written(bandwidth)}B/s of memory bandwidth"
+    memory = f"{in_units(bandwidth, RATES, 4)}B/s of memory bandwidth"
     axes.text(0.02, 0.95, memory, transform=axes.transAxes, va="top", color="#9A6400", fontsize=9)
     for (name, dots), colour, marker in zip(series.items(), RANKS, MARKERS, strict=False):
         measured = any(dot.flops is not None for dot in dots)
@@ -96,11 +98,3 @@ def draw(peak: float, bandwidth: float, series: Mapping[str, Sequence[Dot]], tit
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="lower right", frameon=False, fontsize=9, bbox_to_anchor=(1, 0.08))
     return figure
-
-
-def written(value: float) -> str:
-    """A rate in the largest unit of which there is at least one, ready for the unit's name: ``3.35 T``."""
-    for exponent, unit in ((15, "P"), (12, "T"), (9, "G"), (6, "M")):
-        if value >= 10**exponent:
-            return f"{value / 10**exponent:.4g} {unit}"
-    return f"{value:.4g} "

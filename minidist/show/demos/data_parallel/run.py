@@ -145,4 +145,4 @@ def train_broken_keeping_weights(*arguments) -> RankResult:
 
 def _skip(group: ProcessGroup, async_op: bool):
     """An empty entry in the trace, in place of an all-reduce."""
-    return group.run_collective(f"{DROPPED} all_reduce", 0, async_op, lambda inside: None)
+    return group.run_collective(f"{DROPPED} all_reduce", lambda inside: None, async_op)

@@ -59,4 +59,4 @@ def drops_gains(world, config, layout, options):
 
 def _skip(name: str, group: ProcessGroup) -> None:
     """An empty entry in the trace, in place of a collective."""
-    group.run_collective(name, 0, False, lambda inside: None)
+    group.run_collective(name, lambda inside: None)
