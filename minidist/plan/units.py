@@ -6,14 +6,12 @@ BYTES = {" PB": 1e15, " TB": 1e12, " GB": 1e9, " MB": 1e6, " kB": 1e3, " bytes":
 
 
 def in_units(value: float, units: Mapping[str, float], digits: int = 3) -> str:
-    """Return a number in the largest unit of which there is at least one; 0 has none.
+    """Return a number in the largest unit of which there is at least one, or in the smallest.
 
     Args:
         units: unit -> its size, the largest first.
         digits: number of digits, or more where more are before the point, up to a million.
     """
-    if not value:
-        return "0"
     unit, size = next((each for each in units.items() if value >= each[1]), [*units.items()][-1])
     value /= size
     return (f"{value:,.0f}" if 10 ** (digits - 1) <= value < 1e6 else f"{value:.{digits}g}") + unit
