@@ -31,9 +31,10 @@ def draw(outcomes: Sequence[Outcome], title: str = ""):
     values, rows = triangle(outcomes)
     names = [f"{key}={value}" for key, value in values]
     count = len(values)
-    figure = Figure(figsize=(11.5, 7.8), layout="constrained")
+    side = max(5.5, 0.15 * count)  # inches: a line of small type for each value
+    figure = Figure(figsize=(side + 6, side + 2.3), layout="constrained")
     figure.suptitle(title)
-    matrix, *columns = figure.subplots(1, 4, width_ratios=(8, 2, 2, 2))
+    matrix, *columns = figure.subplots(1, 4, width_ratios=(side, 2, 2, 2))
 
     cells = np.full((count, count), np.nan)
     for y, row in enumerate(rows):
