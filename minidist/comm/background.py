@@ -34,7 +34,7 @@ class BackgroundWork(Work):
         self._ended = threading.Event()
 
     def run(self) -> None:
-        """Run on the background thread. After the first error nothing more runs, as on a CUDA stream."""
+        """Run on the background thread. After the first error of any group nothing more runs, as on a CUDA stream."""
         if self._transport.background_error is None:
             self.record("begin")
             try:

@@ -37,7 +37,7 @@ from minidist.comm.point_to_point import check_array, dtype_name, overlap
 
 
 class ReduceOp(enum.Enum):
-    """How arrays are combined, elementwise. AVG is SUM divided by the number of ranks, only for floating point."""
+    """How arrays are combined, elementwise. AVG, SUM divided by the number of ranks, is not for integers."""
 
     SUM = "sum"
     AVG = "avg"

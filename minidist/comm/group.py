@@ -80,7 +80,7 @@ class ProcessGroup:
 
     @property
     def collectives(self) -> trace.Collectives:
-        """This rank's calls of each collective, and what it sent in them, since the run began: a copy."""
+        """A copy of the counts of this rank's collectives and other sends, and of what it sent, since the run began."""
         return self.transport.collectives.snapshot()
 
     def new_group(self, ranks: Sequence[int]) -> "ProcessGroup | None":
@@ -146,13 +146,13 @@ class ProcessGroup:
         self._calls += 1
         where = "the world" if self.size == self.transport.size else f"group {list(self.ranks)}"
         label = f"{description}, collective {self._calls} of {where}"
-        call = f"{self.context:x}.{self._calls}"  # the same on every rank, and in no other group
+        call_id = f"{self.context:x}.{self._calls}"  # the same on every rank, and in no other group
         # one serves all collectives, since they run one after another
         inside = self._inside = self._inside or ProcessGroup(self.transport, self.ranks, self.context | 1)
 
         def program() -> None:
             running = inside.running = Running(label, shorten(label))
-            with trace.span(description, "communication", bytes=nbytes, call=call):
+            with trace.span(description, "communication", bytes=nbytes, call=call_id):
                 body(inside)
             if kind is not None:
                 self.transport.collectives.count((self.name, *kind), running.nbytes, running.between_nodes)
@@ -236,7 +236,7 @@ def check_group(group, function: str) -> None:
 
 
 def check_world(world, function: str) -> None:
-    """Raise ValueError for a group that is not the world, and what ``check_group`` raises."""
+    """Raise ValueError for a group of fewer ranks than the world, and what ``check_group`` raises."""
     check_group(world, function)
     if world.size != world.transport.size:
         raise ValueError(

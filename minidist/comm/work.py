@@ -18,21 +18,23 @@ class Work(ABC):
 
     @abstractmethod
     def wait(self) -> bool:
-        """Block until the arrays of the call may be used again, and return True. Raises what the call raised.
+        """Block until the arrays of the call may be used again, and return True.
+
+        Raises what the call raised; a collective, the first error of any on this rank that ran in the background.
 
         With NCCL the GPU waits and not the host: what is computed there later finds the result (nccl/stream.py).
         """
 
 
 class Done(Work):
-    """A collective of one rank, done at once. It counts as unwaited until ``wait``, as it would on many ranks."""
+    """A collective of one rank, done at once. It counts as unwaited until asked, as it would on many ranks."""
 
     def __init__(self, label: str, unwaited: list) -> None:
         self.label, self._unwaited = label, unwaited
         unwaited.append(self)
 
     def is_completed(self) -> bool:
-        return True
+        return self.wait()
 
     def wait(self) -> bool:
         mark_waited(self, self._unwaited)

@@ -75,7 +75,7 @@ class Tensor:
             walk.visit(*walk.ready.pop())
 
     def accumulate(self, gradient, complete: bool) -> None:
-        """Add one contribution to this leaf's gradient, in the leaf's dtype; run the hooks after the last one.
+        """Round a contribution to the leaf's dtype, add it in ``grad_dtype``, and after the last one run the hooks.
 
         **Order.** n float32 terms whose sizes differ by less than 2^29 / n have an exact sum in float64, in any order.
         Of others, float64 loses 2^-53 of the largest, and the result, 24 bits, shows that where the sum happens to lie
@@ -185,8 +185,8 @@ class Context:
             whose backward adds it to the gradients of other processes asks for float64, to round the sum once.
         rounds: whether the output, and the gradient that comes back to it, are rounded to a format of few bits where
             one is in force. A function whose output is a term of a sum yet to be taken says no.
-        saved: what waits for backward: arrays, or objects whose ``array`` and ``factor`` are one, as a leaf's are; or
-            a function that returns all of it. A mode may replace it.
+        saved: what waits for backward: arrays, or objects that give one as ``array`` and as ``factor``, as a leaf
+            does; or a function that returns all of it. A mode may replace it.
         exact: how many of these, the last ones, no mode may round.
         sources: the node or leaf that each argument's gradient goes to; None if none is needed.
         shape, dtype: shape and dtype of the output.
@@ -196,7 +196,7 @@ class Context:
     grad_dtype, rounds, saved, exact, freed = None, True, (), 0, False
     function, sources, shape, dtype, policy = map(own, ("function", "sources", "shape", "dtype", "policy"))
     name = property(attrgetter("_function.__name__"))
-    _policy: Any  # set where it is made, in precision/policy.py
+    _policy: Any  # fp32 unless a mode sets another: see precision/policy.py
 
     if TYPE_CHECKING:  # forward keeps for backward what it likes
 
@@ -289,7 +289,7 @@ class Walk:
             self.ready.append((source, gradient))
 
     def visit(self, node: Context, gradient, last: bool = True) -> None:
-        """Run the node's backward, hand each argument's gradient to where it came from, and ``last`` free the node."""
+        """Run the node's backward, and give each gradient to its argument's source; ``last`` frees the node."""
         for mode in node.modes:
             gradient = mode.before_backward(node, gradient)
         contributions = node.function.backward(node, gradient)

@@ -122,13 +122,13 @@ def parallelize_module(module: Module, group: ProcessGroup, plan: Plan) -> Modul
     (``torch.distributed.tensor.parallel.parallelize_module``, whose plans have styles such as ``ColwiseParallel()``.)
 
     Args:
-        module: its parameters are all full.
-        group: the tensor-parallel ranks.
+        module: the model, or a part of it.
+        group: the axis' ranks, passed to each function of the plan.
         plan: dotted name of a module (* stands for all entries of a list) -> function of the module and the group that
             returns its replacement. The functions are called in the plan's order.
 
     Raises:
-        ValueError: if the plan names a module that does not exist, or one that is sharded already.
+        ValueError: if the plan names a module that does not exist; and what its functions raise.
     """
     for path, style in plan.items():
         name = path.split(".")[-1]

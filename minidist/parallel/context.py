@@ -42,17 +42,17 @@ from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import irecv, isend
 from minidist.comm.work import Work
 from minidist.nn.attention import online_softmax
+from minidist.nn.attention.plain import queries_keys_values
 from minidist.nn.attention.tiled import (
     SOFTMAXES,
+    NumberedTiles,
     Pair,
     TileMask,
     TileMath,
-    Tiles,
     begin_backward,
     end_backward,
     flops_of_pairs,
     head_blocks,
-    queries_keys_values,
     scaled_queries,
     tiled_attention,
     tiles,
@@ -92,7 +92,9 @@ def wait_for(works: Sequence[Work]) -> None:
 
 @overridable
 def ring_forward(keys_values, group: ProcessGroup, visit: Visit) -> None:
-    """Send keys and values once round the ring; the next ones arrive while this rank computes with those it has.
+    """Send keys and values once round the ring; the next ones are in flight while this rank computes with those it has.
+
+    What ``isend`` does not push at once moves in ``wait_for`` (comm/transports/transport.py).
 
     Args:
         keys_values: this rank's; not changed.
@@ -132,7 +134,7 @@ def ring_backward(keys_values, group: ProcessGroup, visit: Visit):
 
 
 def all_gather_forward(keys_values, group: ProcessGroup, visit: Visit) -> None:
-    """Bring all keys and values to every rank at once. Arguments as of ``ring_forward``."""
+    """Bring all keys and values to every rank at once. Arguments as for ``ring_forward``; visits in rank order."""
     gathered = xp.empty((group.size, *keys_values.shape), keys_values.dtype)
     all_gather_into_tensor(gathered, keys_values, group)
     for rank, array in enumerate(gathered):
@@ -215,7 +217,7 @@ def chunks_of_ranks(ranks: int, chunks: int, kind: str, documents: Documents | N
     return [sequence_chunks_of(rank, ranks, chunks, kind) for rank in range(ranks)]
 
 
-def tiles_of_ranks(length: int, tile: int, chunks: int, shares: list[list[int]]) -> list[Tiles]:
+def tiles_of_ranks(length: int, tile: int, chunks: int, shares: list[list[int]]) -> list[NumberedTiles]:
     """Return each rank's tiles: their numbers in the sequence of ``length`` tokens, and the tokens on that rank.
 
     Args:
@@ -258,7 +260,7 @@ class Passing:
     """
 
     group: ProcessGroup
-    tiles: list[Tiles]
+    tiles: list[NumberedTiles]
     forward: Callable
     backward: Callable
     mine = property(lambda self: self.tiles[self.group.rank])

@@ -61,7 +61,7 @@ class NaiveDataParallel:
         return nullcontext()  # nothing is sent during backward in any case
 
     def wait_for_gradients(self) -> None:
-        """End backward: return when every gradient is the sum over all ranks."""
+        """End backward: sum every gradient over all ranks, and return when that is done."""
         for parameter in self.parameters:
             all_reduce(parameter.grad, ReduceOp.SUM, self.group, algorithm=self.algorithm)
 
@@ -151,7 +151,7 @@ class BucketedDataParallel(NaiveDataParallel):
             self.syncing = before
 
     def wait_for_gradients(self) -> None:
-        """End a step: return when every gradient is the sum over all ranks.
+        """End a step: start the buckets that are left, and return when every gradient is the sum over all ranks.
 
         Raises:
             RuntimeError: if gradients are not in the buckets, so that they would not be summed.

@@ -3,7 +3,7 @@
 A schedule says what each rank does when. It is plain data (tools/schedules.py), and ``Pipeline.run`` executes any of
 them. Two kinds of messages cross a stage boundary: a micro-batch's activations going forward, and their gradient coming
 back. Tags name the boundary, the micro-batch and the direction, so the receiver may ask in any order, and no rank waits
-for a send.
+for a send before its schedule has ended.
 
 The first stage has the embeddings, the last one the head, whose output weight is the embedding's (tied weights). That
 weight is on two ranks, and its gradient is the sum of theirs, as in Megatron-LM.

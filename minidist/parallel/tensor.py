@@ -208,7 +208,7 @@ class VocabParallelEmbedding(Embedding):
     def forward(self, tokens) -> Tensor:
         heads, each, _ = self.weight.shape
         rows = functional.embedding(self.weight, tokens, first=self.group.rank * heads * each)  # (B, T, C)
-        return reduce_from_group(rows, self.group, rows.dtype)  # a row and zeros: exact in any dtype
+        return reduce_from_group(rows, self.group, reduce_dtype=rows.dtype)  # a row and zeros: exact in any dtype
 
 
 class VocabParallelHead(Head):

@@ -243,7 +243,7 @@ class ZeroStage1:
         return nullcontext()
 
     def wait_for_gradients(self) -> None:
-        """End backward: return when each rank has the summed gradients of its shard."""
+        """End backward: start the sums that are left, and return when each rank has those of its shard."""
         for unit in self.summed_once:
             self.reduce(unit)
         self.sum_replicas()
@@ -306,7 +306,7 @@ class ZeroStage2(ZeroStage1):
             self.complete(unit)
 
     def complete(self, unit: Unit) -> None:
-        """All gradients of a unit are there."""
+        """Take note that all gradients of a unit are there: begin to sum them, unless they are ``summed_once``."""
         self.awaited[unit] = set(unit.parameters)
         if unit not in self.summed_once:
             self.reduce(unit)

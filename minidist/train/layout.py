@@ -14,13 +14,13 @@ class DataParallelism:
 
     dp: int = 1  # data-parallel ranks
     algorithm: str = "auto"  # for summing gradients: see comm/collectives.py
-    sync: str = "overlapped"  # when gradients are summed: see parallel/data.py
+    sync: str = "overlapped"  # when gradients are summed: see parallel/data.py and parallel/loosened/
     bucket_mb: float = 1.0  # MiB of gradients in one message
     zero: int = 0  # the stage of ZeRO: see parallel/zero.py
     shard: int = 0  # ranks that share one copy under ZeRO; 0 for all of dp
     prefetch: int = 0  # 1: stage 3 gathers the next block while the current one computes
     reshard_after_forward: int = 1  # 0: stage 3 keeps a block's parameters from forward to backward
-    grad_sync: str = "micro_batch"  # how often stages 2 and 3 sum gradients; between, they are sharded, or full
+    grad_sync: str = "micro_batch"  # how often stages 2 and 3 sum gradients; with "step" they stay full until then
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class ModelParallelism:
     sp: int = 0  # 1: sequence parallelism among them
     ep: int = 1  # ranks, of dp, that share the experts: see parallel/expert.py
     cp: int = 1  # context-parallel ranks: see parallel/context.py
-    cp_kind: str = "ring"  # how attention brings them together
+    cp_kind: str = "ring"  # how queries meet all keys: see parallel/context.py
     pp: int = 1  # pipeline-parallel ranks: see parallel/pipeline.py
     schedule: str = "1f1b"  # see parallel/tools/schedules.py
     virtual: int = 1  # stages per rank; more than one makes the schedule interleaved

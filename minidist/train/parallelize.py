@@ -4,7 +4,8 @@
 splits sequences, pp splits layers, and the data axis, plain or ZeRO, comes last; a dense model on one rank has that one
 alone. With ep there are two data axes, one of them for the experts, and the experts' balance comes behind. Local SGD
 comes first: it joins workers, and all other axes are within one. Each axis implements the protocol in parallel/axis.py.
-The ``ParallelModel`` that comes back asks them in turn, and knows none of them. (Which can be combined is in rules.py.)
+The ``ParallelModel`` that comes back asks them in turn; only the pipeline, which runs micro-batches, has a name there.
+(Which can be combined is in rules.py.)
 """
 
 from collections import Counter
@@ -74,7 +75,7 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
         schedule_of = lru_cache(partial(plan_schedule, layout))  # of this run: overrides may change
         shape_of = partial(config.activations, layout)
         axes.append(pipeline := Pipeline(mesh.get_group("pp"), config.stages(layout), shape_of, schedule_of))
-    # Ranks with other samples and ranks with other tokens of the same samples alike know terms of a gradient.
+    # Gradients are summed over the ranks with other samples (dp) and with other tokens of the same samples (cp).
     data_group = mesh.get_group("dp") if layout.cp == 1 else mesh.flatten(("dp", "cp"), "dp_cp").get_group("dp_cp")
     if layout.sync == "local":  # those within a worker
         data_group = mesh.get_group("cp")
@@ -161,8 +162,8 @@ class ParallelModel:
         deal: function from a step's number of micro-batches to this rank's, by their numbers within the step, and the
             largest number on any rank.
         global_micro_batches: how many all ranks have in a step.
-        targets: B T, those of a micro-batch, where some may be ignored; 0 where all count.
         pipeline: the axis that runs this rank's micro-batches; None to run them one after the other.
+        targets: number of targets in a micro-batch, B T, where some may be ignored; 0 where all count.
 
     Attributes:
         micro_batches: those of this rank; None for an empty one (``Axis.pads_micro_batches``).
@@ -190,7 +191,7 @@ class ParallelModel:
         self.trained: list[Parameter] = self.local.parameters()
         for axis in self.axes:
             self.trained = axis.trained(self.trained)
-        self.sharding = list(filter(None, (axis.shard_group for axis in reversed(self.axes))))
+        self.shard_groups = list(filter(None, (axis.shard_group for axis in reversed(self.axes))))
         everyone = all_gather_object(list(self._after_each_axis()), group)
         self.regions_of = dict(zip(group.ranks, everyone, strict=True))  # rank -> its regions after each axis
         self.owned = {parameter.name for parameter in self.trained if self._is_first_with(parameter.name)}
@@ -270,7 +271,7 @@ class ParallelModel:
             axis.sync_params()
 
     def average_loss(self, total: float) -> float:
-        """Return the mean over the step's targets, from the sum of the losses that are known on this rank.
+        """Sum the losses that ranks know, each its own, and return their mean over the step's targets.
 
         Where ranks step apart it is the mean over those of this rank, and of the ranks that step with it.
         """
@@ -314,7 +315,7 @@ class ParallelModel:
         return parameter.name in self.owned
 
     def _is_first_with(self, name: str) -> bool:
-        """Whether no rank before this one, in a group that sums over parameters cross, holds the same part."""
+        """Return whether no earlier rank of any shard group holds the same part of this parameter."""
         for i, axis in enumerate(self.axes):
             if axis.shard_group is not None:
                 parts = [self.regions_of[rank][i].get(name) for rank in axis.shard_group.ranks]
@@ -324,13 +325,13 @@ class ParallelModel:
 
     def global_max(self, value):
         """The largest of the values of all ranks that hold different parameters: a number, or each of an array's."""
-        for group in self.sharding:
+        for group in self.shard_groups:
             value = global_max(value, group)
         return value
 
     def global_sum(self, value):
         """The sum of the integers of all ranks that hold different parameters: of one, or of each of an array's."""
-        for group in self.sharding:
+        for group in self.shard_groups:
             value = global_sum(value, group)
         return value
 

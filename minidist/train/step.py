@@ -46,16 +46,17 @@ def train_step(
         batch: this rank's micro-batches.
         lr: the learning rate.
         max_norm: the largest global gradient norm.
-        on_local_gradients: called once this rank's own gradients are complete, before others' are added.
+        on_local_gradients: called once this rank's backward passes are over. Sums over ranks that overlap with
+            backward may be in flight, or done.
     """
     model.zero_grad()
     model.count_targets(batch)
-    loss = model.forward_backward(batch, scaler.scale)  # with a pipeline, through its stages
+    total = model.forward_backward(batch, scaler.scale)  # sum of losses; with a pipeline, through its stages
     on_local_gradients()
     model.sync_gradients()
     update(model, optimizer, scaler, lr, max_norm)
     model.sync_params()
-    return model.average_loss(loss)
+    return model.average_loss(total)
 
 
 @trace.traced("optimizer")

@@ -1,8 +1,8 @@
 """Messages between two ranks: ``isend``, ``irecv`` and ``wait``, whatever carries their bytes.
 
-Nothing moves by itself: ``progress`` moves what it can of every posted message, and a waiting rank calls it again and
-again (MPI calls this the progress engine). A message is a header and a payload, which travels in pieces, so the reader
-may start before the writer has finished.
+Nothing moves by itself: ``isend`` pushes a first piece, and ``progress`` moves some of the oldest send to each peer and
+of the message that arrives from it; a waiting rank calls it again and again (MPI calls this the progress engine). A
+message is a header and a payload, which travels in pieces, so the reader may start before the writer has finished.
 
 Receives match messages by (context, tag), in order. An unexpected message, which no receive has asked for yet, is set
 aside, but only while another receive from the same rank is waiting.
@@ -133,7 +133,7 @@ class Transport(ABC):
     # Moving
 
     def progress(self) -> bool:
-        """Move what can be moved of every posted message; return whether anything moved."""
+        """Move some of the oldest send to each peer, and of what arrives from it; return whether anything moved."""
         with self.lock:
             before = self.moved
             for peer, sends in self.sends.items():
@@ -149,7 +149,7 @@ class Transport(ABC):
 
     @abstractmethod
     def _push(self, peer: int) -> None:
-        """Move what can be moved of the oldest posted send to ``peer``; count it in ``moved``."""
+        """Move some of the oldest posted send to ``peer``; count it in ``moved``."""
 
     @abstractmethod
     def _pull(self, peer: int) -> None:

@@ -50,7 +50,7 @@ class CausalAttention(Function):
         totals = xp.empty((heads, batch, length, 1), qkv.dtype)
         output = xp.empty(q.shape, qkv.dtype)
         for h in cache_blocks(heads, 1):  # a CPU takes one by one: its scores stay in the cache for several passes
-            g = h if kv is None else groups_of(h, q, k)
+            g = h if kv is None else key_heads_of(h, q, k)
             scores = matmul(k[g], q[h].swapaxes(-1, -2), out=exps[h])  # (h, B, keys, queries)
             scores += hidden
             scores -= scores.max(axis=-2, keepdims=True)
@@ -73,7 +73,7 @@ class CausalAttention(Function):
         # Softmax: dS = P (dP - sum over keys of P dP), and that sum equals the sum over D of output times gradient.
         shift = ctx.policy.kernels.dot_each(unpacked(gradient), unpacked(output))[:, :, None]  # (H, B, 1, queries)
         for h in cache_blocks(len(q), 1):
-            kept, g = None if keep is None else keep[h], groups_of(h, q, k) if ctx.shared else h
+            kept, g = None if keep is None else keep[h], key_heads_of(h, q, k) if ctx.shared else h
             matmul(dropped(exps[h], kept, ctx.rate, as_factor), gradient[h], out=grad_v[h])
             grad_scores = dropped(matmul(v[g], gradient[h].swapaxes(-1, -2)), kept, ctx.rate)  # (h, B, keys, queries)
             grad_scores -= shift[h]
@@ -103,7 +103,7 @@ def queries_keys_values(qkv, kv) -> list:
     return xp.split(qkv, 3, axis=-1) if kv is None else [qkv, *map(xp.ascontiguousarray, xp.split(kv, 2, axis=-1))]
 
 
-def groups_of(heads: slice, q, k):
+def key_heads_of(heads: slice, q, k):
     """Return the index of the keys that some heads read, of G that all H heads share: a slice, or integers (h,)."""
     share = len(q) // len(k)
     return heads if share == 1 else xp.arange(heads.start, heads.stop) // share

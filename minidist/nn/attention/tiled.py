@@ -19,14 +19,14 @@ from types import ModuleType
 from minidist.backend import cache_blocks, from_host, xp
 from minidist.nn.attention import online32, online_softmax
 from minidist.nn.attention.online_softmax import HIDDEN, LOG2E
-from minidist.nn.attention.plain import dropped, groups_of, queries_keys_values
+from minidist.nn.attention.plain import dropped, key_heads_of, queries_keys_values
 from minidist.nn.documents import Documents, any_key_seen, hidden_keys
 from minidist.nn.loss import identity
 from minidist.nn.precision.policy import Packed, Policy, current, unpacked
 from minidist.nn.tensor import Context, Function, Tensor
 
 Keep = Callable[[int, int, int], object]  # (head, tile of queries, tile of keys) -> bool (B, keys, queries)
-Tiles = list[tuple[int, slice]]  # number and tokens of each
+NumberedTiles = list[tuple[int, slice]]  # number and tokens of each
 Pair = tuple[int, slice, int, slice]  # number and tokens of a tile of queries, then of a tile of keys
 CACHE = 1 << 15  # scores, few enough to stay in the cache for several passes
 SOFTMAXES = {"exact": online_softmax, "online32": online32}  # two modules with the same names
@@ -54,8 +54,8 @@ class TileMask:
     parts: list[slice]
     documents: Documents | None = None
 
-    def pairs(self, mine: Tiles | None = None, theirs: Tiles | None = None) -> Iterator[Pair]:
-        """The pairs to compute: of my tiles of queries and their tiles of keys, where a query sees a key.
+    def pairs(self, mine: NumberedTiles | None = None, theirs: NumberedTiles | None = None) -> Iterator[Pair]:
+        """Yield the pairs to compute: a tile of queries in ``mine``, and one of keys in ``theirs`` that it sees some of.
 
         Args:
             mine, theirs: None for all tiles of the sequence.
@@ -175,7 +175,7 @@ class TileMath:
 def tiles_of(heads: slice, pair: Pair, q, k, v) -> Iterator:
     """Yield the pair's queries (h, B, queries, D), keys and values (h, B, keys, D), in some heads."""
     _, queries, _, keys = pair
-    groups = groups_of(heads, q, k)
+    groups = key_heads_of(heads, q, k)
     return map(contiguous, (q[heads, :, queries], k[groups, :, keys], v[groups, :, keys]))
 
 
@@ -259,7 +259,7 @@ class TiledAttention(Function):
     @staticmethod
     def backward(ctx: Context, gradient):
         q, k, v, output, totals, exponents = ctx.saved_factors
-        math, share = ctx.math, len(q) // len(k)
+        math, per_group = ctx.math, len(q) // len(k)
         grad_q, grad_kv = xp.empty(q.shape, q.dtype), xp.empty((2, *k.shape), q.dtype)
         of_groups = online_softmax.Total(grad_kv.shape) if ctx.shared else None
         gradient, shift = begin_backward(output, gradient, totals, ctx.policy)
@@ -272,7 +272,7 @@ class TiledAttention(Function):
                 if of_groups is None:
                     grad_kv[i, h] = total.rounded(q.dtype)
                 else:
-                    of_groups.at(i).add_heads(total, h, share)
+                    of_groups.at(i).add_heads(total, h, per_group)
         if of_groups is not None:
             grad_kv = ctx.all_sum(of_groups).rounded(q.dtype)
         grad_qkv, grad_kv = end_backward(grad_q, grad_kv, ctx.shared)
