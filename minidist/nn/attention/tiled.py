@@ -55,7 +55,7 @@ class TileMask:
     documents: Documents | None = None
 
     def pairs(self, mine: NumberedTiles | None = None, theirs: NumberedTiles | None = None) -> Iterator[Pair]:
-        """Yield the pairs to compute: a tile of queries in ``mine``, and one of keys in ``theirs`` that it sees some of.
+        """Yield the pairs to compute: a tile of queries in ``mine``, and of keys in ``theirs`` that it sees some of.
 
         Args:
             mine, theirs: None for all tiles of the sequence.
