@@ -106,7 +106,7 @@ def pairs_of(settings: dict[str, object]) -> set[Pair]:
 
 def every_combination(config: TrainConfig, max_ranks: int) -> list[Combination]:
     """All legal combinations for a run on up to ``max_ranks`` ranks, those of the fewest ranks first."""
-    sizes = range(1, max_ranks + 1)
+    sizes, dense = range(1, max_ranks + 1), config.without_experts()
     layouts = []
     for dp, tp, cp, pp in product(sizes, repeat=4):
         if dp * tp * cp * pp > max_ranks or config.heads % tp or config.sequence_chunks % cp:
@@ -127,7 +127,7 @@ def every_combination(config: TrainConfig, max_ranks: int) -> list[Combination]:
         for values in product(*choices.values()):
             try:
                 layout = Layout(dp=dp, tp=tp, cp=cp, pp=pp, **dict(zip(choices, values, strict=True)))
-                config.check(layout)
+                (config if layout.ep > 1 else dense).check(layout)  # what a model without experts may is more
             except ValueError:
                 continue
             layouts.append(layout)

@@ -124,6 +124,7 @@ def test_every_legal_combination_is_found():
             config.check(layout)
             assert layout.world_size <= 5 and precision in POLICIES
         assert len(found) * len(PRODUCTS) == sum(c.experts != 0 for c in everything)
+        assert any(c.layout.servers and not c.experts for c in everything)  # only a dense model has servers
 
 
 def test_a_covering_set_has_every_pair():
