@@ -3,11 +3,11 @@
 import json
 import os
 import secrets
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import isfinite
 from pathlib import Path
+from stat import S_IMODE
 
 
 @contextmanager
@@ -23,9 +23,10 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         return
     new = target.with_name(f".new-{secrets.token_hex(4)}{target.suffix}")
     try:
+        new.touch()
+        mode = (target if target.exists() else new).stat().st_mode
         yield new
-        if target.exists():
-            shutil.copymode(target, new)
+        new.chmod(S_IMODE(mode))  # safetensors makes a file that only its owner may read
         new.replace(target)
     except BaseException:
         new.unlink(missing_ok=True)

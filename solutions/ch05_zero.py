@@ -9,7 +9,8 @@ library provides: several parameters concatenated into one flat array, padded so
     unit.padded_size       size plus padding, a multiple of N
     unit.shard_size        padded_size / N
     unit.full              all parameters, (padded_size,) of the dtype of unit.shard; None while they are resharded
-    unit.master            this rank's shard of them, (shard_size,) float32, which the optimizer updates
+    unit.master            this rank's shard of them, (shard_size,) float32, which the optimizer updates; in float32 a
+                           view of full, until keep_shard_alone
     unit.shard             the same shard as it is sent, (shard_size,): the master itself, float32; with a 16-bit
                            --precision, its numbers in 16 bits
     unit.grad_shard        this rank's shard of the summed gradients, (shard_size,) of reduce_dtype
@@ -181,7 +182,7 @@ class ZeroStage1:
     def sync_params(self) -> None:
         """After the optimizer's step: get the parameters that the other ranks have updated, unit by unit.
 
-        The parameters stay views of ``unit.full``. Cost: (N-1)/N of each unit's padded elements.
+        They stay views of ``unit.full``, which is gathered in place. Cost: (N-1)/N of each unit's padded elements.
         """
         # >>> 5.3
         for unit in self.units:

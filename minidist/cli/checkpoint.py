@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -127,14 +128,14 @@ def _row(root: Path, name: str, is_committed: bool) -> dict:
 
 
 def _print(console: Console, rows: list[dict], newest: str | None) -> None:
-    table = Table()
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for column in ("checkpoint", "layout", "precision"):
-        table.add_column(column, no_wrap=column == "checkpoint")
+        table.add_column(column, no_wrap=column != "layout", overflow="fold")
     for column in ("steps", "loss", "files", "size"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     table.add_column("whole")
     for row in rows:
-        name = row["name"] + (" (latest)" if row["name"] == newest else "")
+        name = row["name"] + ("*" if row["name"] == newest else "")
         whole = "yes" if row["whole"] else "NO" if row["committed"] else "not committed"
         if "step" not in row:
             table.add_row(name, *[""] * 6, whole)
@@ -142,6 +143,8 @@ def _print(console: Console, rows: list[dict], newest: str | None) -> None:
         numbers = str(row["step"]), f"{row['loss']:.4f}", str(row["files"]), in_bytes(row["bytes"])
         table.add_row(name, row["layout"], row["precision"], *numbers, whole)
     console.print(table)
+    if newest:
+        console.print("*: the latest")
     for row in rows:
         if row["problem"]:
             console.print(f"{row['name']}: {row['problem']}", soft_wrap=True)

@@ -59,7 +59,9 @@ def add_commands(commands) -> None:
     output.add_argument("--gif", metavar="PATH", help="one scene as an animated picture, for a README or a slide")
     output.add_argument("--png", metavar="PATH", help="a still picture")
     output.add_argument("--svg", metavar="PATH", help="the same as --png, to be scaled to any size")
-    output.add_argument("--step", type=integer, metavar="N", help="of a picture: this step alone, as a slide of 16:9")
+    output.add_argument(
+        "--step", type=integer, metavar="N", help="of a picture: this beat alone, the first is 0, as a slide of 16:9"
+    )
     output.add_argument("--trace", metavar="PATH", help="the run without the bug, for https://ui.perfetto.dev")
 
 
@@ -103,7 +105,7 @@ def _check(options) -> None:
     if options.scene is not None:
         DEMONSTRATIONS[options.name].check_scene(options.scene)
     if options.step is not None and options.png is None and options.svg is None:
-        raise ValueError("--step chooses the step of a picture: add --png PATH or --svg PATH")
+        raise ValueError("--step chooses the beat of a picture: add --png PATH or --svg PATH")
 
 
 def _show(demonstration: Demonstration, options, console: Console) -> None:

@@ -198,7 +198,9 @@ def _nodes(options) -> int:
 
 def _table(options, estimates: dict[str, float], cases: list[Case]) -> Table:
     spent = cases[0].spent
-    table = titled(f"failures of {options.gpus:,} GPUs", [""], ["formula"] + ["simulation"] * bool(spent))
+    table = titled(
+        f"failures of {options.gpus:,} GPU{'s' * (options.gpus != 1)}", [""], ["formula"] + ["simulation"] * bool(spent)
+    )
     if spent:
         failures = f"{spent.failures / options.simulate:,.3g}"
         mtbf = in_units(options.simulate * DAY / spent.failures, TIMES) if spent.failures else "none failed"

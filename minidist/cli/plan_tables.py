@@ -66,8 +66,8 @@ def best_table(found: Found, wholes: list[Campaign]) -> Group:
     best = found.best[0]
     for place, (run, whole) in enumerate(zip(found.best, wholes, strict=True), 1):
         slower = f"{100 * (run.step_seconds / best.step_seconds - 1):.1f} %" if place > 1 else ""
-        numbers = (f"{run.step_seconds:.3f}", _percent(run.mfu), _gb(run.memory.total), f"{whole.days:.1f}", slower)
-        table.add_row(str(place), _short(run), *numbers)
+        numbers = (f"{run.step_seconds:.3f}", _percent(run.mfu), _gb(run.memory.total), f"{whole.days:,.1f}", slower)
+        table.add_row(str(place), _short(run).replace(",micro_batch", ",\nmicro_batch"), *numbers)
     lines = [f"{place} loses to 1: {why_slower(run, best)}" for place, run in enumerate(found.best[1:], 2)]
     return Group(table, *lines)
 

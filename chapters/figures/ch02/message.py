@@ -21,7 +21,7 @@ def draw(parts: Mapping[str, int]):
         turned = 90 if width < 20 else 0
         axes.text(left + width / 2, 0, label, ha="center", va="center", rotation=turned, color="white", fontsize=8)
         left += width
-    header = left - width
-    axes.set(xlim=(0, left), yticks=[], xticks=[0, 48, header, left], xlabel="bytes")
+    *_, call, payload = parts.values()
+    axes.set(xlim=(0, left), yticks=[], xticks=[0, left - payload - call, left - payload, left], xlabel="bytes")
     axes.spines[:].set_visible(False)
     return figure

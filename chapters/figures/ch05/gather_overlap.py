@@ -10,6 +10,7 @@ from minidist.analysis.steps import covered_share, last_step
 from minidist.show.figures import timeline
 from minidist.show.palette import COLLECTIVES
 from minidist.trace import Event
+from minidist.train.result import Run
 
 COLOURS = {
     "forward": timeline.COLOURS["forward"],
@@ -44,6 +45,12 @@ def overlapped(log: Sequence[Event], kind: str) -> float:
 def hidden_shares(logs: Sequence[list], rank: int = 0) -> list[float]:
     """Return the shares of a rank's last all-gathers and reduce-scatters during which an operation ran."""
     return [overlapped(last_step(logs)[rank], kind) for kind in ("all-gather", "reduce-scatter")]
+
+
+def milliseconds(run: Run) -> float:
+    """How long the last step took on the first rank of a recorded run, which is the step that is drawn."""
+    (log, *_) = last_step([rank.log for rank in run.ranks])
+    return max(event.end for event in log if event.track == "step") / 1e6
 
 
 def draw(runs: Mapping[str, Sequence[list]], rank: int = 0):

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from minidist.analysis.traffic import FINISHED, PATIENT, RUNNING, STUCK, state_of
-from minidist.show.palette import on_paper
+from minidist.show.palette import ink_on, on_paper
 
 OF_STATES = {STUCK: "wrong", PATIENT: "idle", RUNNING: "computing", FINISHED: "result"}  # what they mean
 COLOURS = {state: on_paper(meaning) for state, meaning in OF_STATES.items()}
@@ -32,8 +32,9 @@ def draw(graphs: Iterable[tuple[str, int, dict[int, int], set[int]]]):
     ):
         places = positions(ranks)
         for rank, place in enumerate(places):
-            axes.plot(*place, "o", markersize=30, color=COLOURS[state_of(rank, waits, finished)])
-            axes.text(*place, str(rank), ha="center", va="center", color="white", fontweight="bold", size=13)
+            colour = COLOURS[state_of(rank, waits, finished)]
+            axes.plot(*place, "o", markersize=30, color=colour)
+            axes.text(*place, str(rank), ha="center", va="center", color=ink_on(colour), fontweight="bold", size=13)
         for rank, awaited in waits.items():
             axes.annotate(
                 "",

@@ -101,8 +101,8 @@ class _Board:
                 if 0 <= here < self.columns and 0 <= there < 2 * self.lines:
                     self.pixels[there][here] = now["fill"], "."
         if "head" in mark.still and now["turn"] == 1:
-            (x0, y0), (x, y) = mark.still["points"][-2:]
-            across, down = x - x0, y - y0
+            (x, y), *base = mark.still["head"]
+            across, down = (2 * end - sum(part) for end, part in zip((x, y), zip(*base, strict=True), strict=True))
             sign = ("►" if across > 0 else "◄") if abs(across) > abs(down) else ("▼" if down > 0 else "▲")
             column, pixel = self._place(x + now["x"], y + now["y"])
             self._letter(pixel // 2, column, sign, now["fill"])

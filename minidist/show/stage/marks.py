@@ -143,7 +143,10 @@ def line(points, fill: str = "faint", width: float = 3, closed: bool = False, **
     points = [(round(x, 1), round(y, 1)) for x, y in points]
     still = {"points": points, "width": width, "closed": closed} | still
     if still.pop("head", False):
-        still["head"] = [(round(x, 1), round(y, 1)) for x, y in head_of(points, width)]
+        tip, *base = head_of(points, width)
+        still["head"] = [(round(x, 1), round(y, 1)) for x, y in (tip, *base)]
+        (x0, y0), (x1, y1) = base
+        points[-1] = round((x0 + x1) / 2, 1), round((y0 + y1) / 2, 1)  # a line to the tip would cover it
     return Mark("line", [(0.0, dict(x=0, y=0, fill=fill, opacity=1, turn=1))], still)
 
 

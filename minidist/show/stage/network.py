@@ -45,7 +45,7 @@ class Network:
         made.ways = [line([_around(center, radii, 2 * pi * i / 120) for i in range(120)], width=14, closed=True)]
         for rank in range(ranks if onward else 0):
             middle = 2 * pi * (rank + 0.5) / ranks
-            arrow = [_around(center, radii, middle + turn) for turn in (-0.02, 0.03)]
+            arrow = [_around(center, radii, middle + turn) for turn in (-0.12, 0.04)]
             made.ways.append(line(arrow, "ink", 12, head=True))
         return made
 

@@ -19,7 +19,8 @@ class Pile:
         self.x, self.foot, self.width, self.height = place
         self.most = most
         self.parts = {
-            part: box(self.x, self.foot, self.width, 0, fill, f"{name}: {part}") for part, fill in colours.items()
+            part: box(self.x, self.foot, self.width, 0, fill, f"{name}: {part}", sign=part[0])
+            for part, fill in colours.items()
         }
         self.name = text(self.x + self.width / 2, self.foot + SMALLEST * 0.75, name)
 

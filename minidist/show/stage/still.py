@@ -86,7 +86,8 @@ def slide(story: Story, beat: int):
     figure = Figure(figsize=(INCHES, 7.5))
     draw(figure.add_axes(_place(story)), story, story.beats[beat].at)
     _explain(figure, story, 18)
-    figure.text(0.5, 0.96, _heading(story), ha="center", va="center", fontsize=26, weight="bold", color=PAPER["ink"])
+    size = 26 * min(1, 58 / len(_heading(story)))
+    figure.text(0.5, 0.96, _heading(story), ha="center", va="center", fontsize=size, weight="bold", color=PAPER["ink"])
     figure.text(0.5, 0.05, fill(_says(story, beat), LINE), ha="center", va="center", fontsize=20, color=PAPER["ink"])
     return figure
 
@@ -101,12 +102,13 @@ def sheet(stories: Sequence[Story], most: int | None = None):
         chosen.append(sorted({round(last * i / max(1, count - 1)) for i in range(count)}))
     rows = [-(-len(numbers) // PER_ROW) for numbers in chosen]
     width = INCHES / PER_ROW
+    named = len({story.name for story in stories}) > 1
     explained = sum(bool(story.key) for story in stories)
     high = sum(rows) * (width * HEIGHT / WIDTH + 0.5) + 0.4 * len(stories) + 0.4 * explained
     figure = Figure(figsize=(INCHES, high), layout="constrained")
     parts = figure.subfigures(len(stories), 1, height_ratios=rows, squeeze=False)[:, 0]
     for part, story, numbers, count in zip(parts, stories, chosen, rows, strict=True):
-        part.suptitle(_heading(story), fontsize=14, weight="bold")
+        part.suptitle(f"{story.name}: " * named + _heading(story), fontsize=14, weight="bold")
         _explain(part, story, 9, "outside lower center")
         panels = part.subplots(count, PER_ROW, squeeze=False).flat
         for axes in panels:
@@ -130,7 +132,8 @@ def gif(story: Story, path: Path) -> None:
             figure = Figure(figsize=(8, 4.5), dpi=100)
             draw(figure.add_axes(_place(story)), story, beat.at + step / FRAMES, 72 * 8 / WIDTH)
             _explain(figure, story, 10)
-            figure.text(0.5, 0.96, _heading(story), ha="center", va="center", fontsize=14, weight="bold")
+            size = 14 * min(1, 58 / len(_heading(story)))
+            figure.text(0.5, 0.96, _heading(story), ha="center", va="center", fontsize=size, weight="bold")
             figure.text(0.5, 0.05, fill(_says(story, number), LINE), ha="center", va="center", fontsize=12)
             canvas = FigureCanvasAgg(figure)
             canvas.draw()

@@ -79,9 +79,10 @@ def columns(name: str, run: Recorded, right: Recorded, nbytes: int, bug: str = "
         else "Nothing is lost: what does not go now waits, and goes later."
     )
     passes = "the largest" if name == "top-k" else "signs and one common size"
+    rest = "is dropped" if bug else "waits"
     beats = [
-        Beat(0, f"Only {passes} pass the slow network. The rest waits.", facts, asks=asked),
-        Beat(PACE - 0.1, f"{passes.capitalize()} went. What stays above the line waits.", facts),
+        Beat(0, f"Only {passes} pass the slow network. The rest {rest}.", facts, asks=asked),
+        Beat(PACE - 0.1, f"{passes.capitalize()} went. What stays above the line {rest}.", facts),
         Beat(
             PACE + 0.85,
             "What was left out is gone, and the next gradient comes."
