@@ -47,6 +47,15 @@ def test_what_travels_on_a_ring_takes_the_shorter_way_and_arrives():
             assert length <= np.pi + 1e-6
 
 
+def test_an_arrow_is_a_stem_that_ends_where_its_head_begins():
+    for ranks in (2, 3, 8):
+        arrows = [way.still for way in Network.on_ring(ranks, (100, 80), (0, 0, 900, 600), onward=True).ways[1:]]
+        assert len(arrows) == ranks
+        for arrow in arrows:
+            (start, end), (tip, *base) = np.array(arrow["points"]), np.array(arrow["head"])
+            assert np.allclose(end, np.mean(base, axis=0), atol=0.1) and (end - start) @ (tip - end) > 0
+
+
 def test_a_lecture_asks_runs_and_answers():
     question = Question("How many?", ("one", "two"), 1, "Two is one more.")
     beats = [Beat(0, "a", asks=question), Beat(2, "b"), Beat(3, "c", answers=question)]
