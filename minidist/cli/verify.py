@@ -263,7 +263,7 @@ def _print_verdict(
 ) -> None:
     if not differences:
         count = len(runs) - len(references)
-        which = "The layout matches" if count == 1 else f"All {count} layouts match"
+        which = {1: "The layout matches", 2: "Both layouts match"}.get(count, f"All {count} layouts match")
         hashes = [run.fingerprint for run in references]
         if len(references) > 1:
             hashes[1:] = [f"{run.fingerprint} with {', '.join(_grains(run.config))}" for run in references[1:]]

@@ -232,7 +232,7 @@ def _train(options) -> int:
         ),
     )
     try:
-        if options.tables:
+        if options.tables and result.steps_here:
             print_tables(console, result, used)
         print_summary(console, result, used)
         if cluster is not None:

@@ -28,7 +28,10 @@ NOT_COMPUTING = ("communication", "waiting")  # of a rank's time; see analysis/b
 
 def print_summary(console: Console, result: Run, used: RunUtilization | None) -> None:
     first = result.ranks[0]
-    console.print(_ranks_table(result, used))
+    if result.steps_here:
+        console.print(_ranks_table(result, used))
+    else:
+        console.print(f"no step was left to take after step {len(first.losses)}: --steps with more of them goes on")
     if result.config.experts:
         console.print(_experts_table(result))
     if first.sample is not None:
@@ -44,7 +47,8 @@ def print_summary(console: Console, result: Run, used: RunUtilization | None) ->
     console.print(
         f"validation loss: {first.validation_loss:.4f} nats per {token}, {first.bits_per_byte:.4f} bits per byte"
     )
-    console.print(f"speed: {result.tokens_per_second:,.0f} tokens/s" + (f", {_shares(used)}" if used else ""))
+    if result.steps_here:
+        console.print(f"speed: {result.tokens_per_second:,.0f} tokens/s" + (f", {_shares(used)}" if used else ""))
     if first.gpu:
         console.print(_gpu_line(result), soft_wrap=True)
     if line := staleness_line(result):
@@ -83,12 +87,11 @@ def _ranks_table(result: Run, used: RunUtilization | None) -> Table:
     if used is not None:
         columns += ["sends and\nwaits, %", "has no\ncore, %", "MFU, %"]
     table = titled("each rank, in one step", right=columns, overflow="fold")
-    steps = max(1, result.steps_here)
     for number, rank in enumerate(result.ranks):
         moved = rank.traffic.as_dict()
         sent = [moved["bytes_sent"], *[moved["bytes_between_nodes"]] * several_nodes]
-        row = [f"{count / steps / 1e3:,.0f}" for count in sent]
-        row += [f"{moved['messages_sent'] / steps:,.0f}", f"{rank.memory['peak'] / 1e6:,.2f}"]
+        row = [f"{count / result.steps_here / 1e3:,.0f}" for count in sent]
+        row += [f"{moved['messages_sent'] / result.steps_here:,.0f}", f"{rank.memory['peak'] / 1e6:,.2f}"]
         if used is not None:
             time = used.time[number]
             row += [f"{100 * sum(time[kind] for kind in NOT_COMPUTING):.0f}", f"{100 * time[NO_CORE]:.0f}"]

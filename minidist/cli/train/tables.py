@@ -124,8 +124,7 @@ def _memory_table(result: Run) -> Table:
 
 
 def _compute(result: Run) -> str:
-    steps = max(1, result.steps_here)
-    counted = [(phase, result.ranks[0].step_flops.get(phase, 0) / steps) for phase in PHASES]
+    counted = [(phase, result.ranks[0].step_flops.get(phase, 0) / result.steps_here) for phase in PHASES]
     found = ", ".join(f"{count / 1e6:,.1f} MFLOP {phase}" for phase, count in counted if count)
     return f"matrix products of rank 0, one step: {found}"
 

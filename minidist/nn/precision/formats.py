@@ -37,7 +37,8 @@ def drop_bits(integers, count: int):
     Adding half of the last place that stays, or one less if that place is even, carries into it exactly when rounding
     up is right. In a float's bits a full mantissa carries into the exponent, which is right as well.
     """
-    result = (integers >> count) & xp.uint32(1)
+    result = integers >> count
+    result &= xp.uint32(1)
     result += xp.uint32((1 << (count - 1)) - 1)
     result += integers
     result >>= count
@@ -64,10 +65,11 @@ def bfloat16_bits(values):
         uint16 of the same length.
     """
     bits = values.view(xp.uint32)
-    upper = drop_bits(bits & xp.uint32(0x7FFFFFFF), 16)
-    xp.copyto(upper, 0x7FC0, where=xp.isnan(values))  # rounding its bits might turn a NaN into infinity
-    upper |= (bits >> 16) & xp.uint32(0x8000)
-    return upper.astype(xp.uint16)
+    upper = drop_bits(bits, 16).astype(xp.uint16)  # a carry gets as far as infinity, and no sign changes
+    nan = xp.isnan(values)
+    if nan.any():  # rounding its bits might turn a NaN into a number
+        upper[nan] = (bits[nan] >> 16) & xp.uint32(0x8000) | xp.uint32(0x7FC0)
+    return upper
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ class Format:
         """The dtype that holds the bits: uint8 or uint16."""
         return xp.uint8 if self.bits == 8 else xp.uint16
 
-    @property
+    @cached_property
     def bias(self) -> int:
         """The stored exponent minus the exponent."""
         return (1 << (self.exponent - 1)) - 1
@@ -129,13 +131,12 @@ class Format:
         """
         if values.dtype != xp.float32:
             raise TypeError(f"{self.name} needs float32 values, but got {values.dtype}: convert them first")
-        if not on_host(values):
-            return self._encode(values.reshape(-1)).astype(self.dtype, copy=False).reshape(values.shape)
+        flat = values.reshape(-1)
+        if values.size <= CHUNK or not on_host(values):
+            return self._encode(flat).astype(self.dtype, copy=False).reshape(values.shape)
         result = xp.empty(values.shape, self.dtype)
-        flat, into = xp.ascontiguousarray(values).reshape(-1), result.reshape(-1)
-        with np.errstate(invalid="ignore"):  # NaN is a value like any other here
-            for block in cache_blocks(flat.size, CHUNK):
-                into[block] = self._encode(flat[block])
+        for block in cache_blocks(flat.size, CHUNK):
+            result.reshape(-1)[block] = self._encode(flat[block])
         return result
 
     def _encode(self, flat):
@@ -196,7 +197,8 @@ def _shorter(values, mantissa, bias, overflow, bits):
     # Below the smallest normal number the last place no longer shrinks: it is that of ``smallest``. Adding a
     # float32 that has its last place there makes the addition round there.
     anchor = xp.float32(2.0 ** (24 - bias - mantissa))
-    small = (magnitude.view(xp.float32) + anchor).view(xp.uint32)
+    with np.errstate(invalid="ignore"):  # NaN is a value like any other here
+        small = (magnitude.view(xp.float32) + anchor).view(xp.uint32)
     small -= anchor.view(xp.uint32)
     xp.copyto(code, small, where=magnitude < xp.uint32((128 - bias) << 23))
     code[magnitude > INFINITY] = overflow | (1 << (mantissa - 1))  # NaN

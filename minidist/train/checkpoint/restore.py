@@ -41,9 +41,11 @@ def find_checkpoint(path: str) -> Path:
         BadCheckpoint: if there is none.
     """
     folder, disk = Path(path), Disk()
-    if folder.resolve().name not in committed(disk, folder.resolve().parent):
+    beside = committed(disk, folder.resolve().parent)
+    if folder.resolve().name not in beside:
         if (name := latest(disk, folder)) is None:
-            raise BadCheckpoint(f"there is no checkpoint in {folder}: name the folder that --save wrote")
+            hint = f"beside it are {', '.join(beside)}" if beside else "name the folder that --save wrote"
+            raise BadCheckpoint(f"there is no checkpoint in {folder}: {hint}")
         folder = folder / name
     return folder
 
