@@ -129,9 +129,10 @@ def low_rank(shown: Approximation, right: Approximation, bug: str = "") -> Story
         shares.index(share),
         "Two factors of as many rows as the matrix, each with few columns.",
     )
+    asked = None if bug else asked
     beats = [
-        Beat(0, f"M is the sum of {shown.ranks} GPUs' gradients. No GPU has it.", asks=None if bug else asked),
-        Beat(2.6, "Two thin factors stand for it: two small all-reduces.", answers=None if bug else asked),
+        Beat(0, f"M is the sum of {shown.ranks} GPUs' gradients. No GPU has it.", asks=asked),
+        Beat(2.6, "Two thin factors stand for it: two small all-reduces.", answers=asked),
         Beat(
             6.4,
             f"Each round begins at random again: {shown.errors[-1]:.0%} off, {right.errors[-1]:.0%} with a warm start."

@@ -47,13 +47,9 @@ def ring(kind: str, run: Pass, longest: int, bug: str = "", details: str = "") -
         if bug
         else "All tiles are done: every query has met the keys before it."
     )
+    asked = None if bug else asked
     beats = [
-        Beat(
-            0,
-            "Each GPU has some tokens. A query needs all keys before it, on every GPU.",
-            facts,
-            asks=None if bug else asked,
-        ),
+        Beat(0, "Each GPU has some tokens. A query needs all keys before it, on every GPU.", facts, asks=asked),
         Beat(_at(run.end(0), longest), "First each uses its own keys. Meanwhile they travel on.", facts),
         *(
             [
@@ -66,7 +62,7 @@ def ring(kind: str, run: Pass, longest: int, bug: str = "", details: str = "") -
             if run.ranks > 2 and not even
             else []
         ),
-        Beat(max(ends, _at(longest, longest) if bug else ends) + 0.3, last, facts, answers=None if bug else asked),
+        Beat(max(ends, _at(longest, longest) if bug else ends) + 0.3, last, facts, answers=asked),
     ]
     verdict = "The loss is wrong." if bug else SAME
     return Story(kind, "Where do the other tokens' keys come from?", marks, beats, verdict, bug, details)
@@ -85,13 +81,9 @@ def backward(run: Pass, right: Pass, wrong: set[tuple[int, int]], bug: str = "",
         "It gathers a term on each GPU that used the keys, and one hop more brings it home.",
     )
     facts = {"each GPU sends": f"{run.nbytes:,} bytes"}
+    asked = None if bug else asked
     beats = [
-        Beat(
-            0,
-            "A key's gradient is a sum over all queries that used it, on other GPUs.",
-            facts,
-            asks=None if bug else asked,
-        ),
+        Beat(0, "A key's gradient is a sum over all queries that used it, on other GPUs.", facts, asks=asked),
         Beat(
             _at(run.end(0), longest), "Keys go round again. Each GPU adds a term to their gradient, which grows.", facts
         ),
@@ -101,7 +93,7 @@ def backward(run: Pass, right: Pass, wrong: set[tuple[int, int]], bug: str = "",
             if bug
             else "Every gradient is home, with a term from each GPU that used the keys.",
             facts,
-            answers=None if bug else asked,
+            answers=asked,
         ),
     ]
     verdict = "Wrong gradients." if bug else SAME
@@ -154,15 +146,16 @@ def ulysses(
         "A head needs all of its tokens and nothing of the other heads: one all-to-all, and no ring.",
     )
     facts = {"each GPU has sent": f"{sent[2]:,} bytes", "a ring would send": f"{ring_bytes:,} bytes"}
+    asked = None if bug else asked
     beats = [
-        Beat(0, "Each GPU has some tokens, of all heads.", facts, asks=None if bug else asked),
+        Beat(0, "Each GPU has some tokens, of all heads.", facts, asks=asked),
         Beat(
             3.4,
             f"{len(stale)} of {ranks**2} parts are a GPU's own keys again."
             if bug
             else "An all-to-all: now each has all tokens, of one head.",
             facts,
-            answers=None if bug else asked,
+            answers=asked,
         ),
         Beat(5.6, "Attention as on one GPU, without a message.", facts),
         Beat(7.8, "A second all-to-all brings the outputs home.", facts),

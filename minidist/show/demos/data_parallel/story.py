@@ -75,8 +75,9 @@ def race(
         "A bucket leaves as soon as its gradients are complete; only the last ones find no backward to hide under.",
     )
     facts = {sync: f"{step.end / 1e6:.3g} ms, {step.hidden:.0%} of sending hidden" for sync, step in steps.items()}
+    asked = None if bug else asked
     beats = [
-        Beat(0, f"Three ways to send the gradients of a step. {told}", facts, asks=None if bug else asked),
+        Beat(0, f"Three ways to send the gradients of a step. {told}", facts, asks=asked),
         Beat(
             max(0.3, min(ends[first] + 0.2, RUNS)),
             f"Done first: {' '.join(HOW[first])}. Grey is where computing waits.",
@@ -86,7 +87,7 @@ def race(
             RUNS + 0.3,
             f"Done last: {' '.join(HOW[last])}, after {longest / steps[first].end:.2f} times as long.",
             facts,
-            answers=None if bug else asked,
+            answers=asked,
         ),
     ]
     verdict = f"Now there are {models} different models." if bug else "Every bit is that of one process."

@@ -55,12 +55,13 @@ def mlp(ranks: Sequence[Held], one: Held, bug: str = "", details: str = "") -> S
         1,
         "A's columns make whole hidden units, and GELU works on each alone. Only y needs a sum.",
     )
+    asked = None if bug else asked
     beats = [
         Beat(
             0,
             "The weights A and B are too large for one GPU: each takes half.",
             cue="Let the class find the cut: A by columns, B by rows.",
-            asks=None if bug else asked,
+            asks=asked,
         ),
         Beat(4.6, "Each makes half of the hidden units, and needs no message for it."),
         Beat(6.8, f"Each has its part of every number of y, such as {terms[0]} and {terms[1]}. Their sum is missing."),
@@ -70,7 +71,7 @@ def mlp(ranks: Sequence[Held], one: Held, bug: str = "", details: str = "") -> S
             if bug
             else f"One all-reduce, and every number is whole: {sums}.",
             {"sent by each GPU": f"{ranks[0].sent} bytes"},
-            answers=None if bug else asked,
+            answers=asked,
         ),
     ]
     verdict = "y is wrong on both." if bug else SAME
@@ -155,8 +156,9 @@ def heads(ranks: Sequence["attention.Held"], one: "attention.Held", bug: str = "
         "A head is never cut, so its scores, its softmax and its values are on one GPU.",
     )
     last = f"The heads meet in the output: one all-reduce, {sums}."
+    asked = None if bug else asked
     beats = [
-        Beat(0, "Attention has heads that do not know each other. Where does one cut?", asks=None if bug else asked),
+        Beat(0, "Attention has heads that do not know each other. Where does one cut?", asks=asked),
         Beat(MADE, "Each GPU has one whole head: its queries, keys and values."),
         Beat(5.0, "Scores, softmax, weighted values: all inside the head, without a message."),
         Beat(6.8, f"Each multiplies with its rows of the output matrix: parts, {terms[0]} and {terms[1]}."),
@@ -164,7 +166,7 @@ def heads(ranks: Sequence["attention.Held"], one: "attention.Held", bug: str = "
             END,
             f"Without the sum each goes on with its part. Right is {sums}." if bug else last,
             {"sent by each GPU": f"{ranks[0].sent} bytes"},
-            answers=None if bug else asked,
+            answers=asked,
         ),
     ]
     verdict = "y is wrong on both." if bug else SAME
@@ -203,9 +205,10 @@ def step(name: str, run: Run, logs: Sequence[list], axis: int, told: str, bug: s
     done = Counter(part.kind for part in parts if not is_dropped(part.event))
     kinds = halves.calls(run.config.layers, bool(run.layout.sp))
     facts = {f"{kind}s": f"{done[kind]}" for kind in kinds} | {"ms": f"{longest / 1e6:.3g}"}
+    asked = None if bug else asked
     beats = [
-        Beat(0, told, facts, asks=None if bug else asked),
-        Beat(RUNS + 0.2, f"The step took {longest / 1e6:.3g} ms.", facts, answers=None if bug else asked),
+        Beat(0, told, facts, asks=asked),
+        Beat(RUNS + 0.2, f"The step took {longest / 1e6:.3g} ms.", facts, answers=asked),
     ]
     verdict = "Its gradients are wrong." if bug else SAME
     key = {phase: MEANINGS[phase] for phase in halves.PHASES} | {kind: COLLECTIVES[kind] for kind in kinds}

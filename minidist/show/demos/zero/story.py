@@ -38,24 +38,18 @@ def _tanks(ranks: int) -> Story:
     most, foot, high = 120.0, 540, 480  # GB at the top of a tank; pixels
     level = foot - high * ROOM / most
     marks: list[Mark] = []
-    colours = {
-        "optimizer": COLOURS["optimizer"],
-        "gradients": COLOURS["gradients"],
-        "parameters": COLOURS["parameters"],
-    }
+    colours = {kind: COLOURS[kind] for kind in ("optimizer", "gradients", "parameters")}
     totals = []
     for stage, name in enumerate(SHARDS):
         x = 120 + stage * 300
-        marks.append(
-            box(x - 6, foot - high - 6, 212, high + 12, "none", f"a GPU in {STAGES[stage]}", stroke="ink", round=8)
-        )
+        walls = box(x - 6, foot - high - 6, 212, high + 12, "none", f"a GPU in {STAGES[stage]}", stroke="ink", round=8)
         pile = Pile(name, (x, foot, 200, high), most, colours)
         amounts = {kind: BILLIONS * kept(kind, stage, ranks) for kind in BYTES}
         pile.set(1.0 + 2.0 * stage if stage else 0.0, amounts, 1.0)
         total = sum(amounts.values())
         totals.append(total)
         value = text(x + 100, 26, f"{total:.3g} GB", 40, "right" if total <= ROOM else "wrong", weight=700)
-        marks += [*pile.marks(), value.enter(2.0 + 2.0 * stage, 0.1) if stage else value]
+        marks += [*pile.marks(), walls, value.enter(2.0 + 2.0 * stage, 0.1) if stage else value]
     below = 0.0
     for kind, words in zip(colours, ("optimizer", "gradients", "weights"), strict=True):  # in the tank that stays full
         amount = BILLIONS * kept(kind, 0, ranks)
@@ -116,12 +110,9 @@ def steps(held: Sequence[MemoryLog], most: int, details: str, stale: Sequence[in
     facts = {
         name: f"{log.highest('gradients'):,} bytes of gradients at most" for name, log in zip(STAGES, held, strict=True)
     }
+    asked = None if bug else asked
     beats = [
-        Beat(
-            0,
-            "The grey line: rank 0 in plain data parallelism, in two real steps. What do stages save?",
-            asks=None if bug else asked,
-        ),
+        Beat(0, "The grey line: rank 0 in plain data parallelism, in two real steps. What do stages save?", asks=asked),
         Beat(0.2 + RUNS / 2, "One step is over: activations are gone, what is kept stays."),
         Beat(
             RUNS + 0.5,
@@ -129,7 +120,7 @@ def steps(held: Sequence[MemoryLog], most: int, details: str, stale: Sequence[in
             if bug
             else "The same bits in all four, at other heights.",
             facts,
-            answers=None if bug else asked,
+            answers=asked,
         ),
     ]
     verdict = "Training goes on, and is wrong." if bug else "Every bit is that of one process."
