@@ -67,12 +67,12 @@ def race(
         marks.append(text(1275, y + high / 2 - 11, f"{step.end / 1e6:.3g} ms", 42, anchor="end").enter(ends[sync], 0))
     first, last = min(ends, key=ends.__getitem__), max(ends, key=ends.__getitem__)
     hidden = steps["overlapped"].hidden
-    shares = sorted({round(share, 2) for share in (hidden, hidden / 3, min(1.0, hidden + (1 - hidden) / 2))})
-    asked = Question(
+    asked = Question.number(
         "Above, gradients are sent while backward runs. How much of this sending costs no time?",
-        tuple(f"{share:.0%}" for share in shares) if len(shares) > 1 else ("0%", f"{hidden:.0%}"),
-        shares.index(round(hidden, 2)) if len(shares) > 1 else int(hidden > 0),
+        hidden,
+        (hidden / 3, (1 + hidden) / 2),
         "A bucket leaves as soon as its gradients are complete; only the last ones find no backward to hide under.",
+        "{:.0%}",
     )
     facts = {sync: f"{step.end / 1e6:.3g} ms, {step.hidden:.0%} of sending hidden" for sync, step in steps.items()}
     asked = None if bug else asked

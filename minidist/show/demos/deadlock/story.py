@@ -116,9 +116,8 @@ def _arrow(net: Network, rank: int, awaited: int, at: float) -> Mark:
     inset = min(0.5, abs(turn) / 3) * (1 if turn > 0 else -1)
     lane = 1 if turn > 0 else 0.8  # those who wait for each other have two arrows beside each other
     way = [start + inset + (turn - 2 * inset) * i / 16 for i in range(17)]
-    mark = line([(x + lane * wide * sin(a), y - lane * high * cos(a)) for a in way], WAITS, 12, head=True)
-    mark.keys[0][1]["turn"] = 0
-    return mark.to(at, 0.4, turn=1)
+    points = [(x + lane * wide * sin(a), y - lane * high * cos(a)) for a in way]
+    return line(points, WAITS, 12, head=True).begin(turn=0).to(at, 0.4, turn=1)
 
 
 def lines_of(program: tuple[str, ...], calls: Mapping[int, str]) -> tuple[int, ...]:

@@ -78,12 +78,12 @@ def routes(name: str, step: Step, right: Step, bug: str = "", details: str = "")
         level = BASE - (BASE - TOP - 130) * one / most
         marks.append(line([(x - 14, level), (x + 94, level)], "right", 6).enter(ends + 2.2, 0.3))
     mean, busiest = sum(loads) / ranks, max(loads)
-    values = sorted({busiest, int(mean), busiest + 2} | ({int(mean) + 1} if busiest == int(mean) else set()))
-    asked = Question(
+    asked = Question.number(
         f"{sum(loads)} rows for {ranks} experts, and a time step for each row. When are all done?",
-        tuple(f"after {steps} steps" for steps in values),
-        values.index(busiest),
+        busiest,
+        (int(mean), int(mean) + (busiest == int(mean)), busiest + 2),
         "All wait for the tallest column: nobody goes home before the last expert is done.",
+        "after {} steps",
     )
     times = step.gradients.averaged[0] / right.gradients.averaged[0]
     lost = step.choices - sum(loads)

@@ -104,11 +104,12 @@ def plan(
     heading = text(shelf, 14, "stores", anchor="start")
     most = max(kind.most_stored(ranks, micro_batches), 1)
     idle = bubble(kind.slots(ranks, micro_batches))
-    asked = Question(
+    asked = Question.number(
         f"How much of the time do {ranks} GPUs idle in {kind.name}?",
-        tuple(f"{share:.0%}" for share in sorted({idle, idle / 2, min(1, idle * 2 + 0.05)})),
-        sorted({idle, idle / 2, min(1, idle * 2 + 0.05)}).index(idle),
+        idle,
+        (idle / 2, min(1, idle * 2 + 0.05)),
         f"{kind.formula}, with p = {ranks} and m = {micro_batches}.",
+        "{:.0%}",
     )
     stuck = max(rows[-1].end for rows in slots if rows)
     half = lanes.at(min(stuck, longest / 2))

@@ -51,12 +51,12 @@ def mountains(runs: Mapping[str, Run], details: str, bug: str = "") -> Story:
         more = f"+{extra:.0%} compute"
         marks.append(text(LEFT + WIDE + 20, y + 96, more, 32, anchor="start").enter(RUNS + 0.4, 0.1))
     full = shares["full"]
-    choices = tuple(f"{share:.0%}" for share in sorted({full / 3, full, min(1.0, 3 * full)}))
-    asked = Question(
+    asked = Question.number(
         "Whole blocks are computed again in backward. How much more does the step compute?",
-        choices,
-        choices.index(f"{full:.0%}"),
+        full,
+        (full / 3, min(1.0, 3 * full)),
         "One forward more beside a forward and a backward, which is twice as much: at most a third.",
+        "{:.0%}",
     )
     peaks = {mode: log.highest("activations") for mode, log in logs.items()}
     facts = {mode: f"{peak:,} bytes, {shares[mode]:.1%} more" for mode, peak in peaks.items()}

@@ -107,8 +107,7 @@ def tokens(ranks: Sequence[Held], one: Held) -> Story:
             )
             moving.append(lent.leave(SUMMED - 0.6, 0.4))
             part = box(COLUMNS[2], y, *size, sign=str(owner))
-            part.keys[0][1].update(w=0.0, opacity=0.45)
-            part.to(MADE, 1.4, w=180)
+            part.begin(w=0.0, opacity=0.45).to(MADE, 1.4, w=180)
             moving.append(part.to(SUMMED - 0.6, 1.4, x=COLUMNS[3], y=source).to(SUMMED + 0.8, 0.3, opacity=1))
         for x, at in ((300, LENT), (940, MADE + 0.6)):  # the tokens of this GPU leave it, and their sums come back
             here, there = (46 + 290 * place + (0.25 + 0.5 * gpu) * 236 for place in (gpu, 1 - gpu))
@@ -195,12 +194,12 @@ def step(name: str, run: Run, logs: Sequence[list], axis: int, told: str, bug: s
     share = waits / longest
     marks = [*lanes.marks(), *counter(910, 510, "", [(0.0, ""), (RUNS, f"{share:.0%}")], 70)]
     marks.append(text(820, 510, "of the step, computing waits:", 36, anchor="end"))
-    shares = sorted({f"{value:.0%}" for value in (share, share / 2, min(0.99, share * 1.6))}, key=lambda s: int(s[:-1]))
-    asked = Question(
+    asked = Question.number(
         "How much of the step does computing wait for messages?",
-        tuple(shares) if len(shares) > 1 else ("0%", "50%"),
-        shares.index(f"{share:.0%}") if len(shares) > 1 else 0,
+        share,
+        (share / 2, max(0.02, min(0.99, share * 1.6))),
         "The next product needs the sum: nothing hides these messages.",
+        "{:.0%}",
     )
     done = Counter(part.kind for part in parts if not is_dropped(part.event))
     kinds = halves.calls(run.config.layers, bool(run.layout.sp))
@@ -258,8 +257,7 @@ def _grown(x: float, middle: float, matrix: np.ndarray, name: str, fill: str, at
     """A result, which grows from the left."""
     rows, columns = matrix.shape
     slab = _slab(x, middle - rows * UNIT / 2, columns * UNIT * wide, rows * UNIT, fill, name, name)
-    slab.keys[0][1]["w"] = 0.0
-    return slab.to(at, 0.9, w=columns * UNIT * wide)
+    return slab.begin(w=0.0).to(at, 0.9, w=columns * UNIT * wide)
 
 
 def _triangle(x: float, middle: float, weights: np.ndarray, fill: str, at: float) -> list[Mark]:
@@ -269,13 +267,8 @@ def _triangle(x: float, middle: float, weights: np.ndarray, fill: str, at: float
     for (row, column), weight in np.ndenumerate(weights):
         if column <= row:
             cell = box(x + column * 50, middle + (row - tokens / 2) * 50, 48, 48, fill, f"weight {weight:.2f}")
-            cells.append(_faded(cell, at, 0.25 + 0.75 * float(weight)))
+            cells.append(cell.begin(opacity=0.0).to(at, 0.6, opacity=0.25 + 0.75 * float(weight)))
     return cells
-
-
-def _faded(mark: Mark, at: float, opacity: float) -> Mark:
-    mark.keys[0][1]["opacity"] = 0.0
-    return mark.to(at, 0.6, opacity=opacity)
 
 
 def _sum(ranks: Sequence, y: np.ndarray, broken: bool) -> list[Mark]:
@@ -286,8 +279,7 @@ def _sum(ranks: Sequence, y: np.ndarray, broken: bool) -> list[Mark]:
     for rank, held in enumerate(ranks):
         top = MIDDLES[rank] - rows * UNIT / 2
         partial = box(x, top, columns * UNIT, rows * UNIT, of_rank(rank), f"GPU {rank}'s terms of y")
-        partial.keys[0][1].update(w=0.0, opacity=0.45)
-        partial.to(HALF, 1.2, w=columns * UNIT)
+        partial.begin(w=0.0, opacity=0.45).to(HALF, 1.2, w=columns * UNIT)
         term = text(value_at, MIDDLES[rank], f"{float(held.partial[0, 0]):.3g}", 40, anchor="start", weight=700)
         label = text(x + columns * UNIT / 2, MIDDLES[rank], "part of y").enter(6.2, 0.2).leave(SUMMED, 0.1)
         marks += [partial, label, term.enter(6.2, 0.2)]

@@ -57,12 +57,12 @@ def _tanks(ranks: int) -> Story:
         marks.append(text(220, foot - high * (below + amount / 2) / most, words, 28, ink))
         below += amount
     marks += [line([(20, level), (1260, level)], "wrong", 5), text(20, level - 22, f"{ROOM} GB", 28, "wrong", "start")]
-    choices = sorted({f"{total:.3g} GB" for total in totals[1:]}, key=lambda words: float(words.split()[0]))
-    asked = Question(
+    asked = Question.number(
         f"How much is left on each of {ranks} GPUs if all of it is sharded?",
-        tuple(choices) if len(choices) > 1 else (f"{totals[3]:.3g} GB", f"{totals[3] / 2:.3g} GB"),
-        0,
+        totals[3],
+        totals[1:3],
         f"16 bytes x {BILLIONS} billion / {ranks}: each GPU that is added makes it less.",
+        "{:.3g} GB",
     )
     says = (
         f"One GPU's memory: {BILLIONS} billion parameters, 16 bytes each, and every GPU has all of them.",
@@ -95,8 +95,7 @@ def steps(held: Sequence[MemoryLog], most: int, details: str, stale: Sequence[in
         if stage in stale:
             for start, end in [*log.places(STALE), *_ungathered(log, stage)]:
                 band = box(x + 580 * start, y, 580 * (end - start), 230, "wrong", "stale parameters", sign="!")
-                band.keys[0][1]["opacity"] = 0.0
-                hill.append(band.to(0.2 + RUNS * start, 0.2, opacity=0.5))
+                hill.append(band.begin(opacity=0.0).to(0.2 + RUNS * start, 0.2, opacity=0.5))
         marks += [*hill, text(x, y - 16, STAGES[stage], 30, anchor="start", weight=700)]
         peak = f"peak {log.highest() / 1e3:,.0f} kB"
         marks.append(text(x + 580, y - 16, peak, 30, anchor="end").enter(RUNS + 0.2, 0.1))
