@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from figures.ch08.spacing import COLOURS
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import SERIES
 
 PRECISIONS = {"fp16": COLOURS["float16"], "bf16": COLOURS["bfloat16"]}
@@ -16,10 +17,7 @@ def draw(errors: Mapping[str, Mapping[int, float]]):
     Args:
         errors: precision -> scale as a power of two -> relative error of the gradients, not finite after an overflow.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 3), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 3)
     for name, found in errors.items():
         powers, values = list(found), np.array(list(found.values()))
         axes.plot(powers, np.where(np.isfinite(values), values, np.nan), "o-", color=PRECISIONS[name], label=name)
@@ -31,7 +29,6 @@ def draw(errors: Mapping[str, Mapping[int, float]]):
         axes.text(power + 0.3, 0.03, name, fontsize=9)
     axes.set(yscale="log", xlabel="loss scale: 2^x", ylabel="relative gradient error", xticks=list(errors["fp16"]))
     axes.legend(frameon=False, loc="lower left")
-    axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import MEANINGS, PAPER, SERIES
 
 COLOURS = (MEANINGS["synchronous"], MEANINGS["bounded"], MEANINGS["asynchronous"])
@@ -15,10 +16,7 @@ def over_rates(rates: Sequence[float], ends: Mapping[int, np.ndarray]):
     Args:
         ends: workers -> losses.  (seeds, rates)
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 3), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(8, 3)
     for place, (workers, losses) in enumerate(ends.items()):
         axes.fill_between(rates, losses.min(axis=0), losses.max(axis=0), color=SERIES[place], alpha=0.25, lw=0)
         name = f"{workers} workers: staleness {workers - 1}" if workers > 1 else "1 worker: no staleness"
@@ -29,7 +27,6 @@ def over_rates(rates: Sequence[float], ends: Mapping[int, np.ndarray]):
     axes.set_xlabel("rate of each update", fontsize=9)
     axes.set_ylabel("loss, nats per byte", fontsize=9)
     axes.legend(frameon=False, fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
