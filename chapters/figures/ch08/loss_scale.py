@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from figures.ch08.spacing import COLOURS
-from minidist.show.figures.subplots import subplot
+from minidist.show.figures.subplots import subplot, subplots
 from minidist.show.palette import SERIES
 
 PRECISIONS = {"fp16": COLOURS["float16"], "bf16": COLOURS["bfloat16"]}
@@ -34,10 +34,7 @@ def draw(errors: Mapping[str, Mapping[int, float]]):
 
 def draw_history(losses: Sequence[float], scales: Sequence[float], overflows: Sequence[bool]):
     """Return a matplotlib Figure: the loss above, the scale of each step below, with a cross for each skipped step."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 3.8), layout="constrained")
-    top, axes = figure.subplots(2, 1, sharex=True)
+    figure, (top, axes) = subplots(11, 3.8, 2, 1, sharex=True)
     top.plot(losses, color=PRECISIONS["fp16"])
     top.set_ylabel("loss")
     axes.step(range(len(scales)), np.log2(scales), where="mid", color="#444444")
@@ -45,6 +42,4 @@ def draw_history(losses: Sequence[float], scales: Sequence[float], overflows: Se
     axes.plot(skipped, np.log2(scales)[skipped], "X", color=SERIES[1], markersize=8, label="overflow: step skipped")
     axes.set(xlabel="step", ylabel="loss scale: 2^y")
     axes.legend(frameon=False)
-    for each in (top, axes):
-        each.spines[["top", "right"]].set_visible(False)
     return figure

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from minidist.show.figures.subplots import subplot
+from minidist.show.figures.subplots import subplot, subplots
 from minidist.show.palette import MEANINGS, PAPER, SERIES
 
 COLOURS = (MEANINGS["synchronous"], MEANINGS["bounded"], MEANINGS["asynchronous"])
@@ -37,10 +37,7 @@ def over_time(panels: Mapping[str, Mapping[str, Sequence]], goal: float):
         panels: scene -> mode -> curves of (second, loss).
         goal: loss to mark.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 3), layout="constrained")
-    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    figure, all_axes = subplots(11, 3, 1, len(panels), sharey=True)
     for axes, (scene, modes) in zip(all_axes, panels.items(), strict=True):
         for place, (mode, curves) in enumerate(modes.items()):
             for number, curve in enumerate(curves):
@@ -49,7 +46,6 @@ def over_time(panels: Mapping[str, Mapping[str, Sequence]], goal: float):
         axes.axhline(goal, color=PAPER["faint"], lw=0.8, ls=":")
         longest = max(second for curves in modes.values() for curve in curves for second, _ in curve)
         axes.set(xlim=(0, 0.65 * longest), ylim=(2.6, 4.5), title=scene, xlabel="seconds")
-        axes.spines[["top", "right"]].set_visible(False)
     all_axes[0].set_ylabel("loss, nats per byte", fontsize=9)
     all_axes[0].legend(frameon=False, fontsize=9)
     return figure
