@@ -79,12 +79,7 @@ def tell(steps: Sequence[Step], step: Step, longest: float, bug: str = "", detai
         ),
     ]
     verdict = "The same bits: only the cost is wrong." if bug else ""
-    key = {
-        "tensor parallelism": TENSOR_PARALLEL,
-        "gradients": DATA_PARALLEL,
-        "computes": COMPUTES,
-        "waits": "faint",
-    }
+    key = {"tensor parallelism": TENSOR_PARALLEL, "gradients": DATA_PARALLEL, "computes": COMPUTES, "waits": "faint"}
     return Story(step.name, "What does the link between nodes cost?", marks, beats, verdict, bug, details, key=key)
 
 

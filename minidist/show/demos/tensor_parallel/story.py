@@ -19,12 +19,8 @@ UNIT = 58  # pixels of a row or a column
 MIDDLES, CENTER = (166, 472), 319  # the heights of the two GPUs' halves of the stage, and of the line between them
 CUT, MADE, HALF, SUMMED, END = 1.2, 3.2, 5.2, 7.4, 10.0  # seconds: when each part begins
 COLUMNS, LENT = (120, 360, 760, 1080), 0.6  # of the picture of tokens: where they stand, and when they are lent
-SIGNS = (
-    (227, "·", CUT + 0.8),
-    (424, "GELU", MADE),
-    (709, "·", HALF - 0.6),
-    (927, "=", HALF),
-)  # x, what stands there, when
+# x, what stands there, when
+SIGNS = ((227, "·", CUT + 0.8), (424, "GELU", MADE), (709, "·", HALF - 0.6), (927, "=", HALF))
 WEIGHTS, ACTIVATIONS, WHOLE = MEANINGS["parameters"], MEANINGS["activations"], "#009E73"
 RUNS = 7.0  # seconds, in which a step runs through
 SAME = "Every bit is that of one process."
