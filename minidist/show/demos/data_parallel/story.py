@@ -15,8 +15,8 @@ from minidist.show.stage.story import Beat, Question, Story
 
 RUNS = 7.0  # seconds, in which the longest step runs through
 BEGUN = 3.0  # seconds of it before the story opens: backward has begun
-SENDS = MEANINGS["communication"]
-KEY = {phase: MEANINGS[phase] for phase in PHASES} | {"sends": SENDS, "waits": "faint"}
+SENDS, HIDDEN = MEANINGS["communication"], MEANINGS["hidden communication"]
+KEY = {phase: MEANINGS[phase] for phase in PHASES} | {"sends": SENDS, "hidden": HIDDEN, "waits": "faint"}
 HOW = {
     "overlapped": ("send during", "backward"),
     "bucketed": ("send later,", "in buckets"),
@@ -54,12 +54,17 @@ def race(
                     lanes.bar(0, done, event.start, "faint", "waits", "waits")
                 lanes.bar(0, event.start, event.end, MEANINGS[kind], kind)
                 done = event.end
+        backward_ends = max(event.end for event in step.log if kind_of(event) == "backward")
         for place, event in enumerate(step.sums):
             if is_dropped(event):
                 width = axis / 60
                 lanes.bar(1, event.start, event.start + width, "wrong", "", "never sent")
                 continue
-            lanes.bar(1, event.start, event.end - 0.003 * axis, SENDS, "", f"all-reduce {place + 1}")
+            end = max(event.start, event.end - 0.003 * axis)
+            hidden = min(max(event.start, backward_ends), end)
+            for start, until, colour in ((event.start, hidden, HIDDEN), (hidden, end, SENDS)):
+                if until > start:
+                    lanes.bar(1, start, until, colour, "", f"all-reduce {place + 1}")
         ends[sync] = lanes.at(step.end)
         marks += lanes.marks()
         for row, words in enumerate(HOW[sync]):
