@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplot
+
 
 def draw(shares: Mapping[str, Mapping[str, float]]):
     """Return a matplotlib Figure: a cell for each run and each group of weights, darker for a larger share.
@@ -11,12 +13,9 @@ def draw(shares: Mapping[str, Mapping[str, float]]):
     Args:
         shares: title of the run -> title of the group -> the share of the group's weights that differ.
     """
-    from matplotlib.figure import Figure
-
     runs, groups = list(shares), list(next(iter(shares.values())))
     rows = np.array([list(row.values()) for row in shares.values()])  # (runs, groups)
-    figure = Figure(figsize=(11, 1.3 + 0.3 * len(runs)), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 1.3 + 0.3 * len(runs))
     axes.imshow(rows, cmap="OrRd", vmin=0, vmax=1.3, aspect="auto")
     for (row, column), share in np.ndenumerate(rows):
         axes.text(column, row, f"{share:.0%}" if share else "same", ha="center", va="center", fontsize=9)

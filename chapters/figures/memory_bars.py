@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from minidist.show.figures.memory import COLOURS
+from minidist.show.figures.subplots import subplot
 
 KINDS = ("parameters", "gradients", "optimizer", "activations")
 
@@ -25,10 +26,7 @@ def draw(memories: Mapping[str, Mapping[str, int]], title: str, kinds=KINDS):
         memories: name of the layout -> bytes of each kind, such as ``RankResult.memory``.
         kinds: which of them to show, from the bottom up.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(min(11, 2.6 + 1.3 * len(memories)), 3.4), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(min(11, 2.6 + 1.3 * len(memories)), 3.4)
     for place, pieces in enumerate(stacks(memories, kinds).values()):
         for kind, low, high in pieces:
             axes.bar(place, (high - low) / 1e6, 0.7, low / 1e6, color=COLOURS[kind])
@@ -36,7 +34,6 @@ def draw(memories: Mapping[str, Mapping[str, int]], title: str, kinds=KINDS):
     axes.set_xticks(range(len(memories)), list(memories))
     axes.set_ylabel("MB held by a rank")
     axes.set_title(title, loc="left", fontsize=11)
-    axes.spines[["top", "right"]].set_visible(False)
     handles = [axes.bar(0, 0, color=COLOURS[kind], label=kind) for kind in kinds[::-1]]
     figure.legend(handles=handles, loc="outside right center", frameon=False)
     return figure

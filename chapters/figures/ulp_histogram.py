@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import on_paper
 
 SAME, APART = on_paper("result"), on_paper("wrong")
@@ -29,13 +30,9 @@ def draw(panels: Mapping[str, np.ndarray], most: int = 5):
         panels: title -> distances, from ``ulps_between``.
         most: larger distances share the outermost bars.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 2.9), layout="constrained")
     distances = np.arange(-most, most + 1)
-    for axes, (title, ulps) in zip(
-        figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items(), strict=True
-    ):
+    figure, grid = subplots(11, 2.9, 1, len(panels), sharey=True)
+    for axes, (title, ulps) in zip(grid, panels.items(), strict=True):
         heights = 100 * shares(ulps, most)
         axes.bar(distances, heights, color=[SAME if distance == 0 else APART for distance in distances], width=0.85)
         changed = 100 * np.count_nonzero(ulps) / ulps.size
@@ -46,6 +43,5 @@ def draw(panels: Mapping[str, np.ndarray], most: int = 5):
         axes.set_xlabel("distance, ulps")
         axes.set_ylim(0, 128)
         axes.set_yticks([0, 50, 100])
-        axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("% of the sums")
     return figure

@@ -135,11 +135,7 @@ def test_the_page(live, tmp_path, browser):
         live.on_interruption(Interruption(2, (1,), "rank 1 of 2 was killed", Layout(dp=2), Layout(), 2, "step-000002"))
         page.wait_for_selector(".dead >> text=died in step 2, in dp=2")
         count = "all => all.map((one) => one.getAttribute('points').split(' ').length)"
-        assert page.locator("#loss polyline").evaluate_all(count) == [
-            2,
-            1,
-            2,
-        ]  # a checkpoint, what is lost, the rest
+        assert page.locator("#loss polyline").evaluate_all(count) == [2, 1, 2]  # a checkpoint, what is lost, the rest
         live.end("the run has stopped: rank 1 was killed")
         page.wait_for_selector("#ended >> text=rank 1 was killed")
         page.close()

@@ -15,6 +15,7 @@ from minidist.parallel.tools.schedule_check import bubble, timeline
 from minidist.parallel.tools.schedules import Action, schedule
 from minidist.show.demos.context_parallel.run import BACKWARD, CHUNKS, FORWARD, Pass, Visit
 from minidist.show.demos.data_parallel.run import distances
+from minidist.show.demos.data_parallel.story import HIDDEN, SENDS
 from minidist.show.demos.expert_parallel import balance
 from minidist.show.demos.expert_parallel.run import step_of
 from minidist.show.demos.pipeline.bug import activations_swapped, corrupted_by
@@ -36,11 +37,17 @@ pytestmark = pytest.mark.long  # they record many training runs
 
 def test_dp_hides_what_the_replay_hides():
     found = recorded("dp")
-    story = found.animation.find("race")
-    for sync, shown in story.at_start.beats[-1].facts.items():
+    story = found.animation.find("race").at_start
+    sums = [mark.now for mark in story.marks if mark.thing.startswith("all-reduce")]
+    for y, (sync, shown) in zip(sorted({now["y"] for now in sums}), story.beats[-1].facts.items(), strict=True):
         (one,) = found.trained(dp=2, sync=sync)
         step = traced_step(on_gpus([last_step_of(rank.log) for rank in one.ranks], GIGABYTES[LINK.start]).logs)
         assert numbers(shown) == [float(f"{step_length(step) / 1e6:.3g}"), round(100 * hidden_share(step[0]))]
+        hidden, shown_all = (
+            sum(now["w"] for now in sums if now["y"] == y and now["fill"] in colours)
+            for colours in ((HIDDEN,), (HIDDEN, SENDS))
+        )
+        assert hidden / shown_all == pytest.approx(hidden_share(step[0]), abs=0.05)
 
 
 def test_dp_without_a_bucket_drifts_apart_as_far_as_shown():

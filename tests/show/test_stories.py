@@ -40,12 +40,12 @@ SIZES = [  # name, ranks, size, seed: the least and the most, odd ones, and othe
     long("tp", 8, 8, 0), long("sp", 3, 9, 5), long("sp", 8, 16, 1), long("cp", 2, 1, 1), long("cp", 8, 64, 0),
     long("ep", 2, 1, 0), long("ep", 8, 4, 1), long("ep", 5, 3, 2), long("pp", 2, 1, 0), long("pp", 3, 9, 1),
     long("pp", 8, 32, 0), long("documents", 2, 32, 1), long("documents", 3, 128, 0),
-    long("recompute", 3, 13, 1), long("recompute", 8, 12, 0),
+    long("recompute", 3, 13, 1), long("recompute", 2, 7, 0), long("recompute", 8, 12, 0),
     long("bf16", 3, 16, 1), long("bf16", 8, 16, 2), ("exact", 1, 4, 1), ("exact", 1, 8, 2),
     long("flash", 1, 12, 1), long("flash", 1, 512, 0),
     long("async", 3, 2, 0), long("async", 6, 6, 1), long("compress", 2, 8, 1), long("compress", 8, 24, 0),
-    ("deadlock", 2, 600_000, 1), long("deadlock", 8, 1_000_000, 2), long("cluster", 4, 128, 1),
-    long("cluster", 8, 512, 0),
+    ("deadlock", 7, 2000, 3), ("deadlock", 2, 600_000, 1), long("deadlock", 8, 1_000_000, 2),
+    long("cluster", 4, 128, 1), long("cluster", 8, 512, 0),
     long("failure", 2, 2, 1), long("failure", 8, 2, 0),
 ]  # fmt: skip
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import MEANINGS, PAPER, ink_on
 
 COLOUR = MEANINGS["communication"]
@@ -26,10 +27,7 @@ class Published(NamedTuple):
 
 def draw(measurements: Sequence[Published]):
     """A matplotlib Figure: a bar for each, as long as its share of the line rate."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 0.42 * len(measurements) + 1.0), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(10, 0.42 * len(measurements) + 1.0)
     for row, one in enumerate(measurements):
         axes.barh(row, 1, height=0.7, color="none", edgecolor=PAPER["faint"])
         axes.barh(row, one.share, height=0.5, color=COLOUR)
@@ -39,6 +37,6 @@ def draw(measurements: Sequence[Published]):
     axes.set_yticks(range(len(measurements)), [one.name for one in measurements], fontsize=9)
     axes.invert_yaxis()
     axes.set_xlabel("busbw / line rate", fontsize=9)
-    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
     return figure

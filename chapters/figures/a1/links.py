@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import MEANINGS
 
 COLOURS = (MEANINGS["communication"], MEANINGS["link between nodes"])
@@ -38,10 +39,8 @@ def draw(panels: Mapping[str, Mapping[str, tuple[Mapping[int, float], Mapping[in
     Args:
         panels: title -> link -> (bytes -> seconds measured, bytes -> seconds of a formula).
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 3.5), layout="constrained")
-    for axes, (title, links) in zip(figure.subplots(1, len(panels), sharey=True), panels.items(), strict=True):
+    figure, all_axes = subplots(11, 3.5, 1, len(panels), sharey=True)
+    for axes, (title, links) in zip(all_axes, panels.items(), strict=True):
         for colour, marker, (name, (measured, formula)) in zip(COLOURS, MARKERS, links.items(), strict=False):
             axes.plot(list(formula), [1e6 * seconds for seconds in formula.values()], color=colour, lw=1.8, label=name)
             points = [1e6 * seconds for seconds in measured.values()]
@@ -49,7 +48,6 @@ def draw(panels: Mapping[str, Mapping[str, tuple[Mapping[int, float], Mapping[in
         axes.set(xscale="log", yscale="log", xlabel="bytes")
         axes.set_title(title, fontsize=10)
         axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("microseconds")
     figure.axes[0].legend(frameon=False, fontsize=9)
     return figure

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import MEANINGS, PAPER
 
 KEPT, LOST, STARTUP = MEANINGS["computing"], MEANINGS["lost"], PAPER["faint"]
@@ -51,11 +52,9 @@ def lives(steps: int, limit: float, startup: float, save_every: int, on_signal: 
 
 def draw(runs: Mapping[str, Sequence[Life]], startup: float):
     """A matplotlib Figure: a lane for each run; a job is its start, the steps it keeps and those it loses."""
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    figure = Figure(figsize=(10, 0.6 * len(runs) + 1.3), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(10, 0.6 * len(runs) + 1.3)
     for row, jobs in enumerate(runs.values()):
         for job in jobs:
             parts = ((startup, STARTUP), (job.kept, KEPT), (job.done - job.kept, LOST))
@@ -68,7 +67,7 @@ def draw(runs: Mapping[str, Sequence[Life]], startup: float):
     axes.invert_yaxis()
     axes.set_xlim(0, 1.01 * max(jobs[-1].end for jobs in runs.values()))
     axes.set_xlabel("minutes of computing time; a black line ends a job", fontsize=9)
-    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
     words = {"starting": STARTUP, "steps that a checkpoint keeps": KEPT, "steps taken in vain": LOST}
     handles = [Rectangle((0, 0), 1, 1, color=colour, label=word) for word, colour in words.items()]

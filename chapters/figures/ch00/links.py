@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import MEANINGS
 
 COLOUR, BOTH_WAYS = MEANINGS["communication"], MEANINGS["link in use"]
@@ -14,10 +15,7 @@ def draw(links: Mapping[str, tuple[float, float]], nbytes: float, title: str):
         links: name -> bytes/s in one direction, and in both together.
         nbytes: each bar's label says how long this many bytes take in one direction.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 0.9 + 0.62 * len(links)), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(9, 0.9 + 0.62 * len(links))
     slowest = min(one for one, _ in links.values())
     for place, (one, both) in enumerate(links.values()):
         if both > one:
@@ -32,7 +30,6 @@ def draw(links: Mapping[str, tuple[float, float]], nbytes: float, title: str):
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("GB/s")
     axes.set_title(title, loc="left", fontsize=11)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
     return figure
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import SERIES
 
 
@@ -14,13 +15,9 @@ def draw(steps: Sequence[float], errors: Mapping[str, Sequence[float]], title: s
         steps: distances h.
         errors: dtype -> |finite difference - gradient| at each distance.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7.5, 3.6), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(7.5, 3.6)
     for (name, values), colour in zip(errors.items(), (SERIES[5], SERIES[0]), strict=True):
         axes.loglog(steps, np.maximum(values, 1e-17), "o-", color=colour, markersize=4, label=name)
     axes.set(xlabel="h", ylabel="|finite difference - gradient|", title=title)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     return figure

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import SERIES
 
 
@@ -15,10 +16,7 @@ def draw(apart: np.ndarray, magnitude: np.ndarray, losses: Mapping[str, Sequence
         magnitude: mean magnitude of a weight, after each step.
         losses: run -> loss of each step; the second run is drawn on top of the first.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 3.4), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = subplots(10, 3.4, 1, 2)
     left.semilogy(apart, color=SERIES[1], label="largest difference in any weight")
     left.semilogy(magnitude, color="#B0B0B0", linestyle="--", label="mean magnitude of a weight")
     left.set(xlabel="step", title="two runs, one ulp apart at the start")
@@ -27,5 +25,4 @@ def draw(apart: np.ndarray, magnitude: np.ndarray, losses: Mapping[str, Sequence
     right.set(xlabel="step", title="their losses")
     for axes in (left, right):
         axes.legend(frameon=False)
-        axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import SERIES
 
 
@@ -12,10 +13,7 @@ def draw(x: np.ndarray, gelu: np.ndarray, slope: np.ndarray, vectors: np.ndarray
         x, gelu, slope: (n,) each.
         vectors, normal: one vector per token before and after, (tokens, C) each.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 3), layout="constrained")
-    left, middle, right = figure.subplots(1, 3)
+    figure, (left, middle, right) = subplots(10, 3, 1, 3)
     left.plot(x, gelu, color=SERIES[0], label="GELU")
     left.plot(x, slope, color=SERIES[5], label="its slope")
     left.legend(frameon=False)
@@ -24,6 +22,4 @@ def draw(x: np.ndarray, gelu: np.ndarray, slope: np.ndarray, vectors: np.ndarray
             axes.plot(token, ".", color=colour)
         axes.set_title(title, fontsize=11)
         axes.set_xlabel("channel")
-    for axes in figure.axes:
-        axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import SERIES
 
 STEPS = 50  # that the smooth curve averages
@@ -22,10 +23,7 @@ def draw(losses: Sequence[float], levels: Mapping[str, float], rates: Sequence[f
         levels: label -> loss, for two dotted lines.
         rates: learning rate of each step.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 3.2), layout="constrained")
-    curve, rate = figure.subplots(1, 2, width_ratios=[2.4, 1])
+    figure, (curve, rate) = subplots(10, 3.2, 1, 2, width_ratios=[2.4, 1])
     curve.plot(losses, color="#B8D9EE", linewidth=0.8, label="each step")
     means = smooth(losses)
     curve.plot(np.arange(len(means)) + STEPS - 1, means, color=SERIES[0], label=f"mean of {STEPS} steps")
@@ -35,6 +33,4 @@ def draw(losses: Sequence[float], levels: Mapping[str, float], rates: Sequence[f
     curve.legend(frameon=False, loc="upper right", bbox_to_anchor=(1, 0.92))
     rate.plot(rates, color=SERIES[2])
     rate.set(xlabel="step", title="learning rate")
-    for axes in figure.axes:
-        axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from figures.ch03.costs import COLOURS
+from minidist.show.figures.subplots import subplots
 
 
 def draw(sizes: Sequence[int], panels: Mapping[str, Mapping[str, tuple]]):
@@ -12,16 +13,12 @@ def draw(sizes: Sequence[int], panels: Mapping[str, Mapping[str, tuple]]):
         sizes: of the arrays, in bytes.
         panels: title -> {algorithm: (predicted, measured)}, in seconds, for each of the sizes.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 3.6), layout="constrained")
-    grid = figure.subplots(1, len(panels), sharey=True)
+    figure, grid = subplots(10, 3.6, 1, len(panels), sharey=True)
     for axes, (title, algorithms) in zip(grid, panels.items(), strict=True):
         for name, (predicted, measured) in algorithms.items():
             axes.loglog(sizes, 1e6 * predicted, color=COLOURS[name], label=f"{name}, predicted")
             axes.loglog(sizes, 1e6 * measured, "o", color=COLOURS[name], markersize=4, label=f"{name}, measured")
         axes.set(title=title, xlabel="bytes")
-        axes.spines[["top", "right"]].set_visible(False)
     grid[0].set_ylabel("microseconds")
     axes.legend(frameon=False)
     return figure

@@ -4,6 +4,7 @@ import time
 from collections.abc import Sequence
 
 from minidist.analysis.steps import departures
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import SERIES
 
 COLOURS = tuple(SERIES[number] for number in (0, 5, 2, 3, 4, 1, 6))
@@ -41,13 +42,9 @@ def draw(names: Sequence[str], completed: Sequence[float], panels: dict[str, Seq
         panels: title -> buckets, in the form that ``departures`` takes.
         end: when backward ended.
     """
-    from matplotlib.figure import Figure
-
     most = max(map(len, panels.values()))
-    figure = Figure(figsize=(11, 1.4 + 0.155 * len(names)), layout="constrained")
-    for axes, (title, buckets) in zip(
-        figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items(), strict=True
-    ):
+    figure, grid = subplots(11, 1.4 + 0.155 * len(names), 1, len(panels), sharey=True)
+    for axes, (title, buckets) in zip(grid, panels.items(), strict=True):
         sent = departures(completed, buckets)
         below = len(names) + 1.5
         for number, bucket in enumerate(sent):
@@ -62,7 +59,6 @@ def draw(names: Sequence[str], completed: Sequence[float], panels: dict[str, Seq
         axes.set_xlabel("milliseconds of backward")
         axes.set_xlim(0, 1.04 * end)
         axes.set_ylim(below + most - 0.3, -1)
-        axes.spines[["top", "right"]].set_visible(False)
     first = figure.axes[0]
     rows = [*range(len(names)), *(len(names) + 1.5 + number for number in range(most))]
     first.set_yticks(rows, [*names, *(f"bucket {number + 1}" for number in range(most))], fontsize=8)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import SERIES, on_paper
 
 SAME = on_paper("result")
@@ -29,10 +30,7 @@ def draw(pairs: Mapping[str, tuple[Sequence[np.ndarray], Sequence[np.ndarray]]])
         pairs: label -> all weights, flat, after each step of one run, and of another. A pair that never diverges is
             drawn in green, at zero.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 3.3), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = subplots(11, 3.3, 1, 2)
     colours = iter(COLOURS * len(pairs))
     for label, (ones, others) in pairs.items():
         shares = [100 * share_different(one, other) for one, other in zip(ones, others, strict=True)]
@@ -49,7 +47,6 @@ def draw(pairs: Mapping[str, tuple[Sequence[np.ndarray], Sequence[np.ndarray]]])
     right.set_ylim(bottom=-2e-10)
     for axes in (left, right):
         axes.set_xlabel("steps taken")
-        axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="#E8E8E8")
     figure.legend(loc="outside lower center", ncols=len(pairs), frameon=False)
     return figure

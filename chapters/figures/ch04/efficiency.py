@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import SERIES
 
 COLOURS = tuple(SERIES[number] for number in (2, 0))
@@ -16,10 +17,7 @@ def draw(curves: Mapping[str, np.ndarray], ranks: np.ndarray):
         curves: label -> efficiency for each number of ranks.
         ranks: numbers of ranks, on a logarithmic axis.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 2.9), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 2.9)
     for (label, efficiency), colour in zip(curves.items(), COLOURS, strict=True):
         axes.plot(ranks, efficiency, marker="o", markersize=4, color=colour, label=label)
     axes.set_xscale("log", base=2)
@@ -29,5 +27,4 @@ def draw(curves: Mapping[str, np.ndarray], ranks: np.ndarray):
     axes.set_xlabel("ranks")
     axes.set_title("efficiency: fraction of a step spent computing", loc="left", fontsize=11)
     axes.legend(frameon=False, loc="lower left")
-    axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from minidist.show.figures.memory import COLOURS
+from minidist.show.figures.subplots import subplot
 
 
 def draw(bytes_each: Mapping[str, int], billions: float, ranks: int = 4):
@@ -13,10 +14,7 @@ def draw(bytes_each: Mapping[str, int], billions: float, ranks: int = 4):
         billions: parameters of the model, in billions.
         ranks: number of bars.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 2.7), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 2.7)
     names, left = [f"rank {rank}" for rank in range(ranks)], 0.0
     for kind, each in bytes_each.items():
         axes.barh(names, billions * each, left=left, color=COLOURS[kind], height=0.7, label=kind)
@@ -25,6 +23,5 @@ def draw(bytes_each: Mapping[str, int], billions: float, ranks: int = 4):
     axes.text(88, -0.62, "an 80 GB GPU", color="#D55E00", va="bottom")
     axes.invert_yaxis()
     axes.set_xlabel(f"memory per rank, GB, for {billions:g} billion parameters: the same on 4 ranks as on 4,000")
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, ncols=len(bytes_each), loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return figure

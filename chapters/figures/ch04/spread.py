@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplot
+
 
 def ratios(each: np.ndarray) -> np.ndarray:
     """Return log2(largest / smallest) of each parameter's gradients, zeros left out: (parameters,).
@@ -20,14 +22,10 @@ def draw(bits: np.ndarray, headroom: int):
         bits: ratio of each parameter, in bits.
         headroom: largest ratio at which the sum is exact, in bits.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 2.6), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 2.6)
     axes.hist(bits, bins=np.arange(0, 36, 0.5), color="#0072B2")
     axes.axvline(headroom, color="#D55E00", linewidth=2)
     axes.text(headroom + 0.3, axes.get_ylim()[1] * 0.8, "beyond: float64 may round", color="#D55E00")
     axes.set_title("largest / smallest of the 8 samples' gradients, for every parameter", loc="left", fontsize=11)
     axes.set_xlabel("ratio in bits (10 means 1,024)")
-    axes.spines[["top", "right"]].set_visible(False)
     return figure

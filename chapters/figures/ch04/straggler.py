@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import SERIES
 
 COLOURS = tuple(SERIES[number] for number in (0, 5, 3, 2))
@@ -30,10 +31,7 @@ def draw(kinds: Mapping[str, Callable[[np.ndarray], np.ndarray]], ranks: Sequenc
         ranks: the numbers of ranks, on a logarithmic axis.
         steps: how many to sample for each.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 3.3), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 3.3)
     for (label, quantile), colour in zip(kinds.items(), COLOURS, strict=False):
         times = [slowest_of(quantile, count, steps, rng) for count in ranks]
         low, high = np.quantile(times, [0.05, 0.95], axis=1)
@@ -47,5 +45,4 @@ def draw(kinds: Mapping[str, Callable[[np.ndarray], np.ndarray]], ranks: Sequenc
     axes.set_ylabel("time of a step / one rank's mean")
     axes.set_title("a step takes as long as its slowest rank", loc="left", fontsize=11)
     axes.legend(frameon=False, loc="upper left")
-    axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from minidist.analysis.steps import covered_share, last_step
 from minidist.show.figures import timeline
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import COLLECTIVES
 from minidist.trace import Event
 from minidist.train.result import Run
@@ -55,10 +56,7 @@ def milliseconds(run: Run) -> float:
 
 def draw(runs: Mapping[str, Sequence[list]], rank: int = 0):
     """A matplotlib Figure: for each run, title -> logs, the operations of one rank above and its collectives below."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 0.8 + 1.05 * len(runs)), layout="constrained")
-    rows = figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
+    figure, rows = subplots(11, 0.8 + 1.05 * len(runs), len(runs), 1, sharex=True)
     for axes, (title, logs) in zip(rows, runs.items(), strict=True):
         log = last_step(logs)[rank]
         for kind, colour in COLOURS.items():
@@ -69,7 +67,7 @@ def draw(runs: Mapping[str, Sequence[list]], rank: int = 0):
         axes.set_yticks([0.25, 0.7], ["compute", "collectives"])
         axes.set_ylim(0.95, 0)
         axes.set_title(title, loc="left", fontsize=10)
-        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", length=0)
     rows[-1].set_xlabel("milliseconds")
     rows[-1].set_xlim(0)

@@ -4,6 +4,7 @@
 from collections.abc import Mapping, Sequence
 
 from minidist.show.figures.memory import COLOURS
+from minidist.show.figures.subplots import subplots
 
 KINDS = ("parameters", "gradients", "optimizer")
 Held = Mapping[str, tuple[int, int]]  # kind -> (first element, end)
@@ -21,11 +22,9 @@ def draw(stages: Mapping[str, Sequence[Held]], size: int):
         stages: title -> what each rank holds.
         size: total number of elements.
     """
-    from matplotlib.figure import Figure
-
     ranks = len(next(iter(stages.values())))
-    figure = Figure(figsize=(11, 1.0 + 0.33 * ranks), layout="constrained")
-    for axes, (title, held) in zip(figure.subplots(1, len(stages), squeeze=False)[0], stages.items(), strict=True):
+    figure, grid = subplots(11, 1.0 + 0.33 * ranks, 1, len(stages))
+    for axes, (title, held) in zip(grid, stages.items(), strict=True):
         for rank, kinds in enumerate(held):
             for column, kind in enumerate(KINDS):
                 left, (start, stop) = 1.1 * column, kinds[kind]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minidist.show.figures.memory import COLOURS
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import MEANINGS
 
 IN_FLIGHT, FAINT = MEANINGS["communication"], 0.55
@@ -30,10 +31,7 @@ def draw(names: Sequence[str], moments: Sequence[tuple[str, Sequence[UnitState]]
         moments: (what happens, the state of each unit).
         shard: the share of a unit in one shard, 1 / N.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 1.4 + 0.5 * len(names)), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 1.4 + 0.5 * len(names))
     for column, (_, units) in enumerate(moments):
         for row, unit in enumerate(units):
             for kind, top in (("parameters", row - 0.38), ("gradients", row + 0.02)):

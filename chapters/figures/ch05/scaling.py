@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplot
+
 
 def draw(lines: Mapping[str, np.ndarray], ranks: np.ndarray):
     """Return a matplotlib Figure with a line for each part of a step, on logarithmic axes.
@@ -12,10 +14,7 @@ def draw(lines: Mapping[str, np.ndarray], ranks: np.ndarray):
         lines: label -> seconds for each number of ranks.
         ranks: numbers of ranks.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 2.9), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 2.9)
     for (label, seconds), colour in zip(lines.items(), ("#0072B2", "#E69F00", "#D55E00"), strict=True):
         axes.plot(ranks, seconds, marker="o", markersize=4, color=colour, label=label)
     axes.set_xscale("log", base=2)
@@ -26,5 +25,4 @@ def draw(lines: Mapping[str, np.ndarray], ranks: np.ndarray):
     axes.set_xlabel("ranks")
     axes.set_ylabel("seconds per step")
     axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -5,6 +5,7 @@ Shard boundaries ignore parameters: one parameter can be in several shards, and 
 
 from collections.abc import Sequence
 
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import MEANINGS, ink_on, of_rank
 
 PARAMETERS = (MEANINGS["parameters"], "#A6D8F3")  # alternating, so that neighbours differ
@@ -28,11 +29,8 @@ def draw(parameters: Sequence[tuple[str, int]], shards: Sequence[slice], title: 
         parameters: (name, elements) of each.
         shards: of each rank, in elements of the flat unit; together they may extend beyond the parameters.
     """
-    from matplotlib.figure import Figure
-
     end, width = sum(size for _, size in parameters), shards[-1].stop
-    figure = Figure(figsize=(11, 2.5), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 2.5)
     axes.set_title(title, loc="left", fontsize=11)
     right_of = [2.0] * 5  # for each row of labels, where the label to the right begins
     places = spans([size for _, size in parameters])

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from minidist.show.figures.memory import COLOURS
+from minidist.show.figures.subplots import subplot
 
 
 def draw(bars: Mapping[str, Mapping[str, float]], label: str):
@@ -12,10 +13,7 @@ def draw(bars: Mapping[str, Mapping[str, float]], label: str):
         bars: stage -> kind -> GB.
         label: label of the horizontal axis.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 2.3), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 2.3)
     for row, (stage, amounts) in enumerate(bars.items()):
         left = 0.0
         for kind, amount in amounts.items():
@@ -25,6 +23,5 @@ def draw(bars: Mapping[str, Mapping[str, float]], label: str):
     axes.invert_yaxis()
     axes.set_xlim(0, 130)
     axes.set_xlabel(label)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower right")
     return figure

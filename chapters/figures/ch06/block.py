@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import MEANINGS, of_rank
 from minidist.trace import Event
 
@@ -92,11 +93,10 @@ def draw(names: Sequence[str], shares: Sequence[tuple[float, float]], passes: di
         passes: title -> its collectives. A title that begins with "backward" runs from right to left.
         ranks: number of ranks; where a share is below 1, each holds a different part.
     """
-    from matplotlib.figure import Figure
     from matplotlib.patches import FancyArrowPatch, Rectangle
 
-    figure = Figure(figsize=(11, 0.9 + len(passes) * (0.55 + 0.5 * ranks)), layout="constrained")
-    for axes, (title, calls) in zip(figure.subplots(len(passes), 1, squeeze=False)[:, 0], passes.items(), strict=True):
+    figure, grid = subplots(11, 0.9 + len(passes) * (0.55 + 0.5 * ranks), len(passes), 1)
+    for axes, (title, calls) in zip(grid, passes.items(), strict=True):
         for column, (name, (tokens, values)) in enumerate(zip(names, shares, strict=True)):
             for rank in range(ranks):
                 top, left = rank + 0.1, column + 0.17

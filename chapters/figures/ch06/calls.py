@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from minidist.analysis.traffic import by_kind
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import AXES, COLLECTIVES
 
 NAMES = {"all_reduce": "all-reduce", "reduce_scatter_tensor": "reduce-scatter", "all_gather_into_tensor": "all-gather"}
@@ -33,10 +34,7 @@ def merged(rows: Sequence[dict]) -> list[tuple]:
 
 def draw(layouts: Mapping[str, Sequence[dict]]):
     """A matplotlib Figure: a bar for each layout, title -> rows of ``RankResult.collectives``."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 0.9 + 0.62 * len(layouts)), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 0.9 + 0.62 * len(layouts))
     shown, longest = {}, max(sum(nbytes for _, nbytes in sums(rows).values()) for rows in layouts.values()) / 1e3
     for place, rows in enumerate(layouts.values()):
         left = 0.0
@@ -54,7 +52,7 @@ def draw(layouts: Mapping[str, Sequence[dict]]):
     axes.invert_yaxis()
     axes.set_xlim(0, 1.1 * longest)
     axes.set_xlabel("kB that rank 0 sends in one step")
-    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
     handles = [axes.barh(0, 0, color=colour, label=name) for name, colour in shown.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(shown), frameon=False)

@@ -3,16 +3,14 @@
 from collections.abc import Mapping
 
 from figures.ch06.recorded import KINDS
+from minidist.show.figures.subplots import subplot
 
 COLOURS = dict(zip(KINDS, ("#CC79A7", "#E69F00", "#56B4E9", "#A0A0A0"), strict=True))
 
 
 def draw(layouts: Mapping[str, Mapping[str, int]]):
     """Return a matplotlib Figure: a bar for each layout, title -> bytes by kind."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 2.9), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 2.9)
     for place, nbytes in enumerate(layouts.values()):
         left = 0.0
         for kind, colour in COLOURS.items():
@@ -23,6 +21,5 @@ def draw(layouts: Mapping[str, Mapping[str, int]]):
     axes.invert_yaxis()
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel("saved for backward per rank, kB: two layers, one micro-batch")
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower right")
     return figure

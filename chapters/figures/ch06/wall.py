@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from minidist.show.figures.subplots import subplot
+
 
 def draw(
     ranks: Sequence[int],
@@ -17,10 +19,7 @@ def draw(
         compute: seconds of compute.
         nodes, between, inside: seconds of all-reduces, with nodes of 8 GPUs, between nodes only, and in one large node.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 3.2), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 3.2)
     axes.plot(ranks, compute, "o-", color="#0072B2", label="compute, 1/N per rank")
     axes.plot(ranks, nodes, "o-", color="#D55E00", label="all-reduces, nodes of 8 GPUs")
     axes.plot(ranks, between, "--", color="#E69F00", label="all-reduces, InfiniBand only")
@@ -33,5 +32,4 @@ def draw(
     axes.set_yticks([0.2, 1, 5, 25], ["0.2", "1", "5", "25"])
     axes.minorticks_off()
     axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
     return figure

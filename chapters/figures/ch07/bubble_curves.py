@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import of_rank
 
 
@@ -14,10 +15,7 @@ def draw(pipelines: Sequence[int], limit: float):
         pipelines: numbers of ranks.
         limit: share of the time, such as 0.1.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 2.9), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 2.9)
     counts = np.unique(np.geomspace(1, 256, 60).astype(int))
     for place, p in enumerate(pipelines):
         axes.plot(counts, 100 * (p - 1) / (counts + p - 1), color=of_rank(place), label=f"p = {p}")
@@ -29,5 +27,4 @@ def draw(pipelines: Sequence[int], limit: float):
     axes.set_xticks([1, 4, 16, 64, 256], ["1", "4", "16", "64", "256"])
     axes.minorticks_off()
     axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
     return figure

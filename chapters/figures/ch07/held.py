@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from minidist.parallel.tools.schedule_check import Slot
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import of_rank
 
 
@@ -31,10 +32,7 @@ def draw(pipelines: Mapping[str, Sequence[Sequence[Slot]]]):
     Args:
         pipelines: title -> for each rank its actions and their times.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 2.7), layout="constrained")
-    panels = figure.subplots(1, len(pipelines), sharex=True, sharey=True, squeeze=False)[0]
+    figure, panels = subplots(11, 2.7, 1, len(pipelines), sharex=True, sharey=True)
     ranks = max(len(pipeline) for pipeline in pipelines.values())
     for axes, (title, pipeline) in zip(panels, pipelines.items(), strict=True):
         for rank, slots in enumerate(pipeline):
@@ -43,7 +41,6 @@ def draw(pipelines: Mapping[str, Sequence[Sequence[Slot]]]):
             axes.step(moments, [count + shift for count in counts], where="post", color=of_rank(rank), linewidth=1.8)
         axes.set_title(title, loc="left", fontsize=10)
         axes.set_xlabel("slots", fontsize=9)
-        axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", color="#E4E4E4", linewidth=0.8)
         axes.set_axisbelow(True)
     panels[0].set_ylabel("micro-batches in flight", fontsize=9)

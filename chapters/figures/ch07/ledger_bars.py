@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import of_rank
 
 
@@ -14,10 +15,7 @@ def draw(schedules: Mapping[str, Sequence[Sequence[int]]], micro_batches: Sequen
         schedules: title -> for each number of micro-batches the bytes on each rank.
         micro_batches: the numbers of micro-batches.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 2.6), layout="constrained")
-    panels = figure.subplots(1, len(schedules), sharey=True, squeeze=False)[0]
+    figure, panels = subplots(11, 2.6, 1, len(schedules), sharey=True)
     ranks = len(next(iter(schedules.values()))[0])
     for axes, (title, groups) in zip(panels, schedules.items(), strict=True):
         for place, held in enumerate(groups):
@@ -27,7 +25,6 @@ def draw(schedules: Mapping[str, Sequence[Sequence[int]]], micro_batches: Sequen
         middles = [(ranks + 1) * place + (ranks - 1) / 2 for place in range(len(groups))]
         axes.set_xticks(middles, [f"m = {m}" for m in micro_batches])
         axes.set_title(f"{title}: peak activation memory", loc="left", fontsize=10)
-        axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("MB (memory ledger)")
     handles = [panels[0].bar(0, 0, color=of_rank(rank), label=f"rank {rank}") for rank in range(ranks)]
     figure.legend(handles=handles, loc="outside right center", frameon=False)

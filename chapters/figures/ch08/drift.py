@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import SERIES, on_paper
 
 COLOURS = (SERIES[1], SERIES[5], on_paper("result"))
@@ -13,13 +14,9 @@ def draw(drift: Mapping[str, Sequence[float]]):
     Args:
         drift: rule -> accumulated error after each addition, in steps between neighbouring numbers.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 3), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 3)
     for (name, errors), colour in zip(drift.items(), COLOURS, strict=True):
         axes.plot(errors, color=colour, linewidth=2, label=name)
     axes.set(xlabel="additions", ylabel="accumulated error, steps", xlim=(0, len(errors)))
     axes.legend(frameon=False, loc="upper left")
-    axes.spines[["top", "right"]].set_visible(False)
     return figure

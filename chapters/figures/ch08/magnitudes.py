@@ -5,6 +5,7 @@ from math import log2
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import MEANINGS, SHARES, on_paper
 
 LOST, COARSE, GOOD, TOO_LARGE = MEANINGS["lost"], SHARES[1], on_paper("result"), on_paper("wrong")
@@ -34,13 +35,9 @@ def draw(panels: Mapping[str, np.ndarray], format, low: int, high: int):
         panels: title -> numbers; zeros are ignored.
         low, high: the range in powers of two; numbers outside count in the outermost bars.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 1.0 + 1.75 * len(panels)), layout="constrained")
     zero, normal, most = bounds(format)
-    for axes, (title, values) in zip(
-        figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0], panels.items(), strict=True
-    ):
+    figure, grid = subplots(11, 1.0 + 1.75 * len(panels), len(panels), 1, sharex=True)
+    for axes, (title, values) in zip(grid, panels.items(), strict=True):
         counts = histogram(values, low, high)
         for exponent, count in zip(range(low, high), counts, strict=True):
             size = 2.0 ** (exponent + 0.5)
@@ -63,7 +60,6 @@ def draw(panels: Mapping[str, np.ndarray], format, low: int, high: int):
         axes.set_title(title, loc="left", fontsize=10)
         axes.set_ylabel("%", fontsize=9)
         axes.set_ylim(0, 160 * counts.max())
-        axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlim(low, high)
     axes.set_xlabel("magnitude, as a power of two")
     return figure

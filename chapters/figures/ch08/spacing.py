@@ -5,6 +5,7 @@ from math import log2
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import SERIES
 
 COLOURS = {  # of Okabe and Ito
@@ -40,10 +41,7 @@ def numbers_between(format, low: float, high: float) -> np.ndarray:
 
 def draw(formats: Sequence):
     """A matplotlib Figure of range (across) and precision (down), for these formats and float32."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.3), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 4.3)
     for name, format in {"float32": None, **{format.name: format for format in formats}}.items():
         line = corners(format)
         exponents, spacings = zip(*line, strict=True)
@@ -60,16 +58,12 @@ def draw(formats: Sequence):
     axes.set_ylim(-25, 1.5)
     axes.grid(color="#EAEAEA", linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
 def draw_ticks(formats: Sequence, low: float, high: float):
     """A matplotlib Figure: a line for each format, with a tick at each of its numbers from ``low`` to ``high``."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 0.7 + 0.36 * len(formats)), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 0.7 + 0.36 * len(formats))
     for row, format in enumerate(formats):
         numbers = numbers_between(format, low, high)
         axes.vlines(
@@ -79,5 +73,5 @@ def draw_ticks(formats: Sequence, low: float, high: float):
     axes.set_ylim(len(formats) - 0.5, -0.5)
     axes.set_xlim(low, high)
     axes.tick_params(axis="y", length=0)
-    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["left"].set_visible(False)
     return figure

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from minidist.show.figures import memory
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import AXES, MEANINGS, on_paper
 
 COLOURS = {
@@ -30,10 +31,8 @@ def draw(
         limits: for each side, where to draw a line that bars should not cross.
         longest: for each side, where it ends; a longer bar is cut off there, and its length is written next to it.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 1.1 + 0.42 * len(costs)), layout="constrained")
-    for side, axes in enumerate(figure.subplots(1, 2, sharey=True)):
+    figure, grid = subplots(11, 1.1 + 0.42 * len(costs), 1, 2, sharey=True)
+    for side, axes in enumerate(grid):
         shown: dict[str, str] = {}
         sums = [sum(both[side].values()) for both in costs.values()]
         end = longest[side] or max(sums)
@@ -51,7 +50,7 @@ def draw(
             axes.axvline(limits[side], color=on_paper("wrong"), linewidth=1.2, linestyle="--")
         axes.set_xlim(0, 1.16 * end)
         axes.set_title(titles[side], fontsize=10, loc="left")
-        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", length=0)
         handles = [axes.barh(0, 0, color=colour, label=name) for name, colour in shown.items()]
         place = {"loc": "upper center", "bbox_to_anchor": (0.45, -0.5 / (0.42 * len(costs)))}

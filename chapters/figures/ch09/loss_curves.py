@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import of_rank
 
 
@@ -12,15 +13,11 @@ def draw(curves: Mapping[str, Sequence[float]]):
         curves: title -> loss of each step. The first is the correct run and drawn thick, the second another seed and
             drawn dashed; a colour each for the others.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 3), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 3)
     styles = [{"color": "#444444", "linewidth": 3}, {"color": "#A0A0A0", "linewidth": 1.5, "linestyle": "--"}]
     styles += [{"color": of_rank(number), "linewidth": 1.5} for number in range(len(curves) - 2)]
     for (title, losses), style in zip(curves.items(), styles, strict=True):
         axes.plot(losses, label=title, **style)
     axes.set(xlabel="step", ylabel="loss")
     axes.legend(frameon=False, fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
     return figure

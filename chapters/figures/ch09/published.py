@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from figures.ch09.cost import COLOURS
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import on_paper
 
 NODE, MEMORY = 8, 80  # GPUs of a node; GB of a GPU
@@ -16,10 +17,7 @@ def draw(billions: Sequence[float], ranks: Mapping[str, Sequence[float]], gigaby
         ranks: axis -> ranks along it, for each model.
         gigabytes: parameters, gradients and optimizer on each GPU, for each model.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 3.2), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = subplots(11, 3.2, 1, 2)
     for name, values in ranks.items():
         left.plot(billions, values, "o-", color=COLOURS[name], label=name)
     left.set(xscale="log", yscale="log", xlabel="billions of parameters", ylabel="ranks along the axis")
@@ -38,5 +36,4 @@ def draw(billions: Sequence[float], ranks: Mapping[str, Sequence[float]], gigaby
     right.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, 0.9))
     for axes in (left, right):
         axes.minorticks_off()
-        axes.spines[["top", "right"]].set_visible(False)
     return figure

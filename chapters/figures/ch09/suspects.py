@@ -5,20 +5,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from minidist.show.figures.grid import COLOURS
+from minidist.show.figures.subplots import subplot
 from minidist.verify.matrix import DIFFERENT, IMPOSSIBLE, SAME, Outcome, bad_and_all, values_of
 
 
 def draw(outcomes: Sequence[Outcome], title: str = ""):
     """A matplotlib Figure: the matrix of pairs; green if all runs had the right bits, redder the more did not."""
     from matplotlib.colors import LinearSegmentedColormap
-    from matplotlib.figure import Figure
 
     values = values_of([outcome.combination for outcome in outcomes])
     names = [f"{key}={value}" for key, value in values]
     found, count = bad_and_all(outcomes), len(values)
     cells = np.full((count, count), np.nan)
-    figure = Figure(figsize=(11, 8), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 8)
     axes.set_facecolor("white")
     for y, x in zip(*np.tril_indices(count, -1), strict=True):
         bad, met = found.get(frozenset((values[y], values[x])), (0, 0))

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from minidist.show.figures.grid import COLOURS
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import MEANINGS, ink_on
 from minidist.verify.matrix import DIFFERENT, SAME
 
@@ -22,11 +23,9 @@ def draw(rows: Mapping[str, Sequence[str]], columns: Sequence[str], gaps: Sequen
         columns: their names.
         gaps: columns that begin a new group, after a gap.
     """
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    figure = Figure(figsize=(11, 0.7 + 0.36 * len(rows)), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 0.7 + 0.36 * len(rows))
     at = [column + 0.15 * sum(gap <= column for gap in gaps) for column in range(len(columns))]
     for y, verdicts in enumerate(rows.values()):
         for x, verdict in zip(at, verdicts, strict=True):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import MEANINGS, of_rank
 
 
@@ -11,11 +12,8 @@ def draw(held: Mapping[tuple[str, int], float]):
     Args:
         held: (kind, context in tokens) -> bytes of activations per token.
     """
-    from matplotlib.figure import Figure
-
     kinds, contexts = (list(dict.fromkeys(keys)) for keys in zip(*held, strict=True))
-    figure = Figure(figsize=(11, 2.7), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 2.7)
     colours = (MEANINGS["reduce-scatter"], MEANINGS["communication"], MEANINGS["computing"], of_rank(3))
     labels = []
     for kind, colour in zip(kinds, colours, strict=False):
@@ -29,5 +27,4 @@ def draw(held: Mapping[tuple[str, int], float]):
     axes.set(xlim=(0.86 * contexts[0], 1.3 * contexts[-1]), ylim=(0, height))
     axes.set(xlabel="context, tokens", ylabel="activations, kB per token")
     axes.set_xticks(contexts)
-    axes.spines[["top", "right"]].set_visible(False)
     return figure

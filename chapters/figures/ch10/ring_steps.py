@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import ink_on, of_rank
 
 IDLE = "#ECECEC"
@@ -41,12 +42,10 @@ def draw(rings: Mapping[str, np.ndarray]):
             keys and values of rank r - s. A step takes as long as its slowest rank, and time has one scale in all
             panels.
     """
-    from matplotlib.figure import Figure
-
     ranks = max(len(work) for work in rings.values())
     last = max(work.max(axis=0).sum() for work in rings.values())
-    figure = Figure(figsize=(11, (0.65 + 0.33 * ranks) * len(rings)), layout="constrained")
-    for axes, (title, work) in zip(figure.subplots(len(rings), 1, squeeze=False)[:, 0], rings.items(), strict=True):
+    figure, grid = subplots(11, (0.65 + 0.33 * ranks) * len(rings), len(rings), 1)
+    for axes, (title, work) in zip(grid, rings.items(), strict=True):
         ends = np.cumsum(work.max(axis=0))
         for step, (end, longest) in enumerate(zip(ends, work.max(axis=0), strict=True)):
             start = end - longest

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import MEANINGS
 
 COLOURS = MEANINGS["computing"], MEANINGS["reduce-scatter"]
@@ -17,10 +18,8 @@ def draw(ranks: Sequence[int], panels: Mapping[str, np.ndarray], labels: Sequenc
         panels: title -> GB that a rank sends, (lines, points).
         labels: names of the lines.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 2.8), layout="constrained")
-    for axes, (title, lines) in zip(figure.subplots(1, len(panels), sharey=True), panels.items(), strict=True):
+    figure, grid = subplots(11, 2.8, 1, len(panels), sharey=True)
+    for axes, (title, lines) in zip(grid, panels.items(), strict=True):
         for line, label, colour in zip(lines, labels, COLOURS, strict=True):
             axes.plot(ranks, line, "o-", color=colour, label=label, markersize=4)
         axes.set(xscale="log", yscale="log", xlabel="ranks")
@@ -28,7 +27,6 @@ def draw(ranks: Sequence[int], panels: Mapping[str, np.ndarray], labels: Sequenc
         axes.set_xticks(ranks, ranks)
         axes.set_yticks([0.3, 1, 3, 10], ["0.3", "1", "3", "10"])
         axes.minorticks_off()
-        axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("GB per layer, bf16")
     axes.legend(frameon=False)
     return figure

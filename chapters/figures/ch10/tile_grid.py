@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from minidist.nn.attention.tiled import TileMask, tiles
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import of_rank
 
 SKIPPED, HIDDEN, NEEDED = 0, 1, 2  # of a score: not computed; computed, and hidden by the mask; computed and used
@@ -41,11 +42,10 @@ def states(length: int, tile: int) -> np.ndarray:
 def draw(panels: Sequence[Panel]):
     """A matplotlib Figure: a grid for each panel, queries down and keys across; tiles are framed."""
     from matplotlib.colors import to_rgba
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    figure = Figure(figsize=(11, min(3.6, 11 / len(panels)) + 0.6), layout="constrained")
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    figure, all_axes = subplots(11, min(3.6, 11 / len(panels)) + 0.6, 1, len(panels))
+    for axes, panel in zip(all_axes, panels, strict=True):
         parts = tiles(panel.length, panel.tile)
         what = states(panel.length, panel.tile)
         image = np.empty((panel.length, panel.length, 4))

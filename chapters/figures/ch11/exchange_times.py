@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import SERIES
 
 COLOURS = (SERIES[4], SERIES[0], SERIES[3])  # of k = 1, 2, 8
@@ -17,10 +18,7 @@ def draw(ranks: Sequence[int], times: Mapping[int, Sequence[float]], limited: Se
         limited: the time of the largest k with a limit of nodes, for the last values of ep.
         rivals: name -> (time of an all-reduce, where on the x axis its name is written).
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 3.6), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 3.6)
     for (k, seconds), colour in zip(times.items(), COLOURS, strict=True):
         axes.plot(ranks, seconds, "o-", color=colour, markersize=4)
         axes.text(68, seconds[-1], f"all-to-all, k = {k}", color=colour, va="center")
@@ -37,5 +35,4 @@ def draw(ranks: Sequence[int], times: Mapping[int, Sequence[float]], limited: Se
     axes.set_xticks(ranks, ranks)
     axes.set_yticks([1, 10, 100], ["1", "10", "100"])
     axes.minorticks_off()
-    axes.spines[["top", "right"]].set_visible(False)
     return figure

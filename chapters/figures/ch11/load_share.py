@@ -4,14 +4,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplots
+
 
 def draw(panels: Mapping[str, np.ndarray]):
     """A matplotlib Figure: a panel for each run, title -> the tokens of each expert in each step, (steps, E)."""
     import matplotlib
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 3.1), layout="constrained")
-    grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    figure, grid = subplots(11, 3.1, 1, len(panels), sharey=True)
     for axes, (title, tokens) in zip(grid, panels.items(), strict=True):
         steps, experts = tokens.shape
         shares = tokens / tokens.sum(axis=1, keepdims=True)

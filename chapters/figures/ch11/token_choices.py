@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplots
+
 GREY = "#B8B8B8"
 
 
@@ -16,11 +18,10 @@ def draw(tokens: Sequence[str], panels: Mapping[str, np.ndarray], experts: int, 
         experts: E.
         highlight: token -> the colour of all its squares; others are grey.
     """
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    figure = Figure(figsize=(11, (0.75 + 0.2 * experts) * len(panels)), layout="constrained")
-    for axes, (title, chosen) in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels.items(), strict=True):
+    figure, all_axes = subplots(11, (0.75 + 0.2 * experts) * len(panels), len(panels), 1)
+    for axes, (title, chosen) in zip(all_axes, panels.items(), strict=True):
         for place, (token, mine) in enumerate(zip(tokens, chosen, strict=True)):
             colour = highlight.get(token, GREY)
             for expert in mine:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import MEANINGS, ink_on, on_paper
 
 AGREED, ODD, SPLIT = "#A9CCE3", on_paper("wrong"), MEANINGS["lost"]
@@ -25,13 +26,11 @@ def draw(panels: Mapping[str, Mapping[str, Sequence[str]]], voters: Mapping[str,
         panels: title -> row -> what each voter says, short texts.
         voters: title -> names of the columns.
     """
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
     rows = max(len(panel) for panel in panels.values())
-    figure = Figure(figsize=(11, 0.4 * rows + 1.1), layout="constrained")
     ratios = [len(names) for names in voters.values()]
-    grid = figure.subplots(1, len(panels), squeeze=False, width_ratios=ratios)[0]
+    figure, grid = subplots(11, 0.4 * rows + 1.1, 1, len(panels), width_ratios=ratios)
     for place, (axes, (title, panel)) in enumerate(zip(grid, panels.items(), strict=True)):
         for y, votes in enumerate(panel.values()):
             for x, (vote, colour) in enumerate(zip(votes, colours_of(votes), strict=True)):

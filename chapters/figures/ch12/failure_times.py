@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from minidist.plan.goodput import cluster_mtbf
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import SERIES
 
 LINE, POINT, GREY = SERIES[0], SERIES[1], "#606060"
@@ -18,10 +19,7 @@ def draw(gpu_hours: float, points: Mapping[str, tuple[int, float]], lengths: Map
         points: label -> GPUs and hours, of runs that were counted.
         lengths: label -> hours, for levels to compare with.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 3.4), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 3.4)
     gpus = 10 ** np.arange(6)
     axes.plot(gpus, [cluster_mtbf(gpu_hours, int(count)) for count in gpus], color=LINE, marker="o", markersize=4)
     for label, hours in lengths.items():
@@ -36,5 +34,4 @@ def draw(gpu_hours: float, points: Mapping[str, tuple[int, float]], lengths: Map
     axes.set_xticks(gpus, [f"{count:,}" for count in gpus])
     axes.set_yticks(10.0 ** np.arange(6), [f"{10**power:,}" for power in range(6)])
     axes.minorticks_off()
-    axes.spines[["top", "right"]].set_visible(False)
     return figure

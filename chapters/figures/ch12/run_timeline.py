@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import MEANINGS, ink_on, on_paper
 
 COLOURS = {
@@ -76,12 +77,11 @@ def duration(spans: list[Span]) -> float:
 
 def draw(runs: Mapping[str, list[Span]], failure: float):
     """A matplotlib Figure: a panel for each run, title -> what it does."""
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
     last = max(span.stop for spans in runs.values() for span in spans)
-    figure = Figure(figsize=(11, 1.75 * len(runs) + 0.4), layout="constrained")
-    for axes, (title, spans) in zip(figure.subplots(len(runs), 1, squeeze=False)[:, 0], runs.items(), strict=True):
+    figure, grid = subplots(11, 1.75 * len(runs) + 0.4, len(runs), 1)
+    for axes, (title, spans) in zip(grid, runs.items(), strict=True):
         for span in spans:
             row = 1 if span.kind == "write" else 0
             colour = WRITE if row else COLOURS[span.kind]

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from minidist.plan.goodput import daly_interval, first_order_waste, goodput
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import SERIES
 
 COLOURS = tuple(SERIES[number] for number in (0, 2, 1, 3))
@@ -17,10 +18,7 @@ def draw(mtbf: float, pauses: Sequence[float], simulated: Mapping[float, Mapping
         mtbf, pauses, recovery: in seconds.
         simulated: pause -> interval, in seconds -> waste found.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 3.7), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 3.7)
     intervals = np.geomspace(60, 4 * 3600, 200)
     for pause, colour in zip(pauses, COLOURS, strict=False):
         exact = [1 - goodput(mtbf, tau, pause, recovery) for tau in intervals]
@@ -53,5 +51,4 @@ def draw(mtbf: float, pauses: Sequence[float], simulated: Mapping[float, Mapping
     axes.set_xticks(ticks, ticks)
     axes.set_yticks([0, 0.2, 0.4, 0.6], ["0", "20 %", "40 %", "60 %"])
     axes.minorticks_off()
-    axes.spines[["top", "right"]].set_visible(False)
     return figure

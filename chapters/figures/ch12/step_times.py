@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import of_rank
 
 WAITING = "#E4E4E4"
@@ -23,13 +24,11 @@ def draw(compute: np.ndarray, first: int = 0):
         compute: seconds (ranks, steps). A step takes as long as its slowest rank.
         first: number of the first step.
     """
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
     ranks, lengths, waits = len(compute), compute.max(axis=0), waiting_share(compute)
     ends = np.cumsum(lengths)
-    figure = Figure(figsize=(11, 0.42 * ranks + 0.9), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 0.42 * ranks + 0.9)
     for rank in range(ranks):
         axes.barh(rank, lengths, 0.74, ends - lengths, color=WAITING)
         axes.barh(rank, compute[rank], 0.74, ends - lengths, color=of_rank(rank))

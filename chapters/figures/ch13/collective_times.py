@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import SERIES
 
 MARKERS = "osD^vP"  # several points may be in one place
@@ -14,12 +15,8 @@ def draw(panels: Mapping[str, Mapping[str, tuple[Mapping[float, float], Mapping[
     Args:
         panels: title -> algorithm -> (bytes -> seconds by the closed form, bytes -> seconds on the clock).
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 3.4), layout="constrained")
-    for axes, (title, algorithms) in zip(
-        figure.subplots(1, len(panels), sharey=True, squeeze=False)[0], panels.items(), strict=True
-    ):
+    figure, all_axes = subplots(11, 3.4, 1, len(panels), sharey=True)
+    for axes, (title, algorithms) in zip(all_axes, panels.items(), strict=True):
         for colour, marker, (name, (line, points)) in zip(COLOURS, MARKERS, algorithms.items(), strict=False):
             axes.plot(list(line), [1e6 * seconds for seconds in line.values()], color=colour, label=name, lw=1.8)
             clock = [1e6 * seconds for seconds in points.values()]
@@ -27,7 +24,6 @@ def draw(panels: Mapping[str, Mapping[str, tuple[Mapping[float, float], Mapping[
         axes.set(xscale="log", yscale="log", xlabel="bytes")
         axes.set_title(title, fontsize=10)
         axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("microseconds")
     figure.axes[0].legend(frameon=False, fontsize=8.5)
     return figure

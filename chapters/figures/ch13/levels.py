@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import MEANINGS, ink_on
 
 CHIP, NODE, CLUSTER = (MEANINGS[what] for what in ("computing", "communication", "link between nodes"))
@@ -19,11 +20,9 @@ class Level(NamedTuple):
 
 def draw(levels: Sequence[Level]):
     """A matplotlib Figure: a bar for each level, the fastest on top, on a logarithmic axis, with the step down."""
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    figure = Figure(figsize=(11, 0.45 * len(levels) + 1.2), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 0.45 * len(levels) + 1.2)
     least = min(level.bandwidth for level in levels) / 3
     for row, level in enumerate(levels):
         axes.barh(row, level.bandwidth - least, left=least, height=0.62, color=level.colour)
@@ -37,7 +36,6 @@ def draw(levels: Sequence[Level]):
     axes.invert_yaxis()
     most = max(level.bandwidth for level in levels)
     axes.set(xscale="log", xlim=(least, most * 4), xlabel="bytes/s of one GPU (links: one direction)")
-    axes.spines[["top", "right"]].set_visible(False)
     handles = [Rectangle((0, 0), 1, 1, color=colour, label=word) for colour, word in WORDS.items()]
     axes.legend(handles=handles, loc="lower right", frameon=False, fontsize=9)
     return figure

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import MEANINGS, on_paper
 
 COMPUTING, WAITING = MEANINGS["computing"], on_paper("idle")
@@ -13,14 +14,11 @@ def draw(steps: Mapping[str, Mapping[str, tuple[float, float]]]):
     Args:
         steps: layout -> network -> (seconds of the step, of which an average rank computes).
     """
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    figure = Figure(figsize=(11, 2.9), layout="constrained")
     longest = max(total for networks in steps.values() for total, _ in networks.values())
-    for axes, (layout, networks) in zip(
-        figure.subplots(1, len(steps), sharey=True, squeeze=False)[0], steps.items(), strict=True
-    ):
+    figure, grid = subplots(11, 2.9, 1, len(steps), sharey=True)
+    for axes, (layout, networks) in zip(grid, steps.items(), strict=True):
         one = next(iter(networks.values()))[0]
         for place, (total, computing) in enumerate(networks.values()):
             axes.bar(place, 1e6 * computing, width=0.7, color=COMPUTING)
@@ -28,7 +26,6 @@ def draw(steps: Mapping[str, Mapping[str, tuple[float, float]]]):
             axes.text(place, 1e6 * (total + 0.02 * longest), f"{total / one:.2f}x", ha="center", fontsize=8.5)
         axes.set_xticks(range(len(networks)), list(networks), fontsize=8)
         axes.set_title(layout, fontsize=10)
-        axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].set_ylabel("microseconds of a step")
     figure.axes[0].set_ylim(0, 1e6 * longest * 1.12)
     handles = [

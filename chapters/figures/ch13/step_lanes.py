@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from minidist.analysis.replay import Replayed
 from minidist.analysis.report import bounds, clipped
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import MEANINGS, on_paper
 
 COMPUTING, WAITING = MEANINGS["computing"], on_paper("idle")
@@ -11,16 +12,13 @@ COMPUTING, WAITING = MEANINGS["computing"], on_paper("idle")
 
 def draw(runs: Mapping[str, Replayed]):
     """A matplotlib Figure: a panel for each network, a lane for each rank. The last step of each run is drawn."""
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
     spans = {title: bounds(replayed, None) for title, replayed in runs.items()}
     longest = max(end - start for start, end in spans.values())
     ranks = max(len(replayed.kernels) for replayed in runs.values())
-    figure = Figure(figsize=(11, (0.28 * ranks + 0.5) * len(runs) + 0.6), layout="constrained")
-    for axes, (title, replayed) in zip(
-        figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0], runs.items(), strict=True
-    ):
+    figure, grid = subplots(11, (0.28 * ranks + 0.5) * len(runs) + 0.6, len(runs), 1, sharex=True)
+    for axes, (title, replayed) in zip(grid, runs.items(), strict=True):
         start, end = spans[title]
         for rank, kernels in enumerate(replayed.kernels):
             axes.barh(rank, 1e6 * (end - start), height=0.75, color=WAITING)
@@ -30,7 +28,6 @@ def draw(runs: Mapping[str, Replayed]):
         axes.invert_yaxis()
         axes.set_title(f"{title}: {1e6 * (end - start):.0f} µs", fontsize=10, loc="left")
         axes.set_xlim(0, 1e6 * longest * 1.02)
-        axes.spines[["top", "right"]].set_visible(False)
     figure.axes[-1].set_xlabel("microseconds on the cluster's clock")
     handles = [
         Rectangle((0, 0), 1, 1, color=colour, label=word)

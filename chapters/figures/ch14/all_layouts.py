@@ -6,6 +6,7 @@ from minidist.plan.layout import PlannedLayout, with_attention
 from minidist.plan.planned_run import PlannedRun, plan_run
 from minidist.plan.search import groups, members
 from minidist.plan.time import StepCosts
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import PAPER, SERIES
 
 
@@ -17,10 +18,7 @@ def every_plan(costs: StepCosts, batch: int) -> list[PlannedRun]:
 
 def draw(runs: Sequence[PlannedRun], best: PlannedRun, limit: float):
     """Draw a dot for each run, a star for the best, and a line at ``limit`` bytes; return a matplotlib Figure."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.2), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(9, 3.2)
     memory, speed = [one.memory.total / 1e9 for one in runs], [one.tokens_per_second / 1e3 for one in runs]
     axes.scatter(memory, speed, s=4, color=SERIES[0], alpha=0.25)
     axes.plot(best.memory.total / 1e9, best.tokens_per_second / 1e3, "*", ms=14, color=SERIES[5], zorder=3)
@@ -28,5 +26,4 @@ def draw(runs: Sequence[PlannedRun], best: PlannedRun, limit: float):
     axes.set(xscale="log", ylim=(0, None))
     axes.set_xlabel("GB on the fullest GPU", fontsize=9)
     axes.set_ylabel("thousand tokens/s", fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
     return figure

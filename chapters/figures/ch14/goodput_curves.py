@@ -2,15 +2,13 @@
 
 from collections.abc import Mapping
 
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import SERIES
 
 
 def draw(shares: Mapping[tuple[int, int], float]):
     """Draw (GPUs, seconds of a restart) -> goodput; return a matplotlib Figure."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 2.8), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(8, 2.8)
     for place, restart in enumerate(dict.fromkeys(seconds for _, seconds in shares)):
         curve = {gpus: 100 * share for (gpus, seconds), share in shares.items() if seconds == restart}
         axes.plot(*zip(*curve.items(), strict=True), "o-", color=SERIES[place], label=f"restart: {restart // 60} min")
@@ -18,5 +16,4 @@ def draw(shares: Mapping[tuple[int, int], float]):
     axes.set_xlabel("GPUs", fontsize=9)
     axes.set_ylabel("goodput, %", fontsize=9)
     axes.legend(frameon=False, fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
     return figure

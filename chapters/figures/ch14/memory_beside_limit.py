@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from minidist.plan.memory import Memory
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import MEANINGS, PAPER
 
 COLOURS = {
@@ -26,11 +27,9 @@ def parts(memory: Memory) -> dict[str, float]:
 
 def draw(memories: Mapping[str, Memory], limit: float):
     """A matplotlib Figure: a horizontal bar for each layout, the first on top, and a line at ``limit`` bytes."""
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    figure = Figure(figsize=(11, 0.5 * len(memories) + 1.5), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 0.5 * len(memories) + 1.5)
     for row, memory in enumerate(memories.values()):
         level = 0.0
         for kind, nbytes in parts(memory).items():
@@ -51,7 +50,6 @@ def draw(memories: Mapping[str, Memory], limit: float):
     axes.invert_yaxis()
     most = max([limit, *(memory.total for memory in memories.values())])
     axes.set(xlim=(0, 1.22 * most / 1e9), xlabel=f"GB on the fullest GPU; the line: the {limit / 1e9:.0f} that it has")
-    axes.spines[["top", "right"]].set_visible(False)
     used = [kind for kind in COLOURS if any(parts(memory)[kind] for memory in memories.values())]
     handles = [Rectangle((0, 0), 1, 1, color=COLOURS[kind], label=kind) for kind in used]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(used), frameon=False, fontsize=9)

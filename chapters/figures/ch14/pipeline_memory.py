@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 
 from minidist.plan.memory import Memory
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import MEANINGS, PAPER
 
 
 def draw(memories: Sequence[Memory], limit: float):
     """Draw a bar for each rank of the pipeline, and a line at ``limit`` bytes; return a matplotlib Figure."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 2.7), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(9, 2.7)
     ranks, total = range(len(memories)), [one.total / 1e9 for one in memories]
     axes.bar(ranks, total, color=MEANINGS["optimizer state"], label="states and assumptions")
     axes.bar(ranks, [one.activations / 1e9 for one in memories], color=MEANINGS["activations"], label="activations")
@@ -20,5 +18,4 @@ def draw(memories: Sequence[Memory], limit: float):
     axes.set_xlabel("rank of the pipeline", fontsize=9)
     axes.set_ylabel("GB", fontsize=9)
     axes.legend(frameon=False, ncols=2, fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from minidist.plan.published_runs import Comparison
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import SERIES
 
 CHIPS = ("V100", "A100", "H100", "H200", "GB200", "B200")  # the others share one colour
@@ -31,10 +32,7 @@ def dots_of(compared: Iterable[Comparison]) -> dict[str, Dot]:
 
 def draw(dots: Iterable[Dot], named: dict[str, Dot]):
     """A matplotlib Figure: a dot for each run on a logarithmic axis, and the names of some."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(10, 4)
     dots = list(dots)
     for place, chip in enumerate(dict.fromkeys(dot.chip for dot in dots)):
         mine = [dot for dot in dots if dot.chip == chip]
@@ -49,6 +47,5 @@ def draw(dots: Iterable[Dot], named: dict[str, Dot]):
     for name, dot in named.items():
         axes.annotate(name, (dot.gpus, 100 * dot.mfu), xytext=(8, 6), textcoords="offset points", fontsize=8.5)
     axes.set(xscale="log", xlabel="GPUs", ylabel="MFU, %", ylim=(0, 75))
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9, loc="lower left", ncols=3)
     return figure

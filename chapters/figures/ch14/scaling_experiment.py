@@ -3,15 +3,13 @@
 import numpy as np
 
 from minidist.plan.scaling.experiment import Experiment, by_budget
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import PAPER, SERIES
 
 
 def draw(experiment: Experiment):
     """A matplotlib Figure: runs and parabolas of each budget; the runs that were predicted, and what came."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    figure, (left, right) = subplots(11, 4, 1, 2, width_ratios=(3, 2))
     for place, (curve, (budget, runs)) in enumerate(
         zip(experiment.curves, by_budget(experiment.runs).items(), strict=True)
     ):
@@ -38,6 +36,5 @@ def draw(experiment: Experiment):
     right.set_title(f"three times the budget: {experiment.next_runs[0].budget:.2g} FLOPs", fontsize=10)
     right.legend(frameon=False, fontsize=9)
     for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(which="both", labelsize=8.5)
     return figure

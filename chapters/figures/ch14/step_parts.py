@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 
 from minidist.plan.planned_run import PlannedRun
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import AXES, MEANINGS, PAPER
 
 COLOURS = {
@@ -28,11 +29,9 @@ def parts(run: PlannedRun) -> dict[str, float]:
 
 def draw(runs: Mapping[str, PlannedRun]):
     """A matplotlib Figure: a horizontal bar for each run, the first on top, its seconds and its MFU."""
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    figure = Figure(figsize=(11, 0.5 * len(runs) + 1.7), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 0.5 * len(runs) + 1.7)
     longest = max(run.step_seconds for run in runs.values())
     for row, run in enumerate(runs.values()):
         level = 0.0
@@ -43,7 +42,6 @@ def draw(runs: Mapping[str, PlannedRun]):
     axes.set_yticks(range(len(runs)), list(runs), fontsize=9)
     axes.invert_yaxis()
     axes.set(xlim=(0, 1.2 * longest), xlabel="seconds of a step")
-    axes.spines[["top", "right"]].set_visible(False)
     used = [kind for kind in COLOURS if any(parts(run)[kind] > 0.002 * longest for run in runs.values())]
     handles = [Rectangle((0, 0), 1, 1, color=COLOURS[kind], label=kind) for kind in used]
     figure.legend(handles=handles, loc="outside upper center", ncols=5, frameon=False, fontsize=9)

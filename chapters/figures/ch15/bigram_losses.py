@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplot, subplots
 from minidist.show.palette import MEANINGS, PAPER, SERIES
 
 COLOURS = (MEANINGS["synchronous"], MEANINGS["bounded"], MEANINGS["asynchronous"])
@@ -15,10 +16,7 @@ def over_rates(rates: Sequence[float], ends: Mapping[int, np.ndarray]):
     Args:
         ends: workers -> losses.  (seeds, rates)
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 3), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(8, 3)
     for place, (workers, losses) in enumerate(ends.items()):
         axes.fill_between(rates, losses.min(axis=0), losses.max(axis=0), color=SERIES[place], alpha=0.25, lw=0)
         name = f"{workers} workers: staleness {workers - 1}" if workers > 1 else "1 worker: no staleness"
@@ -29,7 +27,6 @@ def over_rates(rates: Sequence[float], ends: Mapping[int, np.ndarray]):
     axes.set_xlabel("rate of each update", fontsize=9)
     axes.set_ylabel("loss, nats per byte", fontsize=9)
     axes.legend(frameon=False, fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 
@@ -40,10 +37,7 @@ def over_time(panels: Mapping[str, Mapping[str, Sequence]], goal: float):
         panels: scene -> mode -> curves of (second, loss).
         goal: loss to mark.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 3), layout="constrained")
-    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    figure, all_axes = subplots(11, 3, 1, len(panels), sharey=True)
     for axes, (scene, modes) in zip(all_axes, panels.items(), strict=True):
         for place, (mode, curves) in enumerate(modes.items()):
             for number, curve in enumerate(curves):
@@ -52,7 +46,6 @@ def over_time(panels: Mapping[str, Mapping[str, Sequence]], goal: float):
         axes.axhline(goal, color=PAPER["faint"], lw=0.8, ls=":")
         longest = max(second for curves in modes.values() for curve in curves for second, _ in curve)
         axes.set(xlim=(0, 0.65 * longest), ylim=(2.6, 4.5), title=scene, xlabel="seconds")
-        axes.spines[["top", "right"]].set_visible(False)
     all_axes[0].set_ylabel("loss, nats per byte", fontsize=9)
     all_axes[0].legend(frameon=False, fontsize=9)
     return figure

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import MEANINGS, PAPER
 
 
@@ -30,11 +31,9 @@ def steps_of(gradients: Sequence[np.ndarray], send: Callable, feed_back: Callabl
 def draw(steps: Sequence[Sent], show: Sequence[int]):
     """A matplotlib Figure: a panel for each step that is shown. A bar is an element: the gradient, and on it what had
     been left behind; what is sent has a dark frame."""
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    figure = Figure(figsize=(11, 2.9), layout="constrained")
-    all_axes = figure.subplots(1, len(show), sharey=True, squeeze=False)[0]
+    figure, all_axes = subplots(11, 2.9, 1, len(show), sharey=True)
     for axes, number in zip(all_axes, show, strict=True):
         step = steps[number]
         places = np.arange(step.gradient.size)
@@ -47,7 +46,6 @@ def draw(steps: Sequence[Sent], show: Sequence[int]):
         axes.set_xticks(places)
         axes.set_xlabel("element", fontsize=9)
         axes.tick_params(labelsize=8.5)
-        axes.spines[["top", "right"]].set_visible(False)
     handles = [
         Patch(color=MEANINGS["gradients"], label="gradient"),
         Patch(color=MEANINGS["communication"], alpha=0.75, label="left behind so far"),

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import SERIES
 
 
@@ -13,10 +14,7 @@ def draw(panels: Mapping[int, tuple[np.ndarray, np.ndarray]]):
     Args:
         panels: workers -> paths (paths, steps + 1), and the path with momentum (steps + 1,).
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 2.6), layout="constrained")
-    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    figure, all_axes = subplots(11, 2.6, 1, len(panels), sharey=True)
     for axes, (workers, (paths, theory)) in zip(all_axes, panels.items(), strict=True):
         axes.plot(paths[:5].T, color=SERIES[4], lw=0.6)
         axes.plot(paths.mean(axis=0), color=SERIES[0], lw=4, alpha=0.6, label=f"mean of {len(paths):,} runs")
@@ -24,5 +22,4 @@ def draw(panels: Mapping[int, tuple[np.ndarray, np.ndarray]]):
         axes.set_title(f"{workers} workers" if workers > 1 else "1 worker", fontsize=10)
         axes.set_xlabel("updates", fontsize=9)
         axes.legend(frameon=False, fontsize=9)
-        axes.spines[["top", "right"]].set_visible(False)
     return figure

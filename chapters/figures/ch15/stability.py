@@ -5,6 +5,7 @@ from math import pi, sin
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import PAPER, SERIES
 
 
@@ -27,10 +28,8 @@ def draw(
         descent: x(0) ... x(steps) for a rate, a delay and a number of steps.
     """
     from matplotlib.colors import TwoSlopeNorm
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    figure, (left, right) = subplots(11, 3.6, 1, 2, width_ratios=(3, 2))
     rates = np.linspace(0.01, 2.2, 220)
     roots = np.array([[largest_root(rate, delay) for delay in delays] for rate in rates])  # (rates, delays)
     shown = left.pcolormesh(
@@ -56,7 +55,6 @@ def draw(
     right.set_ylabel("x", fontsize=9)
     right.legend(frameon=False, fontsize=9, loc="upper left", ncols=2)
     for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8.5)
     bar.ax.tick_params(labelsize=8.5)
     return figure

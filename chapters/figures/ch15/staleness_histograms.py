@@ -6,6 +6,7 @@ from math import inf
 import numpy as np
 
 from figures.ch15.worker_lanes import spans
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import PAPER, SERIES
 
 FIRST = 50  # updates that are left out: at the beginning all weights are new
@@ -19,16 +20,12 @@ def staleness_of(seconds: Sequence[float], updates: int = 6000) -> list[list[int
 
 def draw(panels: Mapping[str, Sequence[Sequence[int]]]):
     """Draw a histogram for each title, the last worker's updates dark; return a matplotlib Figure."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 2.6), layout="constrained")
-    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    figure, all_axes = subplots(11, 2.6, 1, len(panels), sharey=True)
     for axes, (title, by_worker) in zip(all_axes, panels.items(), strict=True):
         parts, mean = [np.concatenate(by_worker[:-1]), by_worker[-1]], np.concatenate(by_worker).mean()
         axes.hist(parts, bins=np.arange(-0.5, 18), stacked=True, color=[SERIES[4], SERIES[0]])
         axes.axvline(mean, color=PAPER["wrong"], ls="--")
         axes.set_title(f"{title}: mean {mean:.2f}", fontsize=9.5)
         axes.set_xlabel("staleness", fontsize=9)
-        axes.spines[["top", "right"]].set_visible(False)
     all_axes[0].set_ylabel("updates", fontsize=9)
     return figure

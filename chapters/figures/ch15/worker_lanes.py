@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from minidist.parallel.loosened.arrivals import may_begin, seeded_order
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import PAPER, ink_on, of_version
 
 
@@ -44,10 +45,7 @@ def draw(runs: Mapping[str, Sequence[Span]], until: float):
         runs: title -> its steps.
         until: seconds to show.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 1.55 * len(runs)), layout="constrained")
-    all_axes = figure.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
+    figure, all_axes = subplots(11, 1.55 * len(runs), len(runs), 1, sharex=True)
     for axes, (title, steps) in zip(all_axes, runs.items(), strict=True):
         workers = max(step.worker for step in steps) + 1
         for worker in range(workers):
@@ -71,6 +69,5 @@ def draw(runs: Mapping[str, Sequence[Span]], until: float):
         axes.invert_yaxis()
         axes.set_xlim(0, until)
         axes.tick_params(labelsize=8.5)
-        axes.spines[["top", "right"]].set_visible(False)
     all_axes[-1].set_xlabel("seconds", fontsize=9)
     return figure

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import SIGNED
 
 
@@ -48,12 +49,10 @@ def draw(panels: Sequence[Panel], chunk: int):
         chunk: tokens in a chunk.
     """
     from matplotlib.colors import LinearSegmentedColormap, Normalize
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 3.2), layout="constrained")
     colours = LinearSegmentedColormap.from_list("signed", SIGNED)
     largest = chunk * max(abs(errors(panel.places)).max() for panel in panels)
-    drawn = figure.subplots(1, len(panels), squeeze=False)[0]
+    figure, drawn = subplots(11, 3.2, 1, len(panels))
     for axes, panel in zip(drawn, panels, strict=True):
         length = chunk * len(panel.places)
         error = chunk * np.kron(errors(panel.places), np.ones((chunk, chunk), int))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import MEANINGS, ink_on
 
 COLOURS = {
@@ -22,10 +23,7 @@ def draw(blocks: Mapping[str, Mapping[str, int]], unit: int, name: str):
         blocks: title -> matrix, one of COLOURS -> its weights.
         unit, name: weights are divided by ``unit``, and labelled ``name``.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 0.7 + 0.55 * len(blocks)), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 0.7 + 0.55 * len(blocks))
     for row, matrices in enumerate(blocks.values()):
         left = 0.0
         for matrix, size in matrices.items():

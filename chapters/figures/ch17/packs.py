@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from minidist.data.packing import Packing
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import MEANINGS
 
 WHOLE, PIECE, CUT, EMPTY = MEANINGS["parameters"], MEANINGS["gradients"], MEANINGS["lost"], "#ECECEC"
@@ -30,11 +31,10 @@ def draw(packings: Sequence[Packing], samples: int):
         packings: from left to right.
         samples: rows of a panel.
     """
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    figure = Figure(figsize=(11, 0.9 + 0.22 * samples), layout="constrained")
-    for axes, packing in zip(figure.subplots(1, len(packings), squeeze=False)[0], packings, strict=True):
+    figure, grid = subplots(11, 0.9 + 0.22 * samples, 1, len(packings))
+    for axes, packing in zip(grid, packings, strict=True):
         places = places_of(packing)
         for row, number in enumerate(np.linspace(0, len(packing) - 1, samples).astype(int)):
             left = 0

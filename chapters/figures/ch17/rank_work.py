@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import ink_on, of_rank
 
 NARROW = 0.05  # of a panel's width: a segment that has no room for its number
@@ -21,12 +22,10 @@ def draw(deals: Mapping[str, Sequence[Sequence[int]]], work: Sequence[int]):
         deals: title -> the chunks of each rank.
         work: of each chunk.
     """
-    from matplotlib.figure import Figure
-
     ranks = max(map(len, deals.values()))
-    figure = Figure(figsize=(11, 0.8 + 0.32 * ranks), layout="constrained")
     widest = max(sum(work[chunk] for chunk in mine) for deal in deals.values() for mine in deal)
-    for axes, (title, deal) in zip(figure.subplots(1, len(deals), squeeze=False)[0], deals.items(), strict=True):
+    figure, grid = subplots(11, 0.8 + 0.32 * ranks, 1, len(deals))
+    for axes, (title, deal) in zip(grid, deals.items(), strict=True):
         loads = np.array([[sum(work[chunk] for chunk in mine)] for mine in deal])
         for rank, mine in enumerate(deal):
             left = 0

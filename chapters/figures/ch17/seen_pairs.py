@@ -6,6 +6,7 @@ import numpy as np
 
 from minidist.nn.attention.tiled import TileMask, tiles
 from minidist.nn.documents import Documents, hidden_keys
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import MEANINGS
 
 SKIPPED, HIDDEN, SEEN = 0, 1, 2  # of a score: not computed; computed, and hidden by the mask; computed and used
@@ -35,11 +36,10 @@ def draw(panels: Mapping[str, np.ndarray], tile: int):
         tile: tokens in a tile.
     """
     from matplotlib.colors import ListedColormap
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
-    figure = Figure(figsize=(8.4, 4.1), layout="constrained")
-    for axes, (title, first) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+    figure, grid = subplots(8.4, 4.1, 1, len(panels))
+    for axes, (title, first) in zip(grid, panels.items(), strict=True):
         what = states(first, tile)
         length = len(what)
         axes.imshow(what, cmap=ListedColormap(COLOURS), vmin=SKIPPED, vmax=SEEN, interpolation="nearest")

@@ -28,17 +28,8 @@ from minidist.show.palette import MEANINGS, PAPER, on_paper
 from minidist.show.stage.page import in_notebook, packed
 
 WEB = Path(__file__).parent / "web"
-SCRIPTS = (
-    "lookup",
-    "words",
-    "controls",
-    "bars",
-    "links",
-    "places",
-    "zoom",
-    "map",
-    "explorer",
-)  # in this order, one script
+# in this order, one script
+SCRIPTS = ("lookup", "words", "controls", "bars", "links", "places", "zoom", "map", "explorer")
 FACTOR = 7  # digits of how far a column is from others that foretell it
 GPUS = ("h100", "h200", "a100")  # with nodes of eight, whose parts hardware.toml knows down to the tensor core
 TITLE = "What would training cost?"
@@ -63,9 +54,7 @@ COLOURS = {  # parts of memory and of time -> their meaning in the palette
     }
     | dict.fromkeys(AXES, "communication"),
 }
-IN_BARS = {"products": "products", "bubble": "bubble", "optimizer": "optimizer"} | {
-    axis: axis for axis in AXES
-}  # short
+IN_BARS = {name: name for name in ("products", "bubble", "optimizer", *AXES)}  # short names
 
 
 @dataclass(frozen=True, repr=False)

@@ -51,7 +51,7 @@ def draw(outcomes: Sequence[Outcome], title: str = ""):
     matrix.set_title(
         "two settings in one run\n"
         "green: same bits as one process; grey: cannot be combined\n"
-        "orange: different bits in at least one run",
+        "red: different bits in at least one run",
         fontsize=9,
     )
     matrix.tick_params(length=0)

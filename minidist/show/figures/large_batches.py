@@ -3,6 +3,7 @@
 import numpy as np
 
 from minidist.plan.batches import BatchExperiment
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import SERIES
 
 MARKERS = "osD^vP"
@@ -15,11 +16,9 @@ def draw(experiment: BatchExperiment):
     Left, steps over samples at each batch's best rate, every seed, and the fitted hyperbolas; dotted, their least steps
     and samples. Right, steps of AdamW over the learning rate, a curve for each batch.
     """
-    from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator, NullFormatter
 
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = subplots(11, 4.6, 1, 2)
     for optimizer, colour, marker in zip(experiment.optimizers, SERIES, MARKERS, strict=False):
         _tradeoff(left, experiment, optimizer, colour, marker)
     for batch in experiment.batches:
@@ -33,7 +32,6 @@ def draw(experiment: BatchExperiment):
     right.set_title(f"{experiment.optimizers[0]}: the rate that a batch wants", loc="left", fontsize=11)
     right.legend(frameon=False, fontsize=9)
     for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
             axis.set_major_formatter("{x:,g}")

@@ -5,6 +5,7 @@ from statistics import fmean
 from rich.table import Table
 
 from minidist.analysis.loosened import Experiment, Method
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import RANKS
 
 DRAWN = (  # and how each is drawn
@@ -51,10 +52,7 @@ def spread(losses: list[float]) -> str:
 
 def draw(experiment: Experiment):
     """A matplotlib Figure: the mean of the seeds as a line, their range as a band."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
+    figure, (left, right) = subplots(11, 4.6, 1, 2, sharey=True)
     for (name, style), colour in zip(DRAWN, RANKS, strict=False):
         method = experiment.named(name)
         lowest, mean, highest = zip(
@@ -68,6 +66,4 @@ def draw(experiment: Experiment):
     left.set(xscale="log", xlabel="MB that each worker has sent", ylabel="loss, nats per byte")
     right.set(xlabel="seconds, on four sites with slow links")
     right.legend(frameon=False, fontsize=9)
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
     return figure

@@ -6,6 +6,7 @@
 from collections.abc import Mapping, Sequence
 
 from minidist.analysis.steps import kind_of, last_step, step_length
+from minidist.show.figures.subplots import subplots
 from minidist.show.figures.timeline import COLOURS
 
 
@@ -14,13 +15,17 @@ def draw(runs: Mapping[str, Sequence[list]]):
 
     Each rank has a lane of compute and, below it, a thin lane of communication. A dashed line is the end of the step.
     """
-    from matplotlib.figure import Figure
-
     panels = {title: last_step(logs) for title, logs in runs.items()}
     ranks = [len(logs) for logs in panels.values()]
-    figure = Figure(figsize=(11, 0.9 + 0.55 * sum(ranks) + 0.35 * len(ranks)), layout="constrained")
     shown: dict[str, str] = {}
-    rows = figure.subplots(len(panels), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": ranks})[:, 0]
+    figure, rows = subplots(
+        11,
+        0.9 + 0.55 * sum(ranks) + 0.35 * len(ranks),
+        len(panels),
+        1,
+        sharex=True,
+        gridspec_kw={"height_ratios": ranks},
+    )
     for axes, (title, logs) in zip(rows, panels.items(), strict=True):
         for rank, log in enumerate(logs):
             for kind, colour in COLOURS.items():
@@ -35,7 +40,7 @@ def draw(runs: Mapping[str, Sequence[list]]):
         axes.set_yticks([rank + 0.36 for rank in range(len(logs))], [f"rank {rank}" for rank in range(len(logs))])
         axes.set_ylim(len(logs) - 0.1, -0.2)
         axes.set_title(title, loc="left", fontsize=11)
-        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", length=0)
     rows[-1].set_xlabel("milliseconds")
     rows[-1].set_xlim(0, 1.07 * rows[-1].get_xlim()[1])

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from minidist.parallel.tools.schedule_check import Slot, bubble
 from minidist.parallel.tools.schedules import Action
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import MEANINGS, ink_on
 
 COLOURS = {
@@ -28,12 +29,16 @@ def draw(pipelines: Mapping[str, Sequence[Sequence[Slot]]], unit: str = "slots",
         unit: unit of the times. Seconds are labelled in milliseconds or microseconds where there are few.
         ranks: their numbers, from the first stage on; 0, 1, 2, ... by default.
     """
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     rows = [len(pipeline) for pipeline in pipelines.values()]
-    figure = Figure(figsize=(11, sum(0.34 * count + 0.75 for count in rows) + 0.3), layout="constrained")
-    panels = figure.subplots(len(rows), 1, squeeze=False, height_ratios=[count + 0.6 for count in rows])[:, 0]
+    figure, panels = subplots(
+        11,
+        sum(0.34 * count + 0.75 for count in rows) + 0.3,
+        len(rows),
+        1,
+        height_ratios=[count + 0.6 for count in rows],
+    )
     longest = max(slot.end for pipeline in pipelines.values() for rank in pipeline for slot in rank)
     kinds = {slot.action.kind for pipeline in pipelines.values() for rank in pipeline for slot in rank}
     for axes, (title, pipeline) in zip(panels, pipelines.items(), strict=True):
@@ -46,7 +51,7 @@ def draw(pipelines: Mapping[str, Sequence[Sequence[Slot]]], unit: str = "slots",
         axes.set_ylim(len(pipeline) - 0.5, -0.5)
         axes.set_xlim(0, longest * 1.001)
         axes.tick_params(length=0)
-        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.spines["left"].set_visible(False)
         if axes is not panels[-1]:
             axes.set_xticks([])
     if unit == "seconds" and longest < 1:
@@ -74,12 +79,4 @@ def _cell(axes, place: int, slot: Slot, ranks: int, longest: float) -> None:
     axes.barh(place, width, 0.86, slot.start, color=colour, edgecolor="white", linewidth=0.6)
     if width > 0.012 * longest:
         number = str(slot.action.micro_batch)
-        axes.text(
-            slot.start + width / 2,
-            place,
-            number,
-            ha="center",
-            va="center",
-            fontsize=8,
-            color=ink_on(colour),
-        )
+        axes.text(slot.start + width / 2, place, number, ha="center", va="center", fontsize=8, color=ink_on(colour))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from minidist.nn.gpt import GPTConfig
 from minidist.plan.cluster.roofline import decode, prefill
 from minidist.plan.units import in_units
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import MEANINGS, RANKS
 
 RATES = {" P": 1e15, " T": 1e12, " G": 1e9, " M": 1e6, " ": 1}  # ready for the unit's name
@@ -51,7 +52,6 @@ def draw(peak: float, bandwidth: float, series: Mapping[str, Sequence[Dot]], tit
         series: the kernels by the names of their series.
         precision: precision of the peak; named on the picture.
     """
-    from matplotlib.figure import Figure
 
     def place(dot: Dot) -> tuple[float, float]:
         return dot.intensity, min(peak, dot.intensity * bandwidth) if dot.flops is None else dot.flops
@@ -62,8 +62,7 @@ def draw(peak: float, bandwidth: float, series: Mapping[str, Sequence[Dot]], tit
     low, high = min(intensities) / 2.5, max(intensities) * 4
     bottom = min([low * bandwidth, *(flops for _, flops in places)]) / 2
 
-    figure = Figure(figsize=(9, 4.8), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(9, 4.8)
     slope = [low * bandwidth, peak]
     axes.fill_between([low, ridge], slope, bottom, color=MEMORY_BOUND, alpha=0.13, linewidth=0)
     axes.fill_between([ridge, high], [peak, peak], bottom, color=COMPUTE_BOUND, alpha=0.16, linewidth=0)
@@ -95,6 +94,5 @@ def draw(peak: float, bandwidth: float, series: Mapping[str, Sequence[Dot]], tit
     axes.set_xlabel("arithmetic intensity: FLOPs per byte moved")
     axes.set_ylabel("FLOP/s")
     axes.set_title(title, loc="left", fontsize=11)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="lower right", frameon=False, fontsize=9, bbox_to_anchor=(1, 0.08))
     return figure

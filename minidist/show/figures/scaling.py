@@ -5,6 +5,7 @@ from itertools import chain
 import numpy as np
 
 from minidist.plan.scaling.experiment import Experiment, Run, by_budget
+from minidist.show.figures.subplots import subplots
 from minidist.show.palette import RANKS, on_paper
 
 MARKERS = "osD^vP"
@@ -18,10 +19,7 @@ def draw(experiment: Experiment):
     budget is dashed: its runs are no part of the fit. Right, the same losses over the fitted ones; bars are the 90 %
     intervals that were predicted for the next budget.
     """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    figure, (left, right) = subplots(11, 4.6, 1, 2, width_ratios=(3, 2))
     budgets = chain(by_budget(experiment.runs).values(), by_budget(experiment.next_runs).values())
     for runs, colour, marker in zip(budgets, RANKS, MARKERS, strict=False):
         is_next = runs[0] in experiment.next_runs
@@ -34,8 +32,6 @@ def draw(experiment: Experiment):
     right.plot(ends, ends, color=INK, linewidth=1, zorder=0)
     right.set(xlabel="loss by the fitted law", ylabel="measured loss")
     right.set_title("measured against fitted", loc="left", fontsize=11)
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 

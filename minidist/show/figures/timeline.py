@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from minidist.analysis.steps import kind_of
+from minidist.show.figures.subplots import subplot
 from minidist.show.palette import MEANINGS, on_paper
 from minidist.trace import Event
 
@@ -19,14 +20,11 @@ MICROSECONDS_BELOW = 2e6  # ns: shorter timelines are labelled in microseconds
 
 def draw(logs: Sequence[list], title: str):
     """A matplotlib Figure of the logs, one for each rank."""
-    from matplotlib.figure import Figure
-
     events = [[entry for entry in log if isinstance(entry, Event)] for log in logs]
     zero = min(event.start for log in events for event in log)
     length = max(event.end for log in events for event in log) - zero
     unit, name = (1e6, "milliseconds") if length > MICROSECONDS_BELOW else (1e3, "microseconds")
-    figure = Figure(figsize=(11, 0.9 + 0.85 * len(logs)), layout="constrained")
-    axes = figure.subplots()
+    figure, axes = subplot(11, 0.9 + 0.85 * len(logs))
     shown: dict[str, str] = {}
     for step in (event for event in events[0] if event.track == "step"):
         axes.axvline((step.start - zero) / unit, color="#A0A0A0", linewidth=0.8, linestyle=":")
@@ -46,7 +44,7 @@ def draw(logs: Sequence[list], title: str):
     axes.set_ylim(len(logs) - 0.1, -0.3)
     axes.set_xlabel(name)
     axes.set_title(title, loc="left", fontsize=11)
-    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
     handles = [axes.barh(0, 0, color=colour, label=kind) for kind, colour in shown.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(shown), frameon=False)

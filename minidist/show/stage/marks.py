@@ -51,10 +51,14 @@ class Mark:
         self.keys += [(at, now), (at + lasting, now | changes)]
         return self
 
+    def begin(self, **values) -> "Mark":
+        """Hold these values from the beginning. Called first."""
+        self.keys[0] = (self.keys[0][0], self.keys[0][1] | values)
+        return self
+
     def enter(self, at: float, lasting: float = 0.3) -> "Mark":
         """Be invisible before ``at``. Called first."""
-        self.keys[0] = (self.keys[0][0], self.keys[0][1] | {"opacity": 0})
-        return self.to(at, lasting, opacity=1)
+        return self.begin(opacity=0).to(at, lasting, opacity=1)
 
     def leave(self, at: float, lasting: float = 0.3) -> "Mark":
         return self.to(at, lasting, opacity=0)
@@ -62,8 +66,8 @@ class Mark:
     def trace(self, at: float, lasting: float) -> "Mark":
         """Draw a line from its start to its end, each piece between two points in the same time."""
         points = self.still["points"]
-        lengths = [dist(*pair) for pair in pairwise(points)]
-        self.keys[0][1]["turn"] = drawn = 0.0
+        lengths, drawn = [dist(*pair) for pair in pairwise(points)], 0.0
+        self.begin(turn=drawn)
         for number, length in enumerate(lengths):
             drawn += length / (sum(lengths) or 1.0)
             share = 1 if number + 1 == len(lengths) else drawn

@@ -35,7 +35,7 @@ class Pile:
             amount = amounts.get(part, 0.0)
             y, h = self.level(below + amount), self.height * amount / self.most
             if not at:
-                mark.keys[0][1].update(y=y, h=h)
+                mark.begin(y=y, h=h)
             elif (mark.now["y"], mark.now["h"]) != (y, h):
                 mark.to(at, lasting, y=y, h=h)
             below += amount

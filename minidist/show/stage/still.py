@@ -84,11 +84,7 @@ def slide(story: Story, beat: int):
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(INCHES, 7.5))
-    draw(figure.add_axes(_place(story)), story, story.beats[beat].at)
-    _explain(figure, story, 18)
-    size = 26 * min(1, 58 / len(_heading(story)))
-    figure.text(0.5, 0.96, _heading(story), ha="center", va="center", fontsize=size, weight="bold", color=PAPER["ink"])
-    figure.text(0.5, 0.05, fill(_says(story, beat), LINE), ha="center", va="center", fontsize=20, color=PAPER["ink"])
+    _compose(figure, story, beat, story.beats[beat].at)
     return figure
 
 
@@ -130,11 +126,7 @@ def gif(story: Story, path: Path) -> None:
         after = story.beats[number + 1].at if number + 1 < len(story.beats) else beat.at
         for step in range(max(1, round((after - beat.at) * FRAMES))):
             figure = Figure(figsize=(8, 4.5), dpi=100)
-            draw(figure.add_axes(_place(story)), story, beat.at + step / FRAMES, 72 * 8 / WIDTH)
-            _explain(figure, story, 10)
-            size = 14 * min(1, 58 / len(_heading(story)))
-            figure.text(0.5, 0.96, _heading(story), ha="center", va="center", fontsize=size, weight="bold")
-            figure.text(0.5, 0.05, fill(_says(story, number), LINE), ha="center", va="center", fontsize=12)
+            _compose(figure, story, number, beat.at + step / FRAMES)
             canvas = FigureCanvasAgg(figure)
             canvas.draw()
             pictures.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
@@ -146,9 +138,15 @@ def gif(story: Story, path: Path) -> None:
     first.save(path, "GIF", save_all=True, append_images=others, duration=times, loop=0, optimize=True)
 
 
-def _place(story: Story) -> tuple[float, float, float, float]:
-    """Where the stage is on a slide: left, bottom, width, height."""
-    return (0, 0.17, 1, 0.76) if story.key else (0, 0.1, 1, 600 / 720)
+def _compose(figure, story: Story, beat: int, moment: float) -> None:
+    """Draw a moment in a figure of 16:9 of any size: the question above, what a beat says and the colours below."""
+    scale = figure.get_figwidth() / INCHES
+    place = (0, 0.17, 1, 0.76) if story.key else (0, 0.1, 1, 600 / 720)  # left, bottom, width, height
+    draw(figure.add_axes(place), story, moment, POINTS * scale)
+    _explain(figure, story, 18 * scale)
+    title, style = _heading(story), {"ha": "center", "va": "center", "color": PAPER["ink"]}
+    figure.text(0.5, 0.96, title, fontsize=26 * scale * min(1, 58 / len(title)), weight="bold", **style)
+    figure.text(0.5, 0.05, fill(_says(story, beat), LINE), fontsize=20 * scale, **style)
 
 
 def _explain(figure, story: Story, size: float, where: str = "lower center") -> None:

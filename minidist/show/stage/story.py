@@ -1,6 +1,6 @@
 """A story: a question, marks on one clock, and the beats at which the lecturer stops."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -13,7 +13,7 @@ class Question:
 
     Args:
         text: the question.
-        choices: 2 to 6 answers.
+        choices: 2 to 6 different answers.
         answer: the number of the right one.
         reason: why, in one or two sentences.
     """
@@ -24,8 +24,15 @@ class Question:
     reason: str
 
     def __post_init__(self) -> None:
-        if not 2 <= len(self.choices) <= 6 or not 0 <= self.answer < len(self.choices):
+        if not 2 <= len({*self.choices}) == len(self.choices) <= 6 or not 0 <= self.answer < len(self.choices):
             raise ValueError(f"the question {self.text!r} does not have 2 to 6 choices with the answer")
+
+    @classmethod
+    def number(cls, text: str, right: float, others: Iterable[float], reason: str, form: str = "{}") -> "Question":
+        """Ask for a number. The choices are in its order; numbers that read alike are one choice."""
+        values = {form.format(value): value for value in (*others, right)}
+        choices = tuple(sorted(values, key=values.__getitem__))
+        return cls(text, choices, choices.index(form.format(right)), reason)
 
 
 @dataclass(frozen=True)

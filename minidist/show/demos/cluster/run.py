@@ -102,14 +102,7 @@ def layout_of(ranks: int) -> Layout:
 def config_of(width: int, seed: int) -> TrainConfig:
     """One layer and one step, with enough tokens that tensor parallelism sends more than data parallelism."""
     return TrainConfig(
-        layers=1,
-        heads=4,
-        width=width,
-        context=256,
-        global_batch=4 * DP,
-        micro_batch=4,
-        steps=1,
-        seed=seed,
+        layers=1, heads=4, width=width, context=256, global_batch=4 * DP, micro_batch=4, steps=1, seed=seed
     )
 
 

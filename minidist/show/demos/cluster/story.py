@@ -10,10 +10,8 @@ from minidist.show.stage.marks import Mark, box, counter, text
 from minidist.show.stage.story import Beat, Question, Story
 
 RUNS = 9.0  # seconds of the longest step
-STRETCHES, MOST_FLOWS = (
-    45,
-    260,
-)  # of a step for what GPUs and links do; messages that are drawn, those that take longest
+STRETCHES = 45  # of a step, for what GPUs and links do
+MOST_FLOWS = 260  # messages that are drawn: those that take longest
 TOP, GPU, NODE, DOT = 40, (96, 120), (500, 280), 40  # of the nodes, and the sizes of a GPU, a node, a message
 TENSOR_PARALLEL, DATA_PARALLEL, COMPUTES = AXES["tp"], MEANINGS["communication"], MEANINGS["computing"]
 
@@ -36,20 +34,22 @@ def tell(steps: Sequence[Step], step: Step, longest: float, bug: str = "", detai
     ratio = step.seconds / steps[0].seconds
     waiting = sum(rank.waiting for rank in step.report.ranks) / step.ranks / step.seconds
     if step.name == ONE:
-        asked = Question(
+        asked = Question.number(
             "All links are NVLinks. How much of the step do the GPUs wait?",
-            tuple(f"{share:.0%}" for share in sorted({waiting / 3, waiting, (1 + waiting) / 2})),
-            1,
+            waiting,
+            (waiting / 3, (1 + waiting) / 2),
             "Tensor parallelism sums activations several times a layer, and the next product waits for each sum.",
+            "{:.0%}",
         )
     else:
-        asked = Question(
+        asked = Question.number(
             "How many times as long as in one node is the step?",
-            tuple(f"{times:.1f} times" for times in sorted({1 + (ratio - 1) / 4, ratio, 1 + (ratio - 1) * 3})),
-            1,
-            "Only gradients cross, and part of them behind backward."
-            if not bug
-            else "Tensor parallelism sends activations in every layer, and nothing hides them.",
+            ratio,
+            (1 + (ratio - 1) / 4, 1 + (ratio - 1) * 3),
+            "Tensor parallelism sends activations in every layer, and nothing hides them."
+            if bug
+            else "Only gradients cross, and part of them behind backward.",
+            "{:.1f} times",
         )
     crossing = step.report.bytes_between_nodes
     facts = {
@@ -79,12 +79,7 @@ def tell(steps: Sequence[Step], step: Step, longest: float, bug: str = "", detai
         ),
     ]
     verdict = "The same bits: only the cost is wrong." if bug else ""
-    key = {
-        "tensor parallelism": TENSOR_PARALLEL,
-        "gradients": DATA_PARALLEL,
-        "computes": COMPUTES,
-        "waits": "faint",
-    }
+    key = {"tensor parallelism": TENSOR_PARALLEL, "gradients": DATA_PARALLEL, "computes": COMPUTES, "waits": "faint"}
     return Story(step.name, "What does the link between nodes cost?", marks, beats, verdict, bug, details, key=key)
 
 
@@ -166,7 +161,7 @@ def _gpus(step: Step, places, longest: float) -> list[Mark]:
     found = []
     for rank, (x, y) in places.items():
         gpu = box(x - GPU[0] / 2, y - GPU[1] / 2, *GPU, COMPUTES, f"GPU {rank} computes")
-        gpu.keys[0][1]["opacity"] = 0.15
+        gpu.begin(opacity=0.15)
         for since, until, at, lasting in _stretches(step, longest):
             gpu.to(at, lasting * 0.9, opacity=0.15 + 0.85 * step.computing(rank, since, until))
         gpu.to(_at(step.seconds, longest) + 0.1, 0.2, opacity=0.15)

@@ -147,10 +147,7 @@ class _Picture:
 
     def _slot(self, rank: int, chunk: int, level: int) -> tuple[float, float]:
         x, y = self.network.places[rank]
-        return (
-            x - self.wide / 2 + SIDE + chunk * self.column,
-            y + self.high / 2 - FOOT - (level + 1) * self.block,
-        )
+        return x - self.wide / 2 + SIDE + chunk * self.column, y + self.high / 2 - FOOT - (level + 1) * self.block
 
     def _block(self, rank: int, chunk: int, level: int, term: tuple[int, int]) -> Mark:
         x, y = self._slot(rank, chunk, level)

@@ -58,11 +58,10 @@ def columns(name: str, run: Recorded, right: Recorded, nbytes: int, bug: str = "
     full = 8 * count
     marks += counter(1150, 150, f"of {full} bytes\nsent in a step", [(0.0, str(nbytes))], 90)
     never = count - run.moved()
-    choices = sorted({0, never, count // 2, count - max(1, count // 8)})
-    asked = Question(
+    asked = Question.number(
         f"After {STEPS} steps, how many of {count} numbers have never been sent?",
-        tuple(map(str, choices)),
-        choices.index(never),
+        never,
+        (0, count // 2, count - max(1, count // 8)),
         "What waits grows with each gradient, until it is among the largest."
         if not bug
         else "Only what is large at once is ever sent: small gradients are lost, step after step.",
@@ -122,16 +121,17 @@ def low_rank(shown: Approximation, right: Approximation, bug: str = "") -> Story
         chart.curve(list(enumerate(right.errors, 1)), "right", 3, 3)
     chart.curve(list(enumerate(shown.errors, 1)), "wrong" if bug else SENT, 3, 3)
     share = 2 * RANK / rows
-    shares = sorted({share, share / 2, min(1.0, 2 * share)})
-    asked = Question(
+    asked = Question.number(
         f"{rows} × {rows} numbers, {RANK} columns in each factor. Which share of the numbers is sent?",
-        tuple(f"{one:.0%}" for one in shares),
-        shares.index(share),
+        share,
+        (share / 2, min(1.0, 2 * share)),
         "Two factors of as many rows as the matrix, each with few columns.",
+        "{:.0%}",
     )
+    asked = None if bug else asked
     beats = [
-        Beat(0, f"M is the sum of {shown.ranks} GPUs' gradients. No GPU has it.", asks=None if bug else asked),
-        Beat(2.6, "Two thin factors stand for it: two small all-reduces.", answers=None if bug else asked),
+        Beat(0, f"M is the sum of {shown.ranks} GPUs' gradients. No GPU has it.", asks=asked),
+        Beat(2.6, "Two thin factors stand for it: two small all-reduces.", answers=asked),
         Beat(
             6.4,
             f"Each round begins at random again: {shown.errors[-1]:.0%} off, {right.errors[-1]:.0%} with a warm start."

@@ -30,15 +30,15 @@ def ring(kind: str, run: Pass, longest: int, bug: str = "", details: str = "") -
     ends = _at(run.end(-1), longest)
     busy = run.busy()
     marks += counter(930, 560, "", [(0.0, ""), (ends, f"{busy:.0%} busy")], 56)
-    shares = sorted({f"{share:.0%}" for share in (busy, min(1.0, busy * 1.3), busy * 0.6)}, key=lambda s: int(s[:-1]))
     even = busy > 0.999
-    asked = Question(
+    asked = Question.number(
         "How much of the time are the GPUs busy?",
-        tuple(shares) if len(shares) > 1 else ("50%", f"{busy:.0%}"),
-        shares.index(f"{busy:.0%}") if len(shares) > 1 else 1,
+        busy,
+        (busy * 0.6, min(1.0, busy * 1.3)),
         "Each GPU has an early and a late part, so all have the same work."
         if even
         else "A GPU with early tokens may not look at later keys: when those come, it has nothing to do.",
+        "{:.0%}",
     )
     facts = {"each GPU sends": f"{run.nbytes:,} bytes", "slots": f"{run.end(-1)} of {longest}", "busy": f"{busy:.1%}"}
     wrong = sum(len(run.visits[hop][rank].pairs) for hop, rank in run.stale())
@@ -47,13 +47,9 @@ def ring(kind: str, run: Pass, longest: int, bug: str = "", details: str = "") -
         if bug
         else "All tiles are done: every query has met the keys before it."
     )
+    asked = None if bug else asked
     beats = [
-        Beat(
-            0,
-            "Each GPU has some tokens. A query needs all keys before it, on every GPU.",
-            facts,
-            asks=None if bug else asked,
-        ),
+        Beat(0, "Each GPU has some tokens. A query needs all keys before it, on every GPU.", facts, asks=asked),
         Beat(_at(run.end(0), longest), "First each uses its own keys. Meanwhile they travel on.", facts),
         *(
             [
@@ -66,7 +62,7 @@ def ring(kind: str, run: Pass, longest: int, bug: str = "", details: str = "") -
             if run.ranks > 2 and not even
             else []
         ),
-        Beat(max(ends, _at(longest, longest) if bug else ends) + 0.3, last, facts, answers=None if bug else asked),
+        Beat(max(ends, _at(longest, longest) if bug else ends) + 0.3, last, facts, answers=asked),
     ]
     verdict = "The loss is wrong." if bug else SAME
     return Story(kind, "Where do the other tokens' keys come from?", marks, beats, verdict, bug, details)
@@ -85,13 +81,9 @@ def backward(run: Pass, right: Pass, wrong: set[tuple[int, int]], bug: str = "",
         "It gathers a term on each GPU that used the keys, and one hop more brings it home.",
     )
     facts = {"each GPU sends": f"{run.nbytes:,} bytes"}
+    asked = None if bug else asked
     beats = [
-        Beat(
-            0,
-            "A key's gradient is a sum over all queries that used it, on other GPUs.",
-            facts,
-            asks=None if bug else asked,
-        ),
+        Beat(0, "A key's gradient is a sum over all queries that used it, on other GPUs.", facts, asks=asked),
         Beat(
             _at(run.end(0), longest), "Keys go round again. Each GPU adds a term to their gradient, which grows.", facts
         ),
@@ -101,7 +93,7 @@ def backward(run: Pass, right: Pass, wrong: set[tuple[int, int]], bug: str = "",
             if bug
             else "Every gradient is home, with a term from each GPU that used the keys.",
             facts,
-            answers=None if bug else asked,
+            answers=asked,
         ),
     ]
     verdict = "Wrong gradients." if bug else SAME
@@ -154,15 +146,16 @@ def ulysses(
         "A head needs all of its tokens and nothing of the other heads: one all-to-all, and no ring.",
     )
     facts = {"each GPU has sent": f"{sent[2]:,} bytes", "a ring would send": f"{ring_bytes:,} bytes"}
+    asked = None if bug else asked
     beats = [
-        Beat(0, "Each GPU has some tokens, of all heads.", facts, asks=None if bug else asked),
+        Beat(0, "Each GPU has some tokens, of all heads.", facts, asks=asked),
         Beat(
             3.4,
             f"{len(stale)} of {ranks**2} parts are a GPU's own keys again."
             if bug
             else "An all-to-all: now each has all tokens, of one head.",
             facts,
-            answers=None if bug else asked,
+            answers=asked,
         ),
         Beat(5.6, "Attention as on one GPU, without a message.", facts),
         Beat(7.8, "A second all-to-all brings the outputs home.", facts),
@@ -207,7 +200,7 @@ def _passing(run: Pass, longest: float, wrong) -> list[Mark]:
     found: list[Mark] = []
     for rank, (x, y) in enumerate(net.places):
         lamp = box(x - BOX[0] / 2 + 6, y - BOX[1] / 2 + 6, BOX[0] - 12, 10, of_rank(rank), f"GPU {rank} computes")
-        lamp.keys[0][1]["opacity"] = 0.1
+        lamp.begin(opacity=0.1)
         busy = [visit[rank] for visit in times if visit[rank][1] > visit[rank][0]]
         for start, stop in busy:
             lamp.to(_at(start, longest), 0.05, opacity=1).to(_at(stop, longest) - 0.05, 0.05, opacity=0.1)
@@ -265,9 +258,8 @@ def _tiles(run: Pass, longest: float, owner: dict[int, int], wrong) -> list[Mark
     """Each tile appears in its turn, in the colour of its keys."""
     size, found = SIDE / len(owner), []
     times = run.times()
-    now = [box(0, 0, size, size, "none", f"GPU {rank} computes", stroke="ink", width=6) for rank in range(run.ranks)]
-    for frame in now:
-        frame.keys[0][1]["opacity"] = 0
+    frames = (box(0, 0, size, size, "none", f"GPU {i} computes", stroke="ink", width=6) for i in range(run.ranks))
+    now = [frame.begin(opacity=0) for frame in frames]
     for hop, visits in enumerate(run.visits):
         for rank, visit in enumerate(visits):
             start, stop = times[hop][rank]

@@ -21,7 +21,7 @@ from minidist.show.demos.data_parallel.run import (
     train_broken_keeping_weights,
     train_keeping_weights,
 )
-from minidist.show.demos.shared.on_gpus import GIGABYTES, LINK, last_step_of, on_gpus
+from minidist.show.demos.shared.on_gpus import GIGABYTES, LINK, replays
 from minidist.show.demos.shared.runs import fastest, warm_ranks
 from minidist.show.stage.animation import Animation
 from minidist.show.stage.story import with_dial
@@ -56,9 +56,8 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         raise RuntimeError("without the sum of a bucket, the ways to sum differ in bits: this is a bug in minidist")
     models, sides = len(set(*ends)), []
     for runs in (right, broken):
-        logs = {sync: [last_step_of(rank.log) for rank in run.ranks] for sync, run in runs.items()}
-        times = [{sync: on_gpus(log, speed).logs for sync, log in logs.items()} for speed in GIGABYTES] + [logs]
-        sides.append([{sync: Step.of(log) for sync, log in one.items()} for one in times])
+        each = zip(*(map(Step.of, replays(run)) for run in runs.values()), strict=True)
+        sides.append([dict(zip(runs, steps, strict=True)) for steps in each])
     axes = [max(step.end for side in both for step in side.values()) for both in zip(*sides, strict=True)]
     told = [f"Times for {ranks} GPUs on links of {speed:g} GB/s." for speed in GIGABYTES]
     told.append(f"Times of {ranks} ranks on the {cores()} cores of this machine.")

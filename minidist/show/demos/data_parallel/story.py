@@ -15,8 +15,8 @@ from minidist.show.stage.story import Beat, Question, Story
 
 RUNS = 7.0  # seconds, in which the longest step runs through
 BEGUN = 3.0  # seconds of it before the story opens: backward has begun
-SENDS = MEANINGS["communication"]
-KEY = {phase: MEANINGS[phase] for phase in PHASES} | {"sends": SENDS, "waits": "faint"}
+SENDS, HIDDEN = MEANINGS["communication"], MEANINGS["hidden communication"]
+KEY = {phase: MEANINGS[phase] for phase in PHASES} | {"sends": SENDS, "hidden": HIDDEN, "waits": "faint"}
 HOW = {
     "overlapped": ("send during", "backward"),
     "bucketed": ("send later,", "in buckets"),
@@ -54,12 +54,17 @@ def race(
                     lanes.bar(0, done, event.start, "faint", "waits", "waits")
                 lanes.bar(0, event.start, event.end, MEANINGS[kind], kind)
                 done = event.end
+        backward_ends = max(event.end for event in step.log if kind_of(event) == "backward")
         for place, event in enumerate(step.sums):
             if is_dropped(event):
                 width = axis / 60
                 lanes.bar(1, event.start, event.start + width, "wrong", "", "never sent")
                 continue
-            lanes.bar(1, event.start, event.end - 0.003 * axis, SENDS, "", f"all-reduce {place + 1}")
+            end = max(event.start, event.end - 0.003 * axis)
+            hidden = min(max(event.start, backward_ends), end)
+            for start, until, colour in ((event.start, hidden, HIDDEN), (hidden, end, SENDS)):
+                if until > start:
+                    lanes.bar(1, start, until, colour, "", f"all-reduce {place + 1}")
         ends[sync] = lanes.at(step.end)
         marks += lanes.marks()
         for row, words in enumerate(HOW[sync]):
@@ -67,16 +72,17 @@ def race(
         marks.append(text(1275, y + high / 2 - 11, f"{step.end / 1e6:.3g} ms", 42, anchor="end").enter(ends[sync], 0))
     first, last = min(ends, key=ends.__getitem__), max(ends, key=ends.__getitem__)
     hidden = steps["overlapped"].hidden
-    shares = sorted({round(share, 2) for share in (hidden, hidden / 3, min(1.0, hidden + (1 - hidden) / 2))})
-    asked = Question(
+    asked = Question.number(
         "Above, gradients are sent while backward runs. How much of this sending costs no time?",
-        tuple(f"{share:.0%}" for share in shares) if len(shares) > 1 else ("0%", f"{hidden:.0%}"),
-        shares.index(round(hidden, 2)) if len(shares) > 1 else int(hidden > 0),
+        hidden,
+        (hidden / 3, (1 + hidden) / 2),
         "A bucket leaves as soon as its gradients are complete; only the last ones find no backward to hide under.",
+        "{:.0%}",
     )
     facts = {sync: f"{step.end / 1e6:.3g} ms, {step.hidden:.0%} of sending hidden" for sync, step in steps.items()}
+    asked = None if bug else asked
     beats = [
-        Beat(0, f"Three ways to send the gradients of a step. {told}", facts, asks=None if bug else asked),
+        Beat(0, f"Three ways to send the gradients of a step. {told}", facts, asks=asked),
         Beat(
             max(0.3, min(ends[first] + 0.2, RUNS)),
             f"Done first: {' '.join(HOW[first])}. Grey is where computing waits.",
@@ -86,7 +92,7 @@ def race(
             RUNS + 0.3,
             f"Done last: {' '.join(HOW[last])}, after {longest / steps[first].end:.2f} times as long.",
             facts,
-            answers=None if bug else asked,
+            answers=asked,
         ),
     ]
     verdict = f"Now there are {models} different models." if bug else "Every bit is that of one process."

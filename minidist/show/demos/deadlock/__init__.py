@@ -54,14 +54,6 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         tell("send first", first, WHY_STUCK, SEND_FIRST, stuck, size, error, BUG, found),
         tell("send first", first, WHY_SMALL, SEND_FIRST, small, FITS, verdict=f"{RIGHT} But only by luck: it fits."),
         tell("odd recv first", "Odd ranks receive first. Now?", WHY_ODD, ODD, odd, size, verdict=RIGHT),
-        tell(
-            "posted together",
-            "Both are posted at once. Now?",
-            WHY_TOGETHER,
-            TOGETHER,
-            together,
-            size,
-            verdict=RIGHT,
-        ),
+        tell("posted together", "Both are posted at once. Now?", WHY_TOGETHER, TOGETHER, together, size, verdict=RIGHT),
     )
     return Animation("deadlock", "Deadlock: which rank waits for which", stories, logs)

@@ -46,7 +46,7 @@ def tell(
     for rank, (x, y) in enumerate(net.places):  # the name above, the call below
         net.names[rank] = text(x, y - 0.24 * size_of[1], f"rank {rank}")
     marks: list[Mark] = [*net.names]
-    calls: dict[int, Mark] = {}
+    calls: dict[int, list[Mark]] = {}  # of each rank, a line for each message
     arrows: dict[tuple[int, int], Mark] = {}
     frames: dict[int, Mark] = {}  # of the ranks that wait
     below: list[Mark] = [*net.ways, *net.boxes]
@@ -60,12 +60,15 @@ def tell(
     for number, (event, state) in enumerate(zip(events, moments(events, size <= FITS), strict=True), 1):
         at = (number - 1) * PACE + 0.3
         x, y = net.places[event.rank]
-        if event.rank in calls:
-            calls[event.rank].leave(at, 0.1)
-        calls[event.rank] = text(
-            x, y + 0.2 * size_of[1], event.call or "done", large, weight=700, fill=DONE if not event.call else "ink"
-        ).enter(at, 0.1)
-        marks.append(calls[event.rank])
+        for before in calls.get(event.rank, ()):
+            before.leave(at, 0.1)
+        words, colour = (event.call or "done").split(", "), "ink" if event.call else DONE
+        levels = (0.05, 0.35) if len(words) > 1 else (0.2,)  # of the box's height, below its middle
+        calls[event.rank] = [
+            text(x, y + level * size_of[1], line, large, weight=700, fill=colour).enter(at, 0.1)
+            for level, line in zip(levels, words, strict=True)
+        ]
+        marks += calls[event.rank]
         wanted = {(rank, awaited) for rank, all_of_them in state.waiting.items() for awaited in all_of_them}
         for pair in [pair for pair in arrows if pair not in wanted]:
             arrows.pop(pair).leave(at + 0.2, 0.2)
@@ -116,9 +119,8 @@ def _arrow(net: Network, rank: int, awaited: int, at: float) -> Mark:
     inset = min(0.5, abs(turn) / 3) * (1 if turn > 0 else -1)
     lane = 1 if turn > 0 else 0.8  # those who wait for each other have two arrows beside each other
     way = [start + inset + (turn - 2 * inset) * i / 16 for i in range(17)]
-    mark = line([(x + lane * wide * sin(a), y - lane * high * cos(a)) for a in way], WAITS, 12, head=True)
-    mark.keys[0][1]["turn"] = 0
-    return mark.to(at, 0.4, turn=1)
+    points = [(x + lane * wide * sin(a), y - lane * high * cos(a)) for a in way]
+    return line(points, WAITS, 12, head=True).begin(turn=0).to(at, 0.4, turn=1)
 
 
 def lines_of(program: tuple[str, ...], calls: Mapping[int, str]) -> tuple[int, ...]:

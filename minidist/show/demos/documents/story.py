@@ -56,11 +56,12 @@ def packs(packed: Sequence[Packed]) -> Story:
         for line, (words, size) in enumerate((*told, ("skipped", 30))):
             marks.append(text(middle, 455 + 40 * line, words, size).enter(end + 1.5 * min(line, 2), 0.2))
     share = packed[0].padding
-    asked = Question(
+    asked = Question.number(
         "A document in each sample, and nothing behind it. How much of all samples is padding?",
-        tuple(f"{part:.0%}" for part in (share / 4, share / 2, share)),
-        2,
+        share,
+        (share / 4, share / 2),
         "Every sample is as long as the longest document may be.",
+        "{:.0%}",
     )
     best = packed[-1]
     beats = [
@@ -109,10 +110,10 @@ def tiles(packed: Packed, number: int, grid: Grid, details: str) -> Story:
     steps = [(0.2 + order * beat, str(order + 1)) for order in range(0, count, max(1, count // 12))]
     marks += counter(900, 250, f"of {grid.causal} tiles computed", [(0.0, "0"), *steps[1:], (FILLS + 0.2, str(count))])
     marks.append(text(900, 440, f"{skipped:.0%} skipped", 60, "right", weight=700).enter(FILLS + 0.4, 0.2))
-    asked = Question(
+    asked = Question.number(
         f"{len(owner)} documents in a pack, and none sees another. How many of the {grid.causal} tiles are computed?",
-        tuple(map(str, sorted({max(1, count // 2), count, grid.causal}))),
-        1,
+        count,
+        (max(1, count // 2), grid.causal),
         "A tile is computed if one of its queries sees one of its keys.",
     )
     side = packed.context // len(grid.parts)

@@ -120,7 +120,7 @@ def three_orders(sums: Sums, bug: str = "") -> Story:
                 tile.to((place - 0.3) * PACE, 0.1, fill=ADDED).to(rounding, 0.1, fill="paper")
                 tile.to(adding + (place - 0.3) * FASTER, 0.1, fill=ADDED)
             else:
-                tile.keys[0][1]["fill"] = ADDED
+                tile.begin(fill=ADDED)
             marks.append(tile)
     marks += _results(sums, sums.terms, FLOATS, 0, PACE, "wrong")
     marks += _results(sums, sums.rounded, GRID, adding, FASTER, "right" if grid == 1 else "wrong")

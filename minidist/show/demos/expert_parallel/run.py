@@ -142,11 +142,7 @@ def layout_of(ranks: int) -> Layout:
 
 
 def train_watched(
-    world: ProcessGroup,
-    config: TrainConfig,
-    layout: Layout,
-    options: RunOptions,
-    average: Callable = average_gradients,
+    world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions, average: Callable = average_gradients
 ) -> RankResult:
     """``train_rank``, whose log has what the router chose and the experts' gradients; ``average`` averages these."""
 

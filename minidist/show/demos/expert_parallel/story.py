@@ -78,23 +78,19 @@ def routes(name: str, step: Step, right: Step, bug: str = "", details: str = "")
         level = BASE - (BASE - TOP - 130) * one / most
         marks.append(line([(x - 14, level), (x + 94, level)], "right", 6).enter(ends + 2.2, 0.3))
     mean, busiest = sum(loads) / ranks, max(loads)
-    values = sorted({busiest, int(mean), busiest + 2} | ({int(mean) + 1} if busiest == int(mean) else set()))
-    asked = Question(
+    asked = Question.number(
         f"{sum(loads)} rows for {ranks} experts, and a time step for each row. When are all done?",
-        tuple(f"after {steps} steps" for steps in values),
-        values.index(busiest),
+        busiest,
+        (int(mean), int(mean) + (busiest == int(mean)), busiest + 2),
         "All wait for the tallest column: nobody goes home before the last expert is done.",
+        "after {} steps",
     )
     times = step.gradients.averaged[0] / right.gradients.averaged[0]
     lost = step.choices - sum(loads)
     facts = {"rows": " ".join(map(str, loads)), "mean": f"{mean:g}", "bytes of a row": str(step.row_bytes)}
+    asked = None if bug else asked
     beats = [
-        Beat(
-            0,
-            f"Every token has chosen {TOP_K} experts, and they are on other GPUs.",
-            facts,
-            asks=None if bug else asked,
-        ),
+        Beat(0, f"Every token has chosen {TOP_K} experts, and they are on other GPUs.", facts, asks=asked),
         Beat(
             WORK - 0.4,
             f"An all-to-all. {lost} rows find their expert full, and are dropped."
@@ -102,12 +98,7 @@ def routes(name: str, step: Step, right: Step, bug: str = "", details: str = "")
             else "An all-to-all: each token goes to its experts.",
             facts,
         ),
-        Beat(
-            ends + 0.1,
-            f"{busiest} time steps, where even columns would take {mean:g}.",
-            facts,
-            answers=None if bug else asked,
-        ),
+        Beat(ends + 0.1, f"{busiest} time steps, where even columns would take {mean:g}.", facts, answers=asked),
         Beat(ends + 1.8, "A second all-to-all brings the results home.", facts),
         Beat(
             ends + 3.4,
@@ -149,14 +140,10 @@ def balance(loads: Mapping[str, Load], right: Mapping[str, Load], bug: str = "",
         "An expert that is used learns faster, and is chosen more often still.",
     )
     facts = {name: f"{pace[-1]:.2f} times the mean" for name, pace in paces.items()}
+    asked = None if bug else asked
     beats = [
-        Beat(0, "The step takes as long as the busiest GPU needs.", asks=None if bug else asked),
-        Beat(
-            4.6,
-            f"Without a balance loss {first:.1f} times the mean, with it {last:.1f}.",
-            facts,
-            answers=None if bug else asked,
-        ),
+        Beat(0, "The step takes as long as the busiest GPU needs.", asks=asked),
+        Beat(4.6, f"Without a balance loss {first:.1f} times the mean, with it {last:.1f}.", facts, answers=asked),
     ]
     differ = any((loads[name].counts != right[name].counts).any() for name in loads)
     verdict = "Other loads than in the right run (grey)." if bug and differ else ""

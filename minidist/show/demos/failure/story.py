@@ -67,9 +67,7 @@ def dies(run: Interrupted, details: str, right: Interrupted | None = None, bug: 
         marks.append(gpu)
     back = chart.at(*again[0])[1]
     arc = [(x + (saved - x) * i / 12, y + (back - y) * i / 12 - 110 * (1 - (i / 6 - 1) ** 2)) for i in range(13)]
-    jump = line(arc, AGAIN, 8, head=True)
-    jump.keys[0][1]["turn"] = 0
-    marks.append(jump.to(5.2, 0.8, turn=1))
+    marks.append(line(arc, AGAIN, 8, head=True).begin(turn=0).to(5.2, 0.8, turn=1))
     for points, colour in ((reference, "right"), (again, AGAIN)):
         if points:
             curve = line([chart.at(*point) for point in points], colour, 10 if colour == AGAIN else 6)
@@ -127,7 +125,7 @@ def save(recording: Recording, moments: Sequence[Moment], ranks: int, details: s
             for number, moment in enumerate(moments):
                 colour = states(moment)[i]
                 if not number:
-                    cell.keys[0][1]["fill"] = colour
+                    cell.begin(fill=colour)
                 elif colour != cell.now["fill"]:
                     cell.to(number * PACE - 0.5, 0.3, fill=colour)
             marks.append(cell)

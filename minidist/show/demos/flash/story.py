@@ -97,12 +97,11 @@ def tell(
         else "The scores of the framed tile join their row's sums, and are forgotten."
     )
     opening = f"{run.length} × {run.length} scores. The fast memory holds {run.fast:,} numbers: one tile at a time."
+    asked = None if bug else asked
     beats = [
-        Beat(
-            0, opening, facts, asks=None if bug else asked, cue="The fast memory is an SM's shared memory: some 200 KB."
-        ),
+        Beat(0, opening, facts, asks=asked, cue="The fast memory is an SM's shared memory: some 200 KB."),
         Beat(half, during, facts),
-        Beat(RUNS + 0.5, done, facts, answers=None if bug else asked),
+        Beat(RUNS + 0.5, done, facts, answers=asked),
     ]
     verdict = (
         f"The output is off by up to {run.error.max():.1g}." if bug else f"Off by {run.error.max():.0e}, as rounding."

@@ -97,12 +97,12 @@ def _waits(run: Recorded, rows: Lanes, until: float) -> tuple[list[Mark], Questi
     counts = [(max(0.0, rows.at(time)), f"{_idle(run, time):.0%}") for time in times]
     counts = counts[sum(not at for at, _ in counts) - 1 :]
     idle = _idle(run, until)
-    choices = [f"{share:.0%}" for share in (idle / 3, idle, (1 + 2 * idle) / 3)]
-    asked = Question(
+    asked = Question.number(
         "The slow worker takes much longer for a step. How much of all workers' time is waiting?",
-        tuple(choices),
-        1,
+        idle,
+        (idle / 3, (1 + 2 * idle) / 3),
         "All wait for the slowest in every step: they have nothing to compute before the next weights are there.",
+        "{:.0%}",
     )
     says = (
         "All begin with the same weights. The others wait for the slow one.",
@@ -117,11 +117,10 @@ def _ages(first: Landing, landed: Sequence[Landing], rows: Lanes) -> tuple[list[
     for one in landed:
         if rows.at(one.end) > ages[-1][0] + 0.12:
             ages.append((rows.at(one.end) + 0.1, str(one.staleness)))
-    choices = sorted({0, first.staleness, 2 * first.staleness + 1, first.staleness + 2})
-    asked = Question(
+    asked = Question.number(
         "How many updates old is the slow worker's first gradient when it lands?",
-        tuple(map(str, choices)),
-        choices.index(first.staleness),
+        first.staleness,
+        (0, 2 * first.staleness + 1, first.staleness + 2),
         "Each update in the meantime makes a new version: count the server's colours.",
     )
     says = (

@@ -104,23 +104,25 @@ def plan(
     heading = text(shelf, 14, "stores", anchor="start")
     most = max(kind.most_stored(ranks, micro_batches), 1)
     idle = bubble(kind.slots(ranks, micro_batches))
-    asked = Question(
+    asked = Question.number(
         f"How much of the time do {ranks} GPUs idle in {kind.name}?",
-        tuple(f"{share:.0%}" for share in sorted({idle, idle / 2, min(1, idle * 2 + 0.05)})),
-        sorted({idle, idle / 2, min(1, idle * 2 + 0.05)}).index(idle),
+        idle,
+        (idle / 2, min(1, idle * 2 + 0.05)),
         f"{kind.formula}, with p = {ranks} and m = {micro_batches}.",
+        "{:.0%}",
     )
     stuck = max(rows[-1].end for rows in slots if rows)
     half = lanes.at(min(stuck, longest / 2))
     facts = {"idle": f"{idle:.1%} = {kind.formula}", "GPU 0 stores at most": f"{most:g} micro-batches"}
+    asked = None if bug else asked
     beats = [
-        Beat(0, "Micro-batches roll down the GPUs, forward, and come back, backward.", asks=None if bug else asked),
+        Beat(0, "Micro-batches roll down the GPUs, forward, and come back, backward.", asks=asked),
         Beat(half, "Grey is idle time. Beside each GPU: the activations that wait for their backward."),
         Beat(
             runs + 0.3,
             f"GPU 0 stored at most {most:g} of {micro_batches}; {idle:.0%} of all time was idle.",
             facts,
-            answers=None if bug else asked,
+            answers=asked,
         ),
     ]
     if stuck < longest:

@@ -15,7 +15,6 @@ from minidist.train.result import Run
 
 RUNS, BEGUN = 8.0, 2.5  # seconds of the recorded step, and those of it before the story opens
 LEFT, WIDE, HIGH = 220, 800, 136  # pixels: where mountains begin, the longest, and the highest
-NAMES = {"none": "keep all", "selective": "drop some", "full": "drop most"}
 EXTRA = MEANINGS["recomputed"]
 KEY = {"activations": COLOURS["activations"], "extra work: computed again": EXTRA}
 
@@ -29,9 +28,10 @@ def mountains(runs: Mapping[str, Run], details: str, bug: str = "") -> Story:
     kept = _held(logs["none"], 0.0)
     marks: list[Mark] = [
         line([(LEFT + scale, 40), (LEFT + scale, 556)], width=3),
+        text(LEFT - 20, 18, "recompute:", anchor="end"),
         text(LEFT, 18, "↑ memory for activations", anchor="start"),
+        text(LEFT + WIDE, 584, "work of forward and backward →", anchor="end"),
     ]
-    marks.append(text(LEFT + WIDE, 584, "work of forward and backward →", anchor="end"))
     for row, (mode, log) in enumerate(logs.items()):
         y, extra = 40 + row * 178, shares[mode]
         wrong, wide = bug and mode != "none", scale * (1 + extra)
@@ -41,32 +41,28 @@ def mountains(runs: Mapping[str, Run], details: str, bug: str = "") -> Story:
             marks.append(outline(lambda *part: kept(*part)["activations"], (LEFT, y, scale, HIGH), most))
         colours = {"activations": COLOURS["activations"], "wrong": "wrong"}
         marks += mountain(held, colours, place, most, clock, 60 + round(60 * extra))
-        marks.append(text(LEFT - 20, y + HIGH - 24, NAMES[mode], 30, anchor="end", weight=700))
+        marks.append(text(LEFT - 20, y + HIGH - 24, mode, 30, anchor="end", weight=700))
         again = box(LEFT + scale, y + HIGH + 4, 0, 26, EXTRA, f"{extra:.1%} more FLOPs")
         if extra:
             marks.append(again.to(clock[0] + clock[1] * scale / wide, clock[1] * (1 - scale / wide), w=wide - scale))
-        if wide < WIDE:
-            marks.append(text(LEFT + wide + 14, y + HIGH - 24, "done", 32, anchor="start").enter(sum(clock), 0.1))
+        marks.append(text(LEFT + wide + 14, y + HIGH + 17, "done", 32, anchor="start").enter(sum(clock), 0.1))
         peak = f"{log.highest('activations') / 1e3:,.0f} kB"
         marks.append(text(LEFT + WIDE + 20, y + 50, peak, 44, anchor="start", weight=700).enter(sum(clock), 0.1))
         more = f"+{extra:.0%} compute"
         marks.append(text(LEFT + WIDE + 20, y + 96, more, 32, anchor="start").enter(RUNS + 0.4, 0.1))
     full = shares["full"]
-    choices = tuple(f"{share:.0%}" for share in sorted({full / 3, full, min(1.0, 3 * full)}))
-    asked = Question(
+    asked = Question.number(
         "Whole blocks are computed again in backward. How much more does the step compute?",
-        choices,
-        choices.index(f"{full:.0%}"),
+        full,
+        (full / 3, min(1.0, 3 * full)),
         "One forward more beside a forward and a backward, which is twice as much: at most a third.",
+        "{:.0%}",
     )
     peaks = {mode: log.highest("activations") for mode, log in logs.items()}
     facts = {mode: f"{peak:,} bytes, {shares[mode]:.1%} more" for mode, peak in peaks.items()}
+    asked = None if bug else asked
     beats = [
-        Beat(
-            0,
-            "Forward stores activations for backward. What was dropped is computed again.",
-            asks=None if bug else asked,
-        ),
+        Beat(0, "Forward stores activations for backward. What was dropped is computed again.", asks=asked),
         Beat(RUNS - 0.5, "The less is kept, the lower the mountain, and the later backward is done."),
         Beat(
             RUNS + 0.7,
@@ -74,7 +70,7 @@ def mountains(runs: Mapping[str, Run], details: str, bug: str = "") -> Story:
             if bug
             else f"{peaks['none'] / peaks['full']:.1f} times less memory, for {full:.0%} more compute.",
             facts,
-            answers=None if bug else asked,
+            answers=asked,
         ),
     ]
     verdict = "Wrong gradients." if bug else "Every bit is that of one process."

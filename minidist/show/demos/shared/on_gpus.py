@@ -15,6 +15,7 @@ from minidist.plan.cluster.hardware import Accelerator
 from minidist.plan.cluster.topologies import single_switch
 from minidist.show.stage.story import Dial
 from minidist.trace import Begin, Event
+from minidist.train.result import Run
 
 GIGABYTES = (0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10)  # a second, of each rank's link in each direction
 LATENCY, CHIP, RIDGE = 1e-5, 1e11, 20  # seconds; FLOP/s; FLOPs per byte: an H100's, in float32
@@ -27,6 +28,12 @@ def on_gpus(logs: Sequence[list], gigabytes: float) -> Replayed:
     accelerator = Accelerator("a chip", 1e12, CHIP / RIDGE, {"fp32": CHIP}, "scaled down")
     switch = single_switch(len(logs), Link(gigabytes * 1e9, LATENCY))
     return replay(logs, switch, Pace(accelerator).seconds)
+
+
+def replays(run: Run) -> list[Sequence[list]]:
+    """The ranks' logs of a run's last step: on GPUs, for every position of the dial, and then as measured here."""
+    logs = [last_step_of(rank.log) for rank in run.ranks]
+    return [*(on_gpus(logs, speed).logs for speed in GIGABYTES), logs]
 
 
 def last_step_of(log: list) -> list:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from minidist.analysis.steps import step_length, traced_step
 from minidist.comm.transports.cores import cores
-from minidist.show.demos.shared.on_gpus import GIGABYTES, LINK, last_step_of, on_gpus
+from minidist.show.demos.shared.on_gpus import GIGABYTES, LINK, replays
 from minidist.show.demos.shared.runs import WarmRanks, check_width, fastest, warm_ranks
 from minidist.show.demos.tensor_parallel import attention, bug, mlp, story
 from minidist.show.stage.animation import Animation
@@ -92,10 +92,7 @@ def _steps(warm: WarmRanks, config: TrainConfig, layout: Layout, drops: Callable
     """The stories of a real step as GPUs would take it and as measured, right and with a sum skipped; and the logs."""
     run, broken = fastest(warm, config, layout), fastest(warm, config, layout, drops)
     proof, found = warm.prove(config, run), warm.harm(config, broken, drops)
-    sides = []
-    for one in (run, broken):
-        logs = [last_step_of(rank.log) for rank in one.ranks]
-        sides.append([*(on_gpus(logs, speed).logs for speed in GIGABYTES), logs])
+    sides = replays(run), replays(broken)
     axes = [max(step_length(traced_step(logs)) for logs in both) for both in zip(*sides, strict=True)]
     names = ["step"] * len(GIGABYTES) + ["measured"]
     told = ["One step of GPU 0. All others do the same on their part of the weights."] * len(GIGABYTES)

@@ -19,12 +19,8 @@ UNIT = 58  # pixels of a row or a column
 MIDDLES, CENTER = (166, 472), 319  # the heights of the two GPUs' halves of the stage, and of the line between them
 CUT, MADE, HALF, SUMMED, END = 1.2, 3.2, 5.2, 7.4, 10.0  # seconds: when each part begins
 COLUMNS, LENT = (120, 360, 760, 1080), 0.6  # of the picture of tokens: where they stand, and when they are lent
-SIGNS = (
-    (227, "·", CUT + 0.8),
-    (424, "GELU", MADE),
-    (709, "·", HALF - 0.6),
-    (927, "=", HALF),
-)  # x, what stands there, when
+# x, what stands there, when
+SIGNS = ((227, "·", CUT + 0.8), (424, "GELU", MADE), (709, "·", HALF - 0.6), (927, "=", HALF))
 WEIGHTS, ACTIVATIONS, WHOLE = MEANINGS["parameters"], MEANINGS["activations"], "#009E73"
 RUNS = 7.0  # seconds, in which a step runs through
 SAME = "Every bit is that of one process."
@@ -55,12 +51,13 @@ def mlp(ranks: Sequence[Held], one: Held, bug: str = "", details: str = "") -> S
         1,
         "A's columns make whole hidden units, and GELU works on each alone. Only y needs a sum.",
     )
+    asked = None if bug else asked
     beats = [
         Beat(
             0,
             "The weights A and B are too large for one GPU: each takes half.",
             cue="Let the class find the cut: A by columns, B by rows.",
-            asks=None if bug else asked,
+            asks=asked,
         ),
         Beat(4.6, "Each makes half of the hidden units, and needs no message for it."),
         Beat(6.8, f"Each has its part of every number of y, such as {terms[0]} and {terms[1]}. Their sum is missing."),
@@ -70,7 +67,7 @@ def mlp(ranks: Sequence[Held], one: Held, bug: str = "", details: str = "") -> S
             if bug
             else f"One all-reduce, and every number is whole: {sums}.",
             {"sent by each GPU": f"{ranks[0].sent} bytes"},
-            answers=None if bug else asked,
+            answers=asked,
         ),
     ]
     verdict = "y is wrong on both." if bug else SAME
@@ -106,8 +103,7 @@ def tokens(ranks: Sequence[Held], one: Held) -> Story:
             )
             moving.append(lent.leave(SUMMED - 0.6, 0.4))
             part = box(COLUMNS[2], y, *size, sign=str(owner))
-            part.keys[0][1].update(w=0.0, opacity=0.45)
-            part.to(MADE, 1.4, w=180)
+            part.begin(w=0.0, opacity=0.45).to(MADE, 1.4, w=180)
             moving.append(part.to(SUMMED - 0.6, 1.4, x=COLUMNS[3], y=source).to(SUMMED + 0.8, 0.3, opacity=1))
         for x, at in ((300, LENT), (940, MADE + 0.6)):  # the tokens of this GPU leave it, and their sums come back
             here, there = (46 + 290 * place + (0.25 + 0.5 * gpu) * 236 for place in (gpu, 1 - gpu))
@@ -155,8 +151,9 @@ def heads(ranks: Sequence["attention.Held"], one: "attention.Held", bug: str = "
         "A head is never cut, so its scores, its softmax and its values are on one GPU.",
     )
     last = f"The heads meet in the output: one all-reduce, {sums}."
+    asked = None if bug else asked
     beats = [
-        Beat(0, "Attention has heads that do not know each other. Where does one cut?", asks=None if bug else asked),
+        Beat(0, "Attention has heads that do not know each other. Where does one cut?", asks=asked),
         Beat(MADE, "Each GPU has one whole head: its queries, keys and values."),
         Beat(5.0, "Scores, softmax, weighted values: all inside the head, without a message."),
         Beat(6.8, f"Each multiplies with its rows of the output matrix: parts, {terms[0]} and {terms[1]}."),
@@ -164,7 +161,7 @@ def heads(ranks: Sequence["attention.Held"], one: "attention.Held", bug: str = "
             END,
             f"Without the sum each goes on with its part. Right is {sums}." if bug else last,
             {"sent by each GPU": f"{ranks[0].sent} bytes"},
-            answers=None if bug else asked,
+            answers=asked,
         ),
     ]
     verdict = "y is wrong on both." if bug else SAME
@@ -193,19 +190,20 @@ def step(name: str, run: Run, logs: Sequence[list], axis: int, told: str, bug: s
     share = waits / longest
     marks = [*lanes.marks(), *counter(910, 510, "", [(0.0, ""), (RUNS, f"{share:.0%}")], 70)]
     marks.append(text(820, 510, "of the step, computing waits:", 36, anchor="end"))
-    shares = sorted({f"{value:.0%}" for value in (share, share / 2, min(0.99, share * 1.6))}, key=lambda s: int(s[:-1]))
-    asked = Question(
+    asked = Question.number(
         "How much of the step does computing wait for messages?",
-        tuple(shares) if len(shares) > 1 else ("0%", "50%"),
-        shares.index(f"{share:.0%}") if len(shares) > 1 else 0,
+        share,
+        (share / 2, max(0.02, min(0.99, share * 1.6))),
         "The next product needs the sum: nothing hides these messages.",
+        "{:.0%}",
     )
     done = Counter(part.kind for part in parts if not is_dropped(part.event))
     kinds = halves.calls(run.config.layers, bool(run.layout.sp))
     facts = {f"{kind}s": f"{done[kind]}" for kind in kinds} | {"ms": f"{longest / 1e6:.3g}"}
+    asked = None if bug else asked
     beats = [
-        Beat(0, told, facts, asks=None if bug else asked),
-        Beat(RUNS + 0.2, f"The step took {longest / 1e6:.3g} ms.", facts, answers=None if bug else asked),
+        Beat(0, told, facts, asks=asked),
+        Beat(RUNS + 0.2, f"The step took {longest / 1e6:.3g} ms.", facts, answers=asked),
     ]
     verdict = "Its gradients are wrong." if bug else SAME
     key = {phase: MEANINGS[phase] for phase in halves.PHASES} | {kind: COLLECTIVES[kind] for kind in kinds}
@@ -255,8 +253,7 @@ def _grown(x: float, middle: float, matrix: np.ndarray, name: str, fill: str, at
     """A result, which grows from the left."""
     rows, columns = matrix.shape
     slab = _slab(x, middle - rows * UNIT / 2, columns * UNIT * wide, rows * UNIT, fill, name, name)
-    slab.keys[0][1]["w"] = 0.0
-    return slab.to(at, 0.9, w=columns * UNIT * wide)
+    return slab.begin(w=0.0).to(at, 0.9, w=columns * UNIT * wide)
 
 
 def _triangle(x: float, middle: float, weights: np.ndarray, fill: str, at: float) -> list[Mark]:
@@ -266,13 +263,8 @@ def _triangle(x: float, middle: float, weights: np.ndarray, fill: str, at: float
     for (row, column), weight in np.ndenumerate(weights):
         if column <= row:
             cell = box(x + column * 50, middle + (row - tokens / 2) * 50, 48, 48, fill, f"weight {weight:.2f}")
-            cells.append(_faded(cell, at, 0.25 + 0.75 * float(weight)))
+            cells.append(cell.begin(opacity=0.0).to(at, 0.6, opacity=0.25 + 0.75 * float(weight)))
     return cells
-
-
-def _faded(mark: Mark, at: float, opacity: float) -> Mark:
-    mark.keys[0][1]["opacity"] = 0.0
-    return mark.to(at, 0.6, opacity=opacity)
 
 
 def _sum(ranks: Sequence, y: np.ndarray, broken: bool) -> list[Mark]:
@@ -283,8 +275,7 @@ def _sum(ranks: Sequence, y: np.ndarray, broken: bool) -> list[Mark]:
     for rank, held in enumerate(ranks):
         top = MIDDLES[rank] - rows * UNIT / 2
         partial = box(x, top, columns * UNIT, rows * UNIT, of_rank(rank), f"GPU {rank}'s terms of y")
-        partial.keys[0][1].update(w=0.0, opacity=0.45)
-        partial.to(HALF, 1.2, w=columns * UNIT)
+        partial.begin(w=0.0, opacity=0.45).to(HALF, 1.2, w=columns * UNIT)
         term = text(value_at, MIDDLES[rank], f"{float(held.partial[0, 0]):.3g}", 40, anchor="start", weight=700)
         label = text(x + columns * UNIT / 2, MIDDLES[rank], "part of y").enter(6.2, 0.2).leave(SUMMED, 0.1)
         marks += [partial, label, term.enter(6.2, 0.2)]

@@ -38,24 +38,18 @@ def _tanks(ranks: int) -> Story:
     most, foot, high = 120.0, 540, 480  # GB at the top of a tank; pixels
     level = foot - high * ROOM / most
     marks: list[Mark] = []
-    colours = {
-        "optimizer": COLOURS["optimizer"],
-        "gradients": COLOURS["gradients"],
-        "parameters": COLOURS["parameters"],
-    }
+    colours = {kind: COLOURS[kind] for kind in ("optimizer", "gradients", "parameters")}
     totals = []
     for stage, name in enumerate(SHARDS):
         x = 120 + stage * 300
-        marks.append(
-            box(x - 6, foot - high - 6, 212, high + 12, "none", f"a GPU in {STAGES[stage]}", stroke="ink", round=8)
-        )
+        walls = box(x - 6, foot - high - 6, 212, high + 12, "none", f"a GPU in {STAGES[stage]}", stroke="ink", round=8)
         pile = Pile(name, (x, foot, 200, high), most, colours)
         amounts = {kind: BILLIONS * kept(kind, stage, ranks) for kind in BYTES}
         pile.set(1.0 + 2.0 * stage if stage else 0.0, amounts, 1.0)
         total = sum(amounts.values())
         totals.append(total)
         value = text(x + 100, 26, f"{total:.3g} GB", 40, "right" if total <= ROOM else "wrong", weight=700)
-        marks += [*pile.marks(), value.enter(2.0 + 2.0 * stage, 0.1) if stage else value]
+        marks += [*pile.marks(), walls, value.enter(2.0 + 2.0 * stage, 0.1) if stage else value]
     below = 0.0
     for kind, words in zip(colours, ("optimizer", "gradients", "weights"), strict=True):  # in the tank that stays full
         amount = BILLIONS * kept(kind, 0, ranks)
@@ -63,12 +57,12 @@ def _tanks(ranks: int) -> Story:
         marks.append(text(220, foot - high * (below + amount / 2) / most, words, 28, ink))
         below += amount
     marks += [line([(20, level), (1260, level)], "wrong", 5), text(20, level - 22, f"{ROOM} GB", 28, "wrong", "start")]
-    choices = sorted({f"{total:.3g} GB" for total in totals[1:]}, key=lambda words: float(words.split()[0]))
-    asked = Question(
+    asked = Question.number(
         f"How much is left on each of {ranks} GPUs if all of it is sharded?",
-        tuple(choices) if len(choices) > 1 else (f"{totals[3]:.3g} GB", f"{totals[3] / 2:.3g} GB"),
-        0,
+        totals[3],
+        totals[1:3],
         f"16 bytes x {BILLIONS} billion / {ranks}: each GPU that is added makes it less.",
+        "{:.3g} GB",
     )
     says = (
         f"One GPU's memory: {BILLIONS} billion parameters, 16 bytes each, and every GPU has all of them.",
@@ -101,8 +95,7 @@ def steps(held: Sequence[MemoryLog], most: int, details: str, stale: Sequence[in
         if stage in stale:
             for start, end in [*log.places(STALE), *_ungathered(log, stage)]:
                 band = box(x + 580 * start, y, 580 * (end - start), 230, "wrong", "stale parameters", sign="!")
-                band.keys[0][1]["opacity"] = 0.0
-                hill.append(band.to(0.2 + RUNS * start, 0.2, opacity=0.5))
+                hill.append(band.begin(opacity=0.0).to(0.2 + RUNS * start, 0.2, opacity=0.5))
         marks += [*hill, text(x, y - 16, STAGES[stage], 30, anchor="start", weight=700)]
         peak = f"peak {log.highest() / 1e3:,.0f} kB"
         marks.append(text(x + 580, y - 16, peak, 30, anchor="end").enter(RUNS + 0.2, 0.1))
@@ -116,12 +109,9 @@ def steps(held: Sequence[MemoryLog], most: int, details: str, stale: Sequence[in
     facts = {
         name: f"{log.highest('gradients'):,} bytes of gradients at most" for name, log in zip(STAGES, held, strict=True)
     }
+    asked = None if bug else asked
     beats = [
-        Beat(
-            0,
-            "The grey line: rank 0 in plain data parallelism, in two real steps. What do stages save?",
-            asks=None if bug else asked,
-        ),
+        Beat(0, "The grey line: rank 0 in plain data parallelism, in two real steps. What do stages save?", asks=asked),
         Beat(0.2 + RUNS / 2, "One step is over: activations are gone, what is kept stays."),
         Beat(
             RUNS + 0.5,
@@ -129,7 +119,7 @@ def steps(held: Sequence[MemoryLog], most: int, details: str, stale: Sequence[in
             if bug
             else "The same bits in all four, at other heights.",
             facts,
-            answers=None if bug else asked,
+            answers=asked,
         ),
     ]
     verdict = "Training goes on, and is wrong." if bug else "Every bit is that of one process."
