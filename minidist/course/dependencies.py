@@ -41,7 +41,7 @@ def dependencies(answers: str, graders: str, definitions: dict[str, list[str]]) 
 def _mentioned_by_graders(graders: str) -> dict[str, set[str]]:
     """Return all names by which each task's grader, and what it uses of the same file, may call answers."""
     tree = ast.parse(graders)
-    defined = [(node, _names_defined(node)) for node in tree.body]
+    defined = [(node, names_defined(node)) for node in tree.body]
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     imported = {alias.asname or alias.name for node in imports for alias in node.names}
     found = {}
@@ -72,9 +72,14 @@ def _calls_in(grader: ast.stmt, imported: set[str]) -> set[str]:
 
 
 def _reached(tree: ast.Module, names: set[str]) -> list[ast.stmt]:
-    """The definitions of these names, all that they mention, and what runs at load; in the order of the file."""
-    definitions = [node for node in tree.body if isinstance(node, Definition)]
-    at_load = [node for node in tree.body if not isinstance(node, Definition)]
+    """The definitions of these names, all that they mention, and what runs at load; in the order of the file.
+
+    A decorator of the file itself may register what it decorates: that can be reached without its name.
+    """
+    own = set().union(*map(names_defined, tree.body))
+    every = [node for node in tree.body if isinstance(node, Definition)]
+    definitions = [node for node in every if not _names_in(node.decorator_list) & own]
+    at_load = [node for node in tree.body if node not in definitions]
     names = names | _names_in(call for node in definitions for call in _calls_at_definition(node))
     reached: list[ast.stmt] = []
     new = [*at_load, *(node for node in definitions if _is_named(node, names))]
@@ -115,11 +120,13 @@ def _is_named(node: Definition, names: set[str]) -> bool:
     return node.name in names or any(name.endswith("*") and node.name.startswith(name[:-1]) for name in names)
 
 
-def _names_defined(node: ast.stmt) -> set[str]:
-    """The names that a statement defines."""
+def names_defined(node: ast.stmt) -> set[str]:
+    """The names that a statement defines: by ``def``, ``class`` or ``=``, also inside an ``if``; not by ``import``."""
     if isinstance(node, Definition):
         return {node.name}
-    return {name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)}
+    parts = list(ast.walk(node))
+    stored = {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    return stored | {part.name for part in parts if isinstance(part, Definition)}
 
 
 def _names_in(nodes: Iterable[ast.AST]) -> set[str]:

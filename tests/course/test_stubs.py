@@ -63,14 +63,21 @@ def test_stubs_have_no_bodies():
 def test_untouched():
     begun = STUB.replace('raise NotImplementedError("task 9.1")', "return x")
     commented = STUB.replace('"""Add one."""\n', '"""Add one."""\n    # where to begin?\n\n')
-    below = STUB + "\n\ndef first(x):\n    return x + 1\n"  # an answer below its stub: Python calls the last one
+    below = [  # an answer below its stub: Python calls the last one
+        f"{STUB}\n{answer}"
+        for answer in (
+            "def first(x):\n    return x + 1",
+            "first = lambda x: x + 1",
+            "if 1:\n    def first(x): return x + 1",
+        )
+    ]
     for mine, names, expected in (
         (STUB, ["first", "Second"], True),
         (commented, ["first"], True),
         (begun, ["first"], False),
         (begun, ["Second"], True),
         ("def first(:", ["first"], False),
-        (below, ["first"], False),
+        *((text, ["first"], False) for text in below),
     ):
         assert untouched(mine, STUB, names) == expected, mine
 
@@ -156,3 +163,17 @@ def test_reset_of_one_task_and_of_a_chapter(tmp_path):
     assert mine.read_text() == stub
     mine.write_text("def broken(:\n")
     assert plan_reset("3", tmp_path)[1] == stub
+
+
+def test_reset_reads_lines_as_python_does(tmp_path):
+    """With a byte order mark, and characters that end a line for str.splitlines alone."""
+    solution = read_answers(course_folder("solutions"))["ch03_collectives"].text
+    mine, odd = tmp_path / "ch03_collectives.py", solution.replace("import numpy", "# \u2028 \x0c\nimport numpy")
+    mine.write_text(odd, encoding="utf-8-sig")
+    text = plan_reset("3.3", tmp_path)[1]
+    assert text == replace_definitions(solution, stub_of(solution), ["reduce_scatter_ring"]).replace(
+        "import numpy", "# \u2028 \x0c\nimport numpy"
+    )
+    mine.write_bytes(b"# \xe9\n")
+    with pytest.raises(ValueError, match=r"ch03_collectives\.py is not saved as UTF-8\. .*minidist reset 3$"):
+        plan_reset("3.3", tmp_path)

@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import types
+from collections import deque
 from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
@@ -145,7 +146,7 @@ def _enter(folder: str) -> None:
 def plain(value) -> Any:
     """The value, if it consists of numbers, strings and arrays only: nothing else leaves a rank.
 
-    A Fraction becomes a float.
+    A Fraction becomes a float, a range or a deque a list, and any kind of list, tuple or dict a plain one.
 
     Raises:
         TypeError: naming any other type.
@@ -157,11 +158,13 @@ def plain(value) -> Any:
         return value
     if kind is Fraction:
         return float(value)
-    if kind in (list, tuple):
-        return kind(plain(item) for item in value)
-    if kind in (set, frozenset):
+    if isinstance(value, tuple):
+        return tuple(plain(item) for item in value)
+    if isinstance(value, list | range | deque):
+        return [plain(item) for item in value]
+    if isinstance(value, set | frozenset):
         return {plain(item) for item in value}
-    if kind is dict:
+    if isinstance(value, dict):
         return {plain(key): plain(item) for key, item in value.items()}
     raise TypeError(f"expected the answer to return numbers or arrays, got a {kind.__name__}")
 
@@ -192,7 +195,7 @@ def run_file(source: Source) -> types.ModuleType:
     """The module that the text of a file of answers makes, whether or not the file still exists."""
     module = types.ModuleType(source.name)
     module.__file__ = source.path
-    linecache.cache[source.path] = (len(source.text), None, source.text.splitlines(keepends=True), source.path)
+    linecache.cache[source.path] = (len(source.text), None, io.StringIO(source.text).readlines(), source.path)
     before = sys.modules.get(source.name)
     sys.modules[source.name] = module  # a dataclass looks its module up while it is being defined
     try:
