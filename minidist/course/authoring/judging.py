@@ -17,7 +17,7 @@ from minidist.course.stubs import definitions_by_task, stub_of, untouched
 from minidist.course.tasks import Verdict, readable, tell
 
 REMARK_CHARACTERS = 200
-PRINTED_CHARACTERS = 2000  # of what an answer printed, in the details of a verdict
+PRINTED_CHARACTERS, PRINTED_LINES = 2000, 20  # the last that an answer printed, in the details of a verdict
 
 
 class Judging:
@@ -105,7 +105,8 @@ class Judging:
             if verdict.state == "todo":
                 report.longrepr = f"task {verdict.task} is still to do: {verdict.message}"
             elif report.capstdout:
-                verdict.details += f"\nprinted:\n{readable(report.capstdout[-PRINTED_CHARACTERS:])}"
+                printed = readable(report.capstdout[-PRINTED_CHARACTERS:]).splitlines()[-PRINTED_LINES:]
+                verdict.details += "\n".join(["\nthe last lines printed:", *printed])
             if not has_parts(marker) or mutant is not None or is_violation(call.excinfo.value) or not student:
                 self.done.add((verdict.task, verdict.mutant))
             self.needs_new_ranks = True

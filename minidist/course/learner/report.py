@@ -97,7 +97,7 @@ def _failure(result: TaskResult, verdict: Verdict, alike: list[str], failing: Co
     elif result.state == "todo":
         title = f"{result.task.number} is to do"
     if in_full:
-        lines += ["", *details.splitlines()] if details.strip() else []
+        lines += ["", *details.strip().splitlines()] if details.strip() else []
     elif len(lines) > LINES:
         lines = [*lines[:LINES], "..."]
     message = " ".join(verdict.message.split())
@@ -120,7 +120,7 @@ def _what_next(folder: Path, current: TaskResult | None, following: TaskResult |
     text.append(f"{'fix' if result.state == 'failed' else 'next'}: {number}  {result.task.title}", "bold")
     text.append(f"\nedit {shown_path(folder / result.task.chapter)}.py")
     if current is not None and current.failure and current.failure.details.strip() and not in_full:
-        text.append(f"    details: minidist check {number}")
+        text.append(f"\ndetails: minidist check {number}")  # not one more on a line: 80 columns would break a command
     return text.append(f"    hint: minidist check --hint {number}")
 
 
