@@ -89,9 +89,14 @@ def write_atomically(file: Path, text: str) -> None:
         new.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
+def solutions() -> dict[str, Source]:
+    """The solutions, by module name, in the order of the chapters."""
+    return read_answers(course_folder("solutions"))
+
+
 def chapter_names() -> list[str]:
     """The module names of all chapters that have exercises, in order."""
-    return list(read_answers(course_folder("solutions")))
+    return list(solutions())
 
 
 def chapter_of(target: str) -> str:

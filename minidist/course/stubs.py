@@ -29,8 +29,8 @@ from minidist.course.answers import (
     chapter_of,
     clone_here,
     course_folder,
-    read_answers,
     shown_path,
+    solutions,
     write_atomically,
 )
 from minidist.course.dependencies import names_defined
@@ -219,7 +219,7 @@ def plan_reset(target: str, folder: Path) -> tuple[Path, str, str]:
         ValueError: if the target does not exist, or is a task in a file that is not Python in UTF-8.
     """
     name = chapter_of(target)
-    solution = read_answers(course_folder("solutions"))[name].text
+    solution = solutions()[name].text
     stub, definitions = stub_of(solution, name), definitions_by_task(solution)
     file = folder / f"{name}.py"
     if "." not in target or not file.exists():

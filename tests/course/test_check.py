@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from minidist.cli.main import main
-from minidist.course.answers import course_folder, read_answers
+from minidist.course.answers import solutions
 from minidist.course.grading.run_graders import run_graders
 from minidist.course.learner.check import hints_of
 from minidist.course.stubs import definitions_by_task, replace_definitions, stub_of, untouched
@@ -15,7 +15,7 @@ from minidist.course.tasks import TaskResult, Verdict, results_of, tasks_of
 
 NAME, ZERO = "ch03_collectives", "ch00_walls"
 THREE = [ZERO, "ch01_transformer", NAME]
-SOLUTIONS = {name: source.text for name, source in read_answers(course_folder("solutions")).items()}
+SOLUTIONS = {name: source.text for name, source in solutions().items()}
 SOLUTION, STUB = SOLUTIONS[NAME], stub_of(SOLUTIONS[NAME])
 ENDLESS = "distance *= 2", "distance = int(np.sum(distance))"  # 0 for ever
 

@@ -10,7 +10,7 @@ from choosing import long
 
 from minidist import overrides
 from minidist.cli.main import main
-from minidist.course.answers import course_folder, read_answers
+from minidist.course.answers import course_folder, solutions
 from minidist.course.learner.implementations import implementations_of, training_on
 from minidist.course.stubs import replace_definitions, stub_of
 from minidist.train.config import TrainConfig
@@ -19,7 +19,7 @@ from minidist.train.trainer import run
 from minidist.verify.comparison import verify as verify_layouts
 
 SMALL = "--steps=3 --layers=1 --width=16 --heads=2 --context=8 --global-batch=4 --micro-batch=1".split()  # noqa: SIM905
-SOLUTIONS = {name: source.text for name, source in read_answers(course_folder("solutions")).items()}
+SOLUTIONS = {name: source.text for name, source in solutions().items()}
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from minidist.comm.failures import Deadlock, RankFailed
-from minidist.course.answers import Source, course_folder, implementation_folder, read_answers
+from minidist.course.answers import Source, implementation_folder, read_answers, solutions
 from minidist.course.authoring.mutants import Mutant
 from minidist.course.dependencies import tasks_used
 from minidist.course.sandbox.forbidden import VIOLATIONS, LibraryAnswer
@@ -52,7 +52,7 @@ class Judging:
         self.chapter, self.needs_new_ranks = name, False
         source = self._source(name)
         if name not in self.given:
-            solution = read_answers(course_folder("solutions"))[name].text
+            solution = solutions()[name].text
             self.given[name] = stub_of(solution, name), definitions_by_task(solution)
         stub, definitions = self.given[name]
         if untouched(source.text, stub, definitions[task]):
