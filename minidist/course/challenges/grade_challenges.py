@@ -72,7 +72,11 @@ def _judge_student(
         for challenge, source in answers:
             if source is not None:
                 go_on()
-                standings.append(Standing(challenge, student, run_judge(workplace, challenge, source, limits, go_on)))
+                try:
+                    result = run_judge(workplace, challenge, source, limits, go_on)
+                except Exception as error:  # whatever one answer does, the others are judged
+                    result = Result(None, f"could not be judged: {type(error).__name__}: {error}")
+                standings.append(Standing(challenge, student, result))
     return standings
 
 

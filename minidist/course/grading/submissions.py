@@ -55,8 +55,9 @@ def take_answers(submission: Path, into: Path) -> list[str]:
         found, others = find_files(submission, known)
     except ValueError as error:
         return [str(error)]
+    file_of = {chapter[:4]: f"{chapter}.py" for chapter in known}
     remarks = [
-        f"skipped {name}: expected a name from {', '.join(f'{name}.py' for name in known)}"
+        f"skipped {name}: expected {file_of.get(name[:4].lower(), 'the number of a chapter')}"
         for name in others
         if NEARLY.fullmatch(name)
     ]
