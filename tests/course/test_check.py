@@ -234,3 +234,15 @@ def test_an_answer_is_judged(folder, capsys):
         if shown.count("cannot be loaded") > 1:
             offenders.append(f"said more than once: {shown}")
     assert not offenders, "\n".join(offenders)
+
+
+@pytest.mark.long
+def test_a_missing_return_is_no_riddle(folder, capsys):
+    """The grader cannot go on with the None that came back, in its own process or in a rank, and says whose it is."""
+    for name, old, task, words in (
+        (ZERO, "return {", "0.1", "cannot use what memory_buckets returned: 'NoneType' object"),
+        ("ch04_data_parallel", "return losses, weights", "4.5", "cannot use what the answer returned: cannot unpack"),
+    ):
+        (folder / f"{name}.py").write_text(SOLUTIONS[name].replace(old, f"_ = {old.removeprefix('return ')}"))
+        shown = " ".join(checked(folder, capsys, task)[1].replace("│", " ").split())
+        assert words in shown, shown

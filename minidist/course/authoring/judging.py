@@ -100,7 +100,8 @@ class Judging:
             name = item.get_closest_marker("answers").args[0]
             as_given = getattr(item, "as_given", False)
             verdict.state = "todo" if as_given or is_to_do(call.excinfo.value) else "failed"
-            verdict.message, verdict.details = map(readable, explain(call.excinfo.value, name))
+            told = explain(call.excinfo.value, name, student.called if student else "the answer")
+            verdict.message, verdict.details = map(readable, told)
             verdict.message = verdict.message.removesuffix(f" (task {verdict.task})")
             if verdict.state == "todo":
                 report.longrepr = f"task {verdict.task} is still to do: {verdict.message}"
@@ -139,19 +140,27 @@ def has_parts(marker) -> bool:
     return marker.kwargs.get("kind") == "worksheet"
 
 
-def explain(error: BaseException, name: str) -> tuple[str, str]:
-    """What is wrong, and the lines of the file of answers of that name that led there."""
+def explain(error: BaseException, name: str, called: str = "the answer") -> tuple[str, str]:
+    """What is wrong, and the lines of the file of answers of that name that led there.
+
+    Args:
+        called: the function whose results a grader has got last: what it cannot use is most often the None of a
+            function without a ``return``.
+    """
+    unusable = f"the grader cannot use what {called} returned: "
     if isinstance(error, RankFailed):
         places = re.findall(rf'["/\\]{name}\.py", line (\d+), in (\S+)', error.traceback_text)
         if places and (stub := re.match(r"NotImplementedError: (task \d+\.\d+)", error.summary)):
             return f"{places[-1][1]} is still a stub ({stub[1]})", ""
         where = f" (rank {error.rank}, {name}.py:{places[-1][0]} in {places[-1][1]})" if places else ""
         summary = error.summary.removeprefix("AssertionError: ") or "the process ended"
+        if not places and summary.startswith(("TypeError: ", "AttributeError: ")) and "the answer" not in summary:
+            summary = unusable + summary.partition(": ")[2]
         return f"{summary}{where}", own_frames(error.traceback_text, name)
     if isinstance(error, Deadlock):
         return f"deadlock: {error}", ""
     message = str(error).partition("\nassert ")[0]  # the grader's own words, without pytest's analysis
-    return message or type(error).__name__, ""
+    return unusable * isinstance(error, TypeError | AttributeError) + (message or type(error).__name__), ""
 
 
 def own_frames(traceback_text: str, name: str) -> str:

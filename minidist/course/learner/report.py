@@ -17,11 +17,6 @@ STATES = {"passed": ("passed", "green"), "failed": ("failing", "red"), "todo": (
 LINES = 12  # of a failure's message, unless one task is asked for
 
 
-def number_of(chapter: str) -> str:
-    """ "3" of "ch03_collectives"."""
-    return str(int(chapter[2:4]))
-
-
 def next_task(results: list[TaskResult]) -> TaskResult | None:
     """What to do next: the first task that fails, else the first that is to do."""
     failing = (result for result in results if result.state == "failed")
@@ -62,7 +57,7 @@ def report(
 
 
 def table_of(folder: Path, chapter: str, results: list[TaskResult]) -> Table:
-    table = Table(title=f"chapter {number_of(chapter)}: {shown_path(folder / chapter)}.py", title_justify="left")
+    table = Table(title=f"chapter {int(chapter[2:4])}: {shown_path(folder / chapter)}.py", title_justify="left")
     table.add_column("task", justify="right", no_wrap=True)
     table.add_column("title")
     table.add_column("kind", no_wrap=True)

@@ -175,20 +175,15 @@ def load(source: Source, forbidden: tuple[str, ...], remarks: list[str]) -> type
     What the file replaces while it loads is restored and becomes a remark: its functions can still be judged fairly.
     """
     modules: list[types.ModuleType] = []
-    import_library(source)  # now, since a module of the library may call what is forbidden while it is imported
+    for name in _compiled(source)[1]:  # now: a module of the library may call what is forbidden while it is imported
+        with suppress(ImportError):  # the file's own import reports it
+            importlib.import_module(name)
     try:
         with guarded(forbidden, remarks):
             modules.append(run_file(source))
     except Tampering as error:
         remarks.append(f"{source.name}.py: {error}; it was restored")
     return modules[0]
-
-
-def import_library(source: Source) -> None:
-    """Import the modules of minidist that a file of answers imports anywhere."""
-    for name in _compiled(source)[1]:
-        with suppress(ImportError):  # the file's own import reports it
-            importlib.import_module(name)
 
 
 def run_file(source: Source) -> types.ModuleType:
