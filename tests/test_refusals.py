@@ -14,7 +14,7 @@ from planned import HARDWARE, NETWORK
 from refusals import check_refusals, refusal
 from safetensors.numpy import load_file, save_file
 
-from minidist.course.answers import course_folder, read_answers
+from minidist.course.answers import solutions
 from minidist.course.sandbox.values import numbers
 from minidist.course.stubs import plan_reset, stub_of
 from minidist.data.documents import MANIFEST, prepare, read_documents
@@ -210,7 +210,7 @@ def verify_file(text: str) -> None:
 
 def reset(target: str, text: str = "") -> None:
     """A plan to reset this target in a file with this text, or the untouched one."""
-    stub = stub_of(read_answers(course_folder("solutions"))["ch03_collectives"].text)
+    stub = stub_of(solutions()["ch03_collectives"].text)
     Path("ch03_collectives.py").write_text(text or stub, encoding="utf-8")
     plan_reset(target, Path())
 

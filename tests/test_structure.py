@@ -30,7 +30,7 @@ MAY_IMPORT = {  # a package or file -> the others that it may import
 COURSE = ROOT / "course"
 COURSE_MAY_IMPORT = {  # the same within course/
     "tasks": "answers",
-    "stubs": "answers",
+    "stubs": "answers dependencies",
     "dependencies": "tasks",
     "sandbox": "answers",
     "grading": "answers tasks",

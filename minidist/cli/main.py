@@ -53,7 +53,8 @@ minidist --help lists all commands, minidist COMMAND --help the flags of one."""
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; returns the exit status.
 
-    0 success, 1 fingerprints differ or one of several demonstrations failed, 2 invalid input or failure.
+    0 success; 1 fingerprints differ, or a task, a grader or one of several demonstrations fails; 2 invalid input or
+    failure.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     found = None

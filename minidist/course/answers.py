@@ -71,16 +71,11 @@ def read_answers(folder: Path) -> dict[str, Source]:
 
 
 def read_source(file: Path) -> Source:
-    """One file of answers."""
-    return Source(file.stem, str(file), _text_of(file))
-
-
-def _text_of(file: Path) -> str:
-    """The text of a file as Python reads it: UTF-8, with or without a byte order mark."""
-    content = file.read_bytes()
-    if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return f"raise SyntaxError('{file.name} is saved as UTF-16: save it as UTF-8')"
-    return content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    """One file of answers, as Python reads it: UTF-8, with or without a byte order mark."""
+    text = file.read_text(encoding="utf-8-sig", errors="replace")
+    if file.read_bytes()[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        text = f"raise SyntaxError('{file.name} is saved as UTF-16: save it as UTF-8')"
+    return Source(file.stem, str(file), text)
 
 
 def write_atomically(file: Path, text: str) -> None:
@@ -89,9 +84,14 @@ def write_atomically(file: Path, text: str) -> None:
         new.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
+def solutions() -> dict[str, Source]:
+    """The solutions, by module name, in the order of the chapters."""
+    return read_answers(course_folder("solutions"))
+
+
 def chapter_names() -> list[str]:
     """The module names of all chapters that have exercises, in order."""
-    return list(read_answers(course_folder("solutions")))
+    return list(solutions())
 
 
 def chapter_of(target: str) -> str:

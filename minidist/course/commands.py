@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -17,21 +18,17 @@ from minidist.course.stubs import plan_reset, release, write_reset, write_stubs
 
 def add_commands(commands) -> None:
     """Add the commands to the subparsers of the command line."""
-    _add_check(commands)
-    _add_reset(commands)
-    _add_grade(commands)
-    _add_mutants(commands)
-    _add_stubs(commands)
-    _add_release(commands)
 
+    def add(run: Callable[[argparse.Namespace], int], help: str, description: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(run.__name__[1:], help=help, description=description)
+        command.set_defaults(command=run)
+        return command
 
-def _add_check(commands) -> None:
-    command = commands.add_parser(
-        "check",
-        help="check your exercises and see what to do next",
-        description="Judge the tasks that have changed and show the chapter whose file you saved last.",
+    command = add(
+        _check,
+        "check your exercises and see what to do next",
+        "Judge the tasks that have changed and show the chapter whose file you saved last.",
     )
-    command.set_defaults(command=_check)
     command.add_argument(
         "target",
         nargs="?",
@@ -49,27 +46,21 @@ def _add_check(commands) -> None:
     command.add_argument("--watch", action="store_true", help="judge again whenever you save a file")
     _add_impl(command, "answers to judge: exercises, solutions or a folder")
 
-
-def _add_reset(commands) -> None:
-    command = commands.add_parser(
-        "reset",
-        help="start an exercise over",
-        description="Restore the stub of a task or chapter. A copy of your work goes to exercises/.backups/.",
+    command = add(
+        _reset,
+        "start an exercise over",
+        "Restore the stub of a task or chapter. A copy of your work goes to exercises/.backups/.",
     )
-    command.set_defaults(command=_reset)
     command.add_argument("target", metavar="TASK", help="chapter (3) or task (3.4)")
     command.add_argument("--yes", action="store_true", help="reset without asking")
     _add_impl(command, "folder of answers")
 
-
-def _add_grade(commands) -> None:
-    command = commands.add_parser(
-        "grade",
-        help="for lecturers: grade a folder of submissions",
-        description="Grade every folder and zip file in SUBMISSIONS, each in processes of its own with limits. "
+    command = add(
+        _grade,
+        "for lecturers: grade a folder of submissions",
+        "Grade every folder and zip file in SUBMISSIONS, each in processes of its own with limits. "
         "Read docs/grading.md first: it says what this protects against and what it does not.",
     )
-    command.set_defaults(command=_grade)
     command.add_argument(
         "submissions", metavar="SUBMISSIONS", help="folder that holds a folder or zip file for each student"
     )
@@ -90,35 +81,26 @@ def _add_grade(commands) -> None:
         "--task", action="append", default=[], metavar="TASK", help="grade only this chapter (3) or task (3.4)"
     )
 
-
-def _add_mutants(commands) -> None:
-    command = commands.add_parser(
-        "mutants",
-        help="for authors: show that the graders catch every mutant",
-        description="Judge mutants: solutions with one bug each. Exit status 1 if one is not caught.",
+    command = add(
+        _mutants,
+        "for authors: show that the graders catch every mutant",
+        "Judge mutants: solutions with one bug each. Exit status 1 if one is not caught.",
     )
-    command.set_defaults(command=_mutants)
     command.add_argument("target", nargs="?", metavar="TASK", help="judge only this chapter (3) or task (3.4)")
 
-
-def _add_stubs(commands) -> None:
-    command = commands.add_parser(
-        "stubs",
-        help="for authors: generate exercises/ from solutions/",
-        description="Generate every exercise from its solution. Without --force, existing files stay as they are.",
+    command = add(
+        _stubs,
+        "for authors: generate exercises/ from solutions/",
+        "Generate every exercise from its solution. Without --force, existing files stay as they are.",
     )
-    command.set_defaults(command=_stubs)
     command.add_argument("--force", action="store_true", help="overwrite exercises that differ")
 
-
-def _add_release(commands) -> None:
-    command = commands.add_parser(
-        "release",
-        help="write the course to a new folder, to work on or to hand out",
-        description="Write chapters, exercises, solutions, graders and library to a new folder, where everything works "
-        "as in a clone. Lecturers can leave the solutions out.",
+    command = add(
+        _release,
+        "write the course to a new folder, to work on or to hand out",
+        "Write chapters, exercises, solutions, graders and library to a new folder, where everything works as in a "
+        "clone. Lecturers can leave the solutions out.",
     )
-    command.set_defaults(command=_release)
     command.add_argument("folder", metavar="DIR", type=Path, help="the new folder")
     command.add_argument("--without-solutions", action="store_true", help="with stubs in place of the solutions")
 

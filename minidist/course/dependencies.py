@@ -7,7 +7,7 @@ a definition may count as named although it is not, which costs time, but not th
 
 import ast
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from minidist.course.tasks import number_of_class, task_classes
 
@@ -33,7 +33,8 @@ def dependencies(answers: str, graders: str, definitions: dict[str, list[str]]) 
     found = {}
     for task, names in definitions.items():
         nodes = _reached(tree, {*names, *mentioned.get(task, ())})
-        texts = [graders, *(ast.dump(node) for node in nodes), *sorted(_run_at_definition(tree, nodes))]
+        others = (part for node in tree.body if node not in nodes for part in _parts_at_definition(node))
+        texts = [graders, *map(ast.dump, nodes), *sorted(set(map(ast.dump, others)))]
         found[task] = _hash(texts), _hash([*texts, *(str(node.lineno) for node in nodes), *map(_lines, nodes)])
     return found
 
@@ -41,7 +42,7 @@ def dependencies(answers: str, graders: str, definitions: dict[str, list[str]]) 
 def _mentioned_by_graders(graders: str) -> dict[str, set[str]]:
     """Return all names by which each task's grader, and what it uses of the same file, may call answers."""
     tree = ast.parse(graders)
-    defined = [(node, _names_defined(node)) for node in tree.body]
+    defined = [(node, names_defined(node)) for node in tree.body]
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
     imported = {alias.asname or alias.name for node in imports for alias in node.names}
     found = {}
@@ -72,10 +73,16 @@ def _calls_in(grader: ast.stmt, imported: set[str]) -> set[str]:
 
 
 def _reached(tree: ast.Module, names: set[str]) -> list[ast.stmt]:
-    """The definitions of these names, all that they mention, and what runs at load; in the order of the file."""
-    definitions = [node for node in tree.body if isinstance(node, Definition)]
-    at_load = [node for node in tree.body if not isinstance(node, Definition)]
-    names = names | _names_in(call for node in definitions for call in _calls_at_definition(node))
+    """The definitions of these names, all that they mention, and what runs at load; in the order of the file.
+
+    A decorator of the file itself runs at load, and may register what it decorates: that needs no name any more.
+    """
+    own = set().union(*map(names_defined, tree.body))
+    every = [node for node in tree.body if isinstance(node, Definition)]
+    definitions = [node for node in every if not _names_in(_decorators_in(node)) & own]
+    at_load = [node for node in tree.body if node not in definitions]
+    parts = [part for node in definitions for inner in _parts_at_definition(node) for part in ast.walk(inner)]
+    names = names | _names_in(part for part in parts if isinstance(part, ast.Call))
     reached: list[ast.stmt] = []
     new = [*at_load, *(node for node in definitions if _is_named(node, names))]
     while new:
@@ -86,12 +93,12 @@ def _reached(tree: ast.Module, names: set[str]) -> list[ast.stmt]:
     return [node for node in tree.body if node in reached]
 
 
-def _run_at_definition(tree: ast.Module, reached: Sequence[ast.stmt]) -> set[str]:
-    """The code in all other definitions that runs when they are defined: decorators, defaults, annotations, classes."""
-    return {ast.dump(part) for node in tree.body if node not in reached for part in _parts_at_definition(node)}
+def _decorators_in(node: ast.stmt) -> list[ast.expr]:
+    return [decorator for part in ast.walk(node) for decorator in getattr(part, "decorator_list", ())]
 
 
 def _parts_at_definition(node: ast.stmt) -> list[ast.AST]:
+    """The code that runs when something is defined: decorators, defaults, annotations, the statements of a class."""
     if isinstance(node, ast.ClassDef):
         parts = [*node.decorator_list, *node.bases, *node.keywords]
         return [*parts, *(part for inner in node.body for part in _parts_at_definition(inner))]
@@ -104,22 +111,18 @@ def _parts_at_definition(node: ast.stmt) -> list[ast.AST]:
     return [node]
 
 
-def _calls_at_definition(node: Definition) -> list[ast.AST]:
-    """What is called when a definition is executed: its decorators, and the calls in its defaults and its class."""
-    parts = [part for part in _parts_at_definition(node) for part in ast.walk(part)]
-    return [*node.decorator_list, *(part for part in parts if isinstance(part, ast.Call))]
-
-
 def _is_named(node: Definition, names: set[str]) -> bool:
     """Whether one of the names is this definition's; "Zero*" stands for all names that begin with Zero."""
     return node.name in names or any(name.endswith("*") and node.name.startswith(name[:-1]) for name in names)
 
 
-def _names_defined(node: ast.stmt) -> set[str]:
-    """The names that a statement defines."""
+def names_defined(node: ast.stmt) -> set[str]:
+    """The names that a statement defines: by ``def``, ``class`` or ``=``, also inside an ``if``; not by ``import``."""
     if isinstance(node, Definition):
         return {node.name}
-    return {name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)}
+    parts = list(ast.walk(node))
+    stored = {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    return stored | {part.name for part in parts if isinstance(part, Definition)}
 
 
 def _names_in(nodes: Iterable[ast.AST]) -> set[str]:
@@ -141,11 +144,7 @@ def tasks_used(text: str, definitions: dict[str, list[str]], task: str) -> list[
         body = ast.parse(text).body
     except (SyntaxError, ValueError):
         return []
-    names_in = {
-        node.name: {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-        for node in body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef)
-    }
+    names_in = {node.name: _names_in([node]) for node in body if isinstance(node, Definition)}
     task_of = {name: number for number, names in definitions.items() for name in names}
     used, unread, read = set(), list(definitions[task]), set()
     while unread:

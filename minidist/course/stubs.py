@@ -20,6 +20,7 @@ import ast
 import re
 import shutil
 from functools import lru_cache, partial
+from io import StringIO
 from pathlib import Path
 
 from minidist.course.answers import (
@@ -28,10 +29,11 @@ from minidist.course.answers import (
     chapter_of,
     clone_here,
     course_folder,
-    read_answers,
     shown_path,
+    solutions,
     write_atomically,
 )
+from minidist.course.dependencies import names_defined
 
 BEGIN = re.compile(r"( *)# >>> (\d+\.\d+)\n")
 GIVEN = "# === given to the learner\n"
@@ -147,13 +149,17 @@ def untouched(text: str, stub: str, names: list[str]) -> bool:
 
 
 @lru_cache(maxsize=2)  # of the answers and of the stub: every test asks again
-def _code_by_name(text: str) -> dict[str, str]:
-    """The code of each top-level function and class, of two with one name the last; none if the text is not Python."""
+def _code_by_name(text: str) -> dict[str, list[str]]:
+    """All top-level code that defines each name; none if the text is not Python."""
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError):
         return {}
-    return {node.name: ast.dump(node) for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    code: dict[str, list[str]] = {}
+    for node in body:
+        for name in names_defined(node):
+            code.setdefault(name, []).append(ast.dump(node))
+    return code
 
 
 def replace_definitions(text: str, source: str, names: list[str]) -> str:
@@ -163,9 +169,9 @@ def replace_definitions(text: str, source: str, names: list[str]) -> str:
         SyntaxError: if the learner's text is not Python.
     """
     for name in names:
-        lines = text.splitlines(keepends=True)
+        lines = StringIO(text).readlines()  # str.splitlines also breaks where Python does not, as at a form feed
         first, last = _definitions(source)[name]
-        pristine = source.splitlines(keepends=True)[first - 1 : last]
+        pristine = StringIO(source).readlines()[first - 1 : last]
         if name in (mine := _definitions(text)):
             lines[mine[name][0] - 1 : mine[name][1]] = pristine
         else:
@@ -210,10 +216,10 @@ def plan_reset(target: str, folder: Path) -> tuple[Path, str, str]:
         folder: the learner's answers.
 
     Raises:
-        ValueError: if the target does not exist, or is a task in a file that is not Python.
+        ValueError: if the target does not exist, or is a task in a file that is not Python in UTF-8.
     """
     name = chapter_of(target)
-    solution = read_answers(course_folder("solutions"))[name].text
+    solution = solutions()[name].text
     stub, definitions = stub_of(solution, name), definitions_by_task(solution)
     file = folder / f"{name}.py"
     if "." not in target or not file.exists():
@@ -221,10 +227,11 @@ def plan_reset(target: str, folder: Path) -> tuple[Path, str, str]:
     if target not in definitions:
         raise ValueError(f"there is no task {target}; chapter {target.partition('.')[0]} has {', '.join(definitions)}")
     try:
-        text = replace_definitions(file.read_text(encoding="utf-8"), stub, definitions[target])
-    except SyntaxError as error:
+        text = replace_definitions(file.read_text(encoding="utf-8-sig"), stub, definitions[target])
+    except (SyntaxError, UnicodeDecodeError) as error:
+        found = f", line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else " is not saved as UTF-8"
         raise ValueError(
-            f"{file.name}, line {error.lineno}: {error.msg}. Fix that line first, or start the whole chapter over: "
+            f"{file.name}{found}. Fix that first, or start the whole chapter over: "
             f"minidist reset {target.partition('.')[0]}"
         ) from None
     return file, text, ", ".join(definitions[target])

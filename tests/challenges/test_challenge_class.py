@@ -19,6 +19,10 @@ from minidist.course.grading.workplace import Limits
 EIGHT, NINE = challenge_of("8"), challenge_of("9")
 WORSE = "def place_ranks(sent, per_node):\n    return list(reversed(range(len(sent))))\n"
 KILLER = "import os, signal\nos.killpg(0, signal.SIGKILL)\n"
+ASSASSIN = (  # of the process that watches over its judge
+    "import psutil\nfor one in psutil.Process().parents():\n"
+    "    if 'minidist.course.grading.supervisor' in one.cmdline():\n        one.kill()\n"
+)
 FORGED = json.dumps({"challenge": EIGHT.module, "score": 0.001, "unit": "%", "date": "", "sha256": ""})
 
 
@@ -32,6 +36,7 @@ def submissions(tmp_path_factory):
         f"ada/{eight}": better_answer(EIGHT).text,
         f"bob/{nine}": WORSE,
         f"bob/{eight}": KILLER,
+        f"dora/{eight}": ASSASSIN,
         f"carl/exercises/{OF_A_LEARNER}": FORGED,
         f"carl/{eight}": "def plan_recomputation(*_):\n    return 0.001\n",
         f"dora/{nine}": library_answer(NINE).text,
@@ -56,13 +61,17 @@ def test_the_best_come_first_and_wrong_answers_and_forged_scores_have_no_score(s
     with open(out / FILE, newline="", encoding="utf-8") as file:
         rows = {(row["chapter"], row["student"]): row for row in csv.DictReader(file)}
     assert [(*key, row["place"]) for key, row in rows.items()] == [
-        ("8", "ada", "1"), ("8", "bob", ""), ("8", "carl", ""),
+        ("8", "ada", "1"), ("8", "bob", ""), ("8", "carl", ""), ("8", "dora", ""),
         ("9", "'=fred", "1"), ("9", "ada", "1"), ("9", "bob", "3"),
     ]  # fmt: skip
     scores = [float(rows["9", name]["score"]) for name in ("ada", "'=fred", "bob")]
     assert scores[:2] == pytest.approx([NINE.known] * 2, rel=1e-3) and scores[2] > NINE.known
     assert rows["9", "bob"]["library"] == "1617" and rows["8", "ada"]["unit"] == "%"
-    for student, remark in (("carl", "expected a list of strings, got 0.001"), ("bob", "it ended the judging process")):
+    for student, remark in (
+        ("carl", "expected a list of strings, got 0.001"),
+        ("bob", "it ended the judging process"),
+        ("dora", "could not be judged: RuntimeError: something has killed the process that supervises"),
+    ):
         assert rows["8", student]["score"] == "" and remark in rows["8", student]["remarks"]
     lines = [" ".join(line.replace("│", " ").split()) for line in console.export_text().splitlines()]
     assert "8 plan 1 ada 133 % 316 %" in lines and "8 plan carl no score 316 %" in lines

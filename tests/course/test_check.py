@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from minidist.cli.main import main
-from minidist.course.answers import course_folder, read_answers
+from minidist.course.answers import solutions
 from minidist.course.grading.run_graders import run_graders
 from minidist.course.learner.check import hints_of
 from minidist.course.stubs import definitions_by_task, replace_definitions, stub_of, untouched
@@ -15,7 +15,7 @@ from minidist.course.tasks import TaskResult, Verdict, results_of, tasks_of
 
 NAME, ZERO = "ch03_collectives", "ch00_walls"
 THREE = [ZERO, "ch01_transformer", NAME]
-SOLUTIONS = {name: source.text for name, source in read_answers(course_folder("solutions")).items()}
+SOLUTIONS = {name: source.text for name, source in solutions().items()}
 SOLUTION, STUB = SOLUTIONS[NAME], stub_of(SOLUTIONS[NAME])
 ENDLESS = "distance *= 2", "distance = int(np.sum(distance))"  # 0 for ever
 
@@ -234,3 +234,15 @@ def test_an_answer_is_judged(folder, capsys):
         if shown.count("cannot be loaded") > 1:
             offenders.append(f"said more than once: {shown}")
     assert not offenders, "\n".join(offenders)
+
+
+@pytest.mark.long
+def test_a_missing_return_is_no_riddle(folder, capsys):
+    """The grader cannot go on with the None that came back, in its own process or in a rank, and says whose it is."""
+    for name, old, task, words in (
+        (ZERO, "return {", "0.1", "cannot use what memory_buckets returned: 'NoneType' object"),
+        ("ch04_data_parallel", "return losses, weights", "4.5", "cannot use what the answer returned: cannot unpack"),
+    ):
+        (folder / f"{name}.py").write_text(SOLUTIONS[name].replace(old, f"_ = {old.removeprefix('return ')}"))
+        shown = " ".join(checked(folder, capsys, task)[1].replace("│", " ").split())
+        assert words in shown, shown

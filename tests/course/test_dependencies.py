@@ -26,6 +26,20 @@ class Third:
 
 def stage1():
     pass
+
+TABLE = {}
+
+def entered(function):
+    TABLE[function.__name__] = function
+
+@entered
+def looked_up(x):
+    return -x
+
+class Fifth:
+    @entered
+    def step(self):
+        return 7
 """
 GRADERS = """
 def run_second(answers):
@@ -65,6 +79,8 @@ CHANGES = [  # (from, to, the tasks that are judged again)
     ("return x\n", "return 2 * x\n", "9.2"),  # through the grader
     ("return self.size", "return 5", "9.2"),
     ("    pass", "    return 1", "9.3"),  # a name that the grader puts together
+    ("return -x", "return 2 - x", "9.1 9.2 9.3"),  # without its name: a decorator of the file may have stored it
+    ("return 7", "return 8", "9.1 9.2 9.3"),
     ("LIMIT = 3", "LIMIT = 4", "9.1 9.2 9.3"),
     ("import numpy as np", "import numpy", "9.1 9.2 9.3"),
     ("start=0", "start=np.zeroes(1)", "9.1 9.2 9.3"),  # an error when it is defined keeps the file from loading

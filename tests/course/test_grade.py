@@ -18,14 +18,14 @@ import psutil
 import pytest
 
 from minidist.cli.main import main
-from minidist.course.answers import ROOT, course_folder, read_answers
+from minidist.course.answers import ROOT, solutions
 from minidist.course.grading.grade_class import write_grades
 from minidist.course.grading.grade_submission import Grade
 from minidist.course.grading.supervisor import MARK
 from minidist.course.stubs import stub_of
 
 NAME = "ch03_collectives"
-SOLUTION = read_answers(course_folder("solutions"))[NAME].text
+SOLUTION = solutions()[NAME].text
 TASKS = {"3.2": 2, "3.5": 4, "3.6": 3}  # the tasks graded here and their points
 LIMIT = 300  # seconds for one wait
 HEART = "    chunks = chunks_of(flat, group.size)\n"  # the first line of task 3.5

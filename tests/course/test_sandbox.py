@@ -159,6 +159,9 @@ ALLOWED = [  # (what rank 0 returns, contract, caller, ranks, answers)
     ([[{"shape": (3,), "word": "yes", "none": None}, 2.5, 0.75]], {}, ONE, 1, [
         "from fractions import Fraction\n"
         "def f(x):\n    return [{'shape': x.shape, 'word': 'yes', 'none': None}, np.float64(2.5), Fraction(3, 4)]"]),
+    ([{"a": [0, 1], "b": [2], "c": (3, 4)}], {}, ONE, 1, [  # any kind of dict, list or tuple
+        "from collections import defaultdict, deque, namedtuple\n"
+        "def f(x):\n    return defaultdict(list, a=range(2), b=deque([2]), c=namedtuple('Pair', 'm n')(3, 4))"]),
     ([[2, 2, 2], [10, 10, 10]], {}, TWO, 1, ["def f(x):\n    return x * 2"]),
     ([[0, 1, 2]] * 2, {"shared": ("f",)}, TWO, 1, ["KEPT = np.arange(3)\ndef f(x):\n    return KEPT"]),
     ([[1, 1, 1]], {"shared": ("f",)}, ONE, 1, ["def f(x):\n    return x"]),

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from minidist.course.answers import chapter_names, course_folder, read_answers
+from minidist.course.answers import chapter_names, course_folder, read_answers, solutions
 from minidist.course.stubs import (
     ANSWER,
     definitions_by_task,
@@ -63,14 +63,21 @@ def test_stubs_have_no_bodies():
 def test_untouched():
     begun = STUB.replace('raise NotImplementedError("task 9.1")', "return x")
     commented = STUB.replace('"""Add one."""\n', '"""Add one."""\n    # where to begin?\n\n')
-    below = STUB + "\n\ndef first(x):\n    return x + 1\n"  # an answer below its stub: Python calls the last one
+    below = [  # an answer below its stub: Python calls the last one
+        f"{STUB}\n{answer}"
+        for answer in (
+            "def first(x):\n    return x + 1",
+            "first = lambda x: x + 1",
+            "if 1:\n    def first(x): return x + 1",
+        )
+    ]
     for mine, names, expected in (
         (STUB, ["first", "Second"], True),
         (commented, ["first"], True),
         (begun, ["first"], False),
         (begun, ["Second"], True),
         ("def first(:", ["first"], False),
-        (below, ["first"], False),
+        *((text, ["first"], False) for text in below),
     ):
         assert untouched(mine, STUB, names) == expected, mine
 
@@ -85,7 +92,7 @@ def test_replacing_definitions_changes_one_task_only():
 def test_committed_exercises_are_those_of_the_solutions():
     """This fails, as it should, in a clone where you solve the exercises; use `minidist check` there."""
     exercises = read_answers(course_folder("exercises"))
-    for name, source in read_answers(course_folder("solutions")).items():
+    for name, source in solutions().items():
         assert exercises[name].text == stub_of(source.text, name), f"{name}: run `minidist stubs --force`"
     assert list(exercises) == chapter_names()
 
@@ -93,7 +100,7 @@ def test_committed_exercises_are_those_of_the_solutions():
 def test_a_release_has_no_answers_and_is_a_course(tmp_path):
     folder = tmp_path / "handed out"
     release(folder, solutions=False)
-    for name, source in read_answers(course_folder("solutions")).items():
+    for name, source in solutions().items():
         kept, exercise = (folder / part / f"{name}.py" for part in ("solutions", "exercises"))
         hidden = kept.read_text(encoding="utf-8")
         assert stub_of(hidden) == stub_of(source.text) == exercise.read_text(encoding="utf-8")
@@ -115,9 +122,7 @@ def test_a_release_has_no_answers_and_is_a_course(tmp_path):
 def test_students_are_judged_in_a_release(tmp_path):
     folder = tmp_path / "course"
     release(folder, solutions=False)
-    (folder / "exercises" / "ch03_collectives.py").write_text(
-        read_answers(course_folder("solutions"))["ch03_collectives"].text
-    )
+    (folder / "exercises" / "ch03_collectives.py").write_text(solutions()["ch03_collectives"].text)
     environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONUTF8": "1"}
     for task, status, words in (("3.3", 0, "passed"), ("4.1", 1, "to do")):
         command = [sys.executable, "-m", "minidist.cli", "check", task]
@@ -141,7 +146,7 @@ def test_stubs_do_not_overwrite_work(tmp_path, monkeypatch):
 
 
 def test_reset_of_one_task_and_of_a_chapter(tmp_path):
-    solution = read_answers(course_folder("solutions"))["ch03_collectives"].text
+    solution = solutions()["ch03_collectives"].text
     mine, stub = tmp_path / "ch03_collectives.py", stub_of(solution)
     mine.write_text(solution)
     file, text, _ = plan_reset("3.3", tmp_path)
@@ -156,3 +161,17 @@ def test_reset_of_one_task_and_of_a_chapter(tmp_path):
     assert mine.read_text() == stub
     mine.write_text("def broken(:\n")
     assert plan_reset("3", tmp_path)[1] == stub
+
+
+def test_reset_reads_lines_as_python_does(tmp_path):
+    """With a byte order mark, and characters that end a line for str.splitlines alone."""
+    solution = solutions()["ch03_collectives"].text
+    mine, odd = tmp_path / "ch03_collectives.py", solution.replace("import numpy", "# \u2028 \x0c\nimport numpy")
+    mine.write_text(odd, encoding="utf-8-sig")
+    text = plan_reset("3.3", tmp_path)[1]
+    assert text == replace_definitions(solution, stub_of(solution), ["reduce_scatter_ring"]).replace(
+        "import numpy", "# \u2028 \x0c\nimport numpy"
+    )
+    mine.write_bytes(b"# \xe9\n")
+    with pytest.raises(ValueError, match=r"ch03_collectives\.py is not saved as UTF-8\. .*minidist reset 3$"):
+        plan_reset("3.3", tmp_path)

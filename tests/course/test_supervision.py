@@ -12,12 +12,12 @@ import psutil
 import pytest
 from scripts import LIMIT, segments_of, until
 
-from minidist.course.answers import course_folder, read_answers
+from minidist.course.answers import solutions
 from minidist.course.grading.supervisor import can_have_own_shared_memory
 from minidist.course.grading.workplace import Workplace
 
 NAME = "ch03_collectives"
-SOLUTION = read_answers(course_folder("solutions"))[NAME].text
+SOLUTION = solutions()[NAME].text
 
 
 def processes_in(folder: Path) -> list[str]:

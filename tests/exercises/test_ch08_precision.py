@@ -912,10 +912,13 @@ def run_arguments(world, module):
     x, y = (Tensor(np.full(4, value, np.float32), requires_grad=value == 1) for value in (1, 2))
     array = np.ones(2)
     module.checkpoint(cell, x, None, y, 7, array).sum().backward()
-    return [
-        [(v[0], v[1], v[2]) if isinstance(v, tuple) else ("array" if v is array else v) for v in got]
-        for got in cell.got
-    ]
+
+    def plain(value):
+        if isinstance(value, np.ndarray):
+            return "array" if value is array else "another array"
+        return value[:3] if isinstance(value, tuple) else value
+
+    return [list(map(plain, got)) for got in cell.got]
 
 
 def run_uses(world, module, precision, dtype):

@@ -478,7 +478,7 @@ class TestChunksOf:
         inputs = [(rank, *case) for case in cases for rank in range(case[0])]
         found = dict(zip(inputs, student.call_each("sequence_chunks_of", inputs), strict=True))
         for args, mine in found.items():
-            whole = isinstance(mine, list) and all(isinstance(chunk, int) for chunk in mine)
+            whole = isinstance(mine, list) and all(isinstance(chunk, int | np.integer) for chunk in mine)
             assert whole, f"sequence_chunks_of{args}: expected a list of integers, got {mine!r:.60}"
         return found
 

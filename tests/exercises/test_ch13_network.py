@@ -772,7 +772,7 @@ class TestDoubleTree:
                 assert is_list, f"{what}: expected a list of {size} parents, got {tree!r:.60}"
                 for rank, parent in enumerate(tree):
                     assert parent is None or (type(parent) is int and 0 <= parent < size), (
-                        f"{what}: the parent of rank {rank}: expected a rank or None, got {parent!r:.40}"
+                        f"{what}: the parent of rank {rank}: expected a rank (an int) or None, got {parent!r:.40}"
                     )
                 yield what, size, tree
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 
 from minidist.comm.failures import Deadlock, RankFailed
-from minidist.course.answers import Source, course_folder, implementation_folder, read_answers
+from minidist.course.answers import Source, implementation_folder, read_answers, solutions
 from minidist.course.authoring.mutants import Mutant
 from minidist.course.dependencies import tasks_used
 from minidist.course.sandbox.forbidden import VIOLATIONS, LibraryAnswer
@@ -17,7 +17,7 @@ from minidist.course.stubs import definitions_by_task, stub_of, untouched
 from minidist.course.tasks import Verdict, readable, tell
 
 REMARK_CHARACTERS = 200
-PRINTED_CHARACTERS = 2000  # of what an answer printed, in the details of a verdict
+PRINTED_CHARACTERS, PRINTED_LINES = 2000, 20  # the last that an answer printed, in the details of a verdict
 
 
 class Judging:
@@ -52,7 +52,7 @@ class Judging:
         self.chapter, self.needs_new_ranks = name, False
         source = self._source(name)
         if name not in self.given:
-            solution = read_answers(course_folder("solutions"))[name].text
+            solution = solutions()[name].text
             self.given[name] = stub_of(solution, name), definitions_by_task(solution)
         stub, definitions = self.given[name]
         if untouched(source.text, stub, definitions[task]):
@@ -100,12 +100,14 @@ class Judging:
             name = item.get_closest_marker("answers").args[0]
             as_given = getattr(item, "as_given", False)
             verdict.state = "todo" if as_given or is_to_do(call.excinfo.value) else "failed"
-            verdict.message, verdict.details = map(readable, explain(call.excinfo.value, name))
+            told = explain(call.excinfo.value, name, student.called if student else "the answer")
+            verdict.message, verdict.details = map(readable, told)
             verdict.message = verdict.message.removesuffix(f" (task {verdict.task})")
             if verdict.state == "todo":
                 report.longrepr = f"task {verdict.task} is still to do: {verdict.message}"
             elif report.capstdout:
-                verdict.details += f"\nprinted:\n{readable(report.capstdout[-PRINTED_CHARACTERS:])}"
+                printed = readable(report.capstdout[-PRINTED_CHARACTERS:]).splitlines()[-PRINTED_LINES:]
+                verdict.details += "\n".join(["\nthe last lines printed:", *printed])
             if not has_parts(marker) or mutant is not None or is_violation(call.excinfo.value) or not student:
                 self.done.add((verdict.task, verdict.mutant))
             self.needs_new_ranks = True
@@ -138,19 +140,27 @@ def has_parts(marker) -> bool:
     return marker.kwargs.get("kind") == "worksheet"
 
 
-def explain(error: BaseException, name: str) -> tuple[str, str]:
-    """What is wrong, and the lines of the file of answers of that name that led there."""
+def explain(error: BaseException, name: str, called: str = "the answer") -> tuple[str, str]:
+    """What is wrong, and the lines of the file of answers of that name that led there.
+
+    Args:
+        called: the function whose results a grader has got last: what it cannot use is most often the None of a
+            function without a ``return``.
+    """
+    unusable = f"the grader cannot use what {called} returned: "
     if isinstance(error, RankFailed):
         places = re.findall(rf'["/\\]{name}\.py", line (\d+), in (\S+)', error.traceback_text)
         if places and (stub := re.match(r"NotImplementedError: (task \d+\.\d+)", error.summary)):
             return f"{places[-1][1]} is still a stub ({stub[1]})", ""
         where = f" (rank {error.rank}, {name}.py:{places[-1][0]} in {places[-1][1]})" if places else ""
         summary = error.summary.removeprefix("AssertionError: ") or "the process ended"
+        if not places and summary.startswith(("TypeError: ", "AttributeError: ")) and "the answer" not in summary:
+            summary = unusable + summary.partition(": ")[2]
         return f"{summary}{where}", own_frames(error.traceback_text, name)
     if isinstance(error, Deadlock):
         return f"deadlock: {error}", ""
     message = str(error).partition("\nassert ")[0]  # the grader's own words, without pytest's analysis
-    return message or type(error).__name__, ""
+    return unusable * isinstance(error, TypeError | AttributeError) + (message or type(error).__name__), ""
 
 
 def own_frames(traceback_text: str, name: str) -> str:

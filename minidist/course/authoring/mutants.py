@@ -7,7 +7,7 @@ not be listed. ``minidist mutants`` runs the graders on all of them and shows wh
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from textwrap import indent
 
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from minidist.course.answers import Source, chapter_of, course_folder, read_answers
+from minidist.course.answers import Source, chapter_of, course_folder, solutions
 from minidist.course.grading.run_graders import run_graders
 from minidist.course.stubs import definitions_by_task, replace_definitions, stub_of
 from minidist.course.tasks import Verdict
@@ -37,13 +37,14 @@ class Mutant:
         task: the task whose grader must catch it.
         bug: what a learner may think, in words.
         changes: pairs (old, new). ``old`` is a piece of a line, or where either has several lines whole lines at any
-            indentation; it is found exactly once between the task's markers. Or a text: all between them.
+            indentation; it is found exactly once between the task's markers. Or a text: all between them. Or None: what
+            the task gives to the learner, a stub or a program with a bug.
         kind: one of KINDS.
     """
 
     task: str
     bug: str
-    changes: tuple[tuple[str, str], ...] | str
+    changes: tuple[tuple[str, str], ...] | str | None
     kind: str = "logic"
 
     def __post_init__(self) -> None:
@@ -60,19 +61,25 @@ class Mutant:
             ValueError: if a line is not found exactly once in the task, or the result is not Python: a mutant that
                 cannot be loaded fails anyway and proves nothing of the grader.
         """
-        solution = read_answers(course_folder("solutions"))[chapter_of(self.task)]
-        before, body, after = _split_at_markers(solution.text, self.task)
+        solution = solutions()[chapter_of(self.task)]
+        text = solution.text
+        if self.changes is None:
+            names = definitions_by_task(text)[self.task]
+            return replace(solution, text=replace_definitions(text, stub_of(text, solution.name), names))
+        first = text.index(f"# >>> {self.task}\n")
+        last = text.index("# <<<\n", text.rindex(f"# >>> {self.task}\n"))
+        body = text[first:last]
         if isinstance(self.changes, str):
             body = f"# >>> {self.task}\n{indent(self.changes, '    ')}\n    "
         else:
             for old, new in self.changes:
                 body = self._replaced(body, old, new)
-        text = before + body + after
+        text = text[:first] + body + text[last:]
         try:
             compile(text, solution.path, "exec")
         except SyntaxError as error:
             raise ValueError(f"{self} is not Python: {error}") from None
-        return Source(solution.name, solution.path, text)
+        return replace(solution, text=text)
 
     def _replaced(self, body: str, old: str, new: str) -> str:
         if "\n" not in old + new:
@@ -86,48 +93,24 @@ class Mutant:
         return body.replace(*found[0])
 
 
-@dataclass(frozen=True)
-class AsGiven:
-    """What a task gives to the learner: a stub, or a program with a bug."""
-
-    task: str
-    bug: str = "as given to the learner"
-    kind: str = "logic"
-
-    def source(self) -> Source:
-        solution = read_answers(course_folder("solutions"))[chapter_of(self.task)]
-        stub, names = stub_of(solution.text, solution.name), definitions_by_task(solution.text)[self.task]
-        return Source(solution.name, solution.path, replace_definitions(solution.text, stub, names))
-
-
-def _split_at_markers(text: str, task: str) -> tuple[str, str, str]:
-    """The text before, between and after the markers of a task, from its first marker to its last."""
-    first = text.index(f"# >>> {task}\n")
-    last = text.index("# <<<\n", text.rindex(f"# >>> {task}\n"))
-    return text[:first], text[first:last], text[last:]
-
-
-def one_of_each_kind(mutants: Sequence[Mutant | AsGiven]) -> list[Mutant | AsGiven]:
+def one_of_each_kind(mutants: Sequence[Mutant]) -> list[Mutant]:
     """The first mutant of each task and kind."""
     return list({(mutant.task, mutant.kind): mutant for mutant in reversed(mutants)}.values())[::-1]
 
 
 @cache
-def all_mutants() -> list[Mutant | AsGiven]:
+def all_mutants() -> list[Mutant]:
     """Every mutant, in the order of the chapters."""
-    mutants: list[Mutant | AsGiven] = []
-    for name, source in read_answers(course_folder("solutions")).items():
+    mutants: list[Mutant] = []
+    for name, source in solutions().items():
         file = course_folder("tests/exercises") / "mutants" / f"{name}.toml"
         for task, kinds in tomllib.loads(file.read_text(encoding="utf-8")).items() if file.exists() else ():
             for kind, bugs in kinds.items():
-                mutants += [Mutant(task, bug, _changes(text), kind) for bug, text in bugs.items()]
-        mutants += [AsGiven(task) for task in definitions_by_task(source.text)]
+                for bug, what in bugs.items():  # a text, or a flat list of what is and what it becomes
+                    changes = what if isinstance(what, str) else tuple(zip(what[::2], what[1::2], strict=True))
+                    mutants.append(Mutant(task, bug, changes, kind))
+        mutants += [Mutant(task, "as given to the learner", None) for task in definitions_by_task(source.text)]
     return mutants
-
-
-def _changes(text: str | list[str]) -> tuple[tuple[str, str], ...] | str:
-    """Pairs, from a flat list of what is and what it becomes."""
-    return text if isinstance(text, str) else tuple(zip(text[::2], text[1::2], strict=True))
 
 
 def catch_mutants(console: Console, target: str | None) -> bool:
@@ -163,7 +146,7 @@ def catch_mutants(console: Console, target: str | None) -> bool:
     return None not in caught
 
 
-def _by_kind(mutants: list[Mutant | AsGiven], caught: list[Verdict | None]) -> Table:
+def _by_kind(mutants: list[Mutant], caught: list[Verdict | None]) -> Table:
     table = Table(title="caught by kind", title_justify="left")
     for column in ("kind", "what is wrong with it", "caught", "of"):
         table.add_column(column, justify="right" if column in ("caught", "of") else "left")

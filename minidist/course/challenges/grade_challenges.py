@@ -1,7 +1,5 @@
 """The leaderboard of a class: every submission's answers to the challenges, judged again, whatever score they claim."""
 
-import csv
-import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from minidist.course.challenges.challenge import Challenge, Result, answer_in, f
 from minidist.course.challenges.command import number
 from minidist.course.challenges.judge import run_judge
 from minidist.course.challenges.scoring import CHALLENGES
-from minidist.course.grading.grade_class import cell
+from minidist.course.grading.grade_class import write_csv
 from minidist.course.grading.submissions import copy_files, find_files, find_submissions
 from minidist.course.grading.workplace import Limits, Workplace, several_at_once
 from minidist.course.tasks import readable_line
@@ -74,21 +72,22 @@ def _judge_student(
         for challenge, source in answers:
             if source is not None:
                 go_on()
-                standings.append(Standing(challenge, student, run_judge(workplace, challenge, source, limits, go_on)))
+                try:
+                    result = run_judge(workplace, challenge, source, limits, go_on)
+                except Exception as error:  # whatever one answer does, the others are judged
+                    result = Result(None, f"could not be judged: {type(error).__name__}: {error}")
+                standings.append(Standing(challenge, student, result))
     return standings
 
 
 def _write(out: Path, standings: Sequence[Standing]) -> None:
-    rows = [["chapter", "challenge", "place", "student", "score", "unit", "library", "remarks"]]
+    rows: list[list] = [["chapter", "challenge", "place", "student", "score", "unit", "library", "remarks"]]
     for place, one in _placed(standings):
         remarks = "; ".join(readable_line(text) for text in (one.result.message, *one.result.remarks) if text)
-        score = "" if one.result.score is None else repr(one.result.score)
-        challenge = one.challenge
-        row = [challenge.chapter, challenge.what, place, cell(one.student), score, challenge.unit, challenge.library]
-        rows.append([*row, cell(remarks)])
-    text = io.StringIO(newline="")
-    csv.writer(text).writerows(rows)
-    write_atomically(out / FILE, text.getvalue())
+        challenge, score = one.challenge, one.result.score
+        unit, library = challenge.unit, challenge.library
+        rows.append([challenge.chapter, challenge.what, place, one.student, score, unit, library, remarks])
+    write_csv(out / FILE, rows)
     for student in {one.student for one in standings}:
         _add_to_gradescope(out / "students" / student / "results.json", [s for s in standings if s.student == student])
 

@@ -6,7 +6,7 @@ Grades come in the forms that people and programs read: a table, grades.csv, gra
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import as_completed
 from pathlib import Path
 
@@ -92,10 +92,8 @@ def write_grades(out: Path, tasks: Sequence[Task], grades: Sequence[Grade]) -> N
     rows: list[list] = [["student", "points", "of", *(task.number for task in tasks), "remarks"]]
     for grade in grades:
         points = [result.points for result in grade.results]
-        rows.append([cell(grade.student), grade.points, grade.total, *points, cell("; ".join(grade.remarks))])
-    text = io.StringIO(newline="")
-    csv.writer(text).writerows(rows)
-    write_atomically(out / "grades.csv", text.getvalue())
+        rows.append([grade.student, grade.points, grade.total, *points, "; ".join(grade.remarks)])
+    write_csv(out / "grades.csv", rows)
     write_atomically(out / "grades.json", json.dumps([_as_dict(grade) for grade in grades], indent=1))
 
 
@@ -106,8 +104,14 @@ def write_gradescope(out: Path, grade: Grade) -> None:
     write_atomically(folder / "results.json", json.dumps(_for_gradescope(grade), indent=1))
 
 
-def cell(text: str) -> str:
-    """Text that a spreadsheet does not take for a formula, as it would with a leading = + - @."""
+def write_csv(file: Path, rows: Iterable[Iterable]) -> None:
+    """Write a table in which a spreadsheet takes no text for a formula."""
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([_cell(one) if isinstance(one, str) else one for one in row] for row in rows)
+    write_atomically(file, text.getvalue())
+
+
+def _cell(text: str) -> str:
     return "'" + text if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 

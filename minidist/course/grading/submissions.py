@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from minidist.course.answers import chapter_names
 from minidist.course.tasks import readable_line
 
+NAME_BYTES = 255  # the longest name of a file
 FILE_BYTES = 1 << 18  # ten times the largest solution; the judge's time grows with the file
 NEARLY = re.compile(r"ch\d\d.*\.py", re.IGNORECASE)  # probably meant to be a file of answers
 NOT_THEIRS = {"solutions", "tests", "__MACOSX", ".backups", ".git"}  # folders without answers of the student's own
@@ -39,7 +40,9 @@ def find_submissions(folder: Path) -> tuple[list[tuple[str, Path]], list[str]]:
 
 
 def _student(entry: Path) -> str:
-    return readable_line(entry.stem if entry.is_file() else entry.name)
+    """The name of a submission, which is to be a folder's name: at most 255 bytes, also where it is made readable."""
+    name = readable_line(entry.stem if entry.is_file() else entry.name)
+    return name.encode()[:NAME_BYTES].decode(errors="ignore")
 
 
 def take_answers(submission: Path, into: Path) -> list[str]:
@@ -52,8 +55,9 @@ def take_answers(submission: Path, into: Path) -> list[str]:
         found, others = find_files(submission, known)
     except ValueError as error:
         return [str(error)]
+    file_of = {chapter[:4]: f"{chapter}.py" for chapter in known}
     remarks = [
-        f"skipped {name}: expected a name from {', '.join(f'{name}.py' for name in known)}"
+        f"skipped {name}: expected {file_of.get(name[:4].lower(), 'the number of a chapter')}"
         for name in others
         if NEARLY.fullmatch(name)
     ]

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from minidist import overrides
 from minidist.course.answers import Source, implementation_folder, read_answers
+from minidist.course.dependencies import names_defined
 from minidist.course.sandbox.in_rank import run_file
 from minidist.train.result import Run
 from minidist.train.trainer import train_rank
@@ -38,12 +39,11 @@ def implementations_of(impl: str) -> list[Implementation]:
     folder = implementation_folder(impl)
     found = {name: Implementation(name, None, f"not in {folder.name}/") for name in sorted(overrides.OVERRIDABLE)}
     for source in read_answers(folder).values():
-        definitions = {n.name: n for n in _parse(source).body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
-        for node in definitions.values():
-            if node.name in found:
-                stub = any(map(_is_stub, _with_bases(node, definitions)))
-                where = f"still a stub in {source.name}.py" if stub else f"{source.name}.py"
-                found[node.name] = Implementation(node.name, None if stub else source, where)
+        definitions = {name: node for node in _parse(source).body for name in names_defined(node)}  # the last of a name
+        for name in definitions.keys() & found:
+            stub = any(map(_is_stub, _with_bases(definitions[name], definitions)))
+            where = f"still a stub in {source.name}.py" if stub else f"{source.name}.py"
+            found[name] = Implementation(name, None if stub else source, where)
     return list(found.values())
 
 
@@ -61,14 +61,14 @@ def _parse(source: Source) -> ast.Module:
         raise ValueError(f"{place}: not valid Python: {getattr(error, 'msg', error)}") from None
 
 
-def _with_bases(node: ast.FunctionDef | ast.ClassDef, definitions: dict) -> list:
+def _with_bases(node: ast.stmt, definitions: dict) -> list:
     """A definition and its base classes in the same file, all of which it needs in order to work."""
     names = [base.id for base in getattr(node, "bases", ()) if isinstance(base, ast.Name)]
     bases = [definitions[name] for name in names if name in definitions]
     return [node, *(ancestor for base in bases for ancestor in _with_bases(base, definitions))]
 
 
-def _is_stub(node: ast.FunctionDef | ast.ClassDef) -> bool:
+def _is_stub(node: ast.stmt) -> bool:
     """Whether a definition still contains the ``raise NotImplementedError("task ...")`` of its stub."""
     raised = [n.exc for n in ast.walk(node) if isinstance(n, ast.Raise) and n.exc is not None]
     return any(ast.unparse(error).startswith("NotImplementedError('task ") for error in raised)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from minidist.course.answers import Source, course_folder, read_answers, write_atomically
+from minidist.course.answers import Source, read_answers, solutions, write_atomically
 from minidist.course.dependencies import dependencies
 from minidist.course.stubs import definitions_by_task, stub_of, untouched
 from minidist.course.tasks import Task, TaskResult, Verdict, grader_of, tasks_of
@@ -59,11 +59,11 @@ class Progress:
     def __init__(self, folder: Path, chapters: Sequence[str]) -> None:
         self.folder = folder
         self._sources = read_answers(folder)
-        known = _read(folder / FILE)
+        known, right = _read(folder / FILE), solutions()
         self._files: dict[str, str] = {}  # chapter -> the hash of its files
         self._standings: dict[str, Standing] = {}  # by the task's number
         for name in chapters:
-            source, graders, solution = self._sources.get(name), grader_of(name), _solution(name)
+            source, graders, solution = self._sources.get(name), grader_of(name), right[name].text
             texts = json.dumps([source and source.text, graders, solution])
             self._files[name] = hashlib.sha256(texts.encode()).hexdigest()
             before, standings = known.get(name, ("", []))
@@ -112,10 +112,6 @@ class Progress:
             write_atomically(self.folder / FILE, json.dumps(chapters))
         except OSError as error:
             print(f"minidist: cannot save your progress in {self.folder / FILE}: {error.strerror}", file=sys.stderr)
-
-
-def _solution(chapter: str) -> str:
-    return (course_folder("solutions") / f"{chapter}.py").read_text(encoding="utf-8")
 
 
 def _read(file: Path) -> dict[str, tuple[str, list[Standing]]]:

@@ -17,11 +17,6 @@ STATES = {"passed": ("passed", "green"), "failed": ("failing", "red"), "todo": (
 LINES = 12  # of a failure's message, unless one task is asked for
 
 
-def number_of(chapter: str) -> str:
-    """ "3" of "ch03_collectives"."""
-    return str(int(chapter[2:4]))
-
-
 def next_task(results: list[TaskResult]) -> TaskResult | None:
     """What to do next: the first task that fails, else the first that is to do."""
     failing = (result for result in results if result.state == "failed")
@@ -62,7 +57,7 @@ def report(
 
 
 def table_of(folder: Path, chapter: str, results: list[TaskResult]) -> Table:
-    table = Table(title=f"chapter {number_of(chapter)}: {shown_path(folder / chapter)}.py", title_justify="left")
+    table = Table(title=f"chapter {int(chapter[2:4])}: {shown_path(folder / chapter)}.py", title_justify="left")
     table.add_column("task", justify="right", no_wrap=True)
     table.add_column("title")
     table.add_column("kind", no_wrap=True)
@@ -97,7 +92,7 @@ def _failure(result: TaskResult, verdict: Verdict, alike: list[str], failing: Co
     elif result.state == "todo":
         title = f"{result.task.number} is to do"
     if in_full:
-        lines += ["", *details.splitlines()] if details.strip() else []
+        lines += ["", *details.strip().splitlines()] if details.strip() else []
     elif len(lines) > LINES:
         lines = [*lines[:LINES], "..."]
     message = " ".join(verdict.message.split())
@@ -120,7 +115,7 @@ def _what_next(folder: Path, current: TaskResult | None, following: TaskResult |
     text.append(f"{'fix' if result.state == 'failed' else 'next'}: {number}  {result.task.title}", "bold")
     text.append(f"\nedit {shown_path(folder / result.task.chapter)}.py")
     if current is not None and current.failure and current.failure.details.strip() and not in_full:
-        text.append(f"    details: minidist check {number}")
+        text.append(f"\ndetails: minidist check {number}")  # not one more on a line: 80 columns would break a command
     return text.append(f"    hint: minidist check --hint {number}")
 
 

@@ -39,7 +39,10 @@ def watch(console: Console, impl: str, target: str | None, all_chapters: bool) -
     judged = None
     with Standby() as judge:
         for _ in saves:
-            now = {name: source.text for name, source in read_answers(folder).items()}
+            try:
+                now = {name: source.text for name, source in read_answers(folder).items()}
+            except FileNotFoundError:  # an editor puts a new file in its place at this moment
+                continue
             if now == judged:
                 continue
             if judged is not None:

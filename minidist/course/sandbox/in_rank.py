@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import types
+from collections import deque
 from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, replace
@@ -145,7 +146,7 @@ def _enter(folder: str) -> None:
 def plain(value) -> Any:
     """The value, if it consists of numbers, strings and arrays only: nothing else leaves a rank.
 
-    A Fraction becomes a float.
+    A Fraction becomes a float, a range or a deque a list, and any kind of list, tuple or dict a plain one.
 
     Raises:
         TypeError: naming any other type.
@@ -157,11 +158,13 @@ def plain(value) -> Any:
         return value
     if kind is Fraction:
         return float(value)
-    if kind in (list, tuple):
-        return kind(plain(item) for item in value)
-    if kind in (set, frozenset):
+    if isinstance(value, tuple):
+        return tuple(plain(item) for item in value)
+    if isinstance(value, list | range | deque):
+        return [plain(item) for item in value]
+    if isinstance(value, set | frozenset):
         return {plain(item) for item in value}
-    if kind is dict:
+    if isinstance(value, dict):
         return {plain(key): plain(item) for key, item in value.items()}
     raise TypeError(f"expected the answer to return numbers or arrays, got a {kind.__name__}")
 
@@ -172,7 +175,9 @@ def load(source: Source, forbidden: tuple[str, ...], remarks: list[str]) -> type
     What the file replaces while it loads is restored and becomes a remark: its functions can still be judged fairly.
     """
     modules: list[types.ModuleType] = []
-    import_library(source)  # now, since a module of the library may call what is forbidden while it is imported
+    for name in _compiled(source)[1]:  # now: a module of the library may call what is forbidden while it is imported
+        with suppress(ImportError):  # the file's own import reports it
+            importlib.import_module(name)
     try:
         with guarded(forbidden, remarks):
             modules.append(run_file(source))
@@ -181,18 +186,11 @@ def load(source: Source, forbidden: tuple[str, ...], remarks: list[str]) -> type
     return modules[0]
 
 
-def import_library(source: Source) -> None:
-    """Import the modules of minidist that a file of answers imports anywhere."""
-    for name in _compiled(source)[1]:
-        with suppress(ImportError):  # the file's own import reports it
-            importlib.import_module(name)
-
-
 def run_file(source: Source) -> types.ModuleType:
     """The module that the text of a file of answers makes, whether or not the file still exists."""
     module = types.ModuleType(source.name)
     module.__file__ = source.path
-    linecache.cache[source.path] = (len(source.text), None, source.text.splitlines(keepends=True), source.path)
+    linecache.cache[source.path] = (len(source.text), None, io.StringIO(source.text).readlines(), source.path)
     before = sys.modules.get(source.name)
     sys.modules[source.name] = module  # a dataclass looks its module up while it is being defined
     try:

@@ -48,6 +48,7 @@ class Student:
     def __init__(self, source: Source, contract: Contract, ranks: WarmRanks) -> None:
         self.source, self.contract, self.ranks = source, contract, ranks
         self.remarks: list[str] = []
+        self.called = "the answer"  # the function that was called last
 
     def on_ranks(self, size: int, function: Callable, *args) -> list[RankResult]:
         """Run ``function(world, answers, *args)`` on ``size`` ranks; ``answers`` has the learner's functions.
@@ -81,7 +82,9 @@ class Student:
 
     def call_each(self, name: str, inputs: Sequence[tuple]) -> list:
         """What it returns for each tuple of arguments, in one run on a single rank."""
-        return self.on_ranks(1, _call_each, name, inputs)[0].value
+        results = self.on_ranks(1, _call_each, name, inputs)
+        self.called = name
+        return results[0].value
 
 
 def _call_each(world, answers, name: str, inputs: Sequence[tuple]) -> list:

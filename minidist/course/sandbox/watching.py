@@ -57,12 +57,11 @@ class WatchedAnswers:
     def _call(self, name: str, function: Callable, args: tuple, kwargs: dict):
         if tracemalloc.is_tracing():  # the copies made here would count as the answer's memory
             return function(*args, **kwargs)
-        lent = list(arrays_in((args, kwargs)))
+        lent, containers_lent = _changeable_in((args, kwargs))
         before = [(array, array.copy()) for array in self._earlier if not _shares(array, lent)]
-        containers_lent = list(containers_in((args, kwargs)))
         result = function(*args, **kwargs)
-        returned = list(arrays_in(result))
-        made = [one for one in containers_in(result) if not _is_in(one, containers_lent)]
+        returned, containers = _changeable_in(result)
+        made = [one for one in containers if not _is_in(one, containers_lent)]
         for array, copy in before:
             assert _same_bytes(array, copy), (
                 f"{name} changes an array of an earlier call, which belongs to its caller: make new arrays in each call"
@@ -87,28 +86,18 @@ class WatchedAnswers:
         return result
 
 
-def arrays_in(value) -> Iterator[np.ndarray]:
-    """The arrays in lists, tuples and dicts, at any depth."""
-    if isinstance(value, np.ndarray):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from arrays_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from arrays_in(item)
+def _changeable_in(value) -> tuple[list[np.ndarray], list[list | dict | set]]:
+    """The arrays, and the lists, dicts and sets, that a value consists of. Tuples cannot change."""
+    parts = list(_parts_of(value))
+    return [p for p in parts if isinstance(p, np.ndarray)], [p for p in parts if isinstance(p, list | dict | set)]
 
 
-def containers_in(value) -> Iterator[list | dict | set]:
-    """The lists, dicts and sets in a value, itself included, at any depth. Tuples cannot change."""
-    if isinstance(value, list | dict | set):
-        yield value
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from containers_in(item)
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from containers_in(item)
+def _parts_of(value) -> Iterator:
+    """The value, and all that is in its lists, tuples and dicts, at any depth."""
+    yield value
+    if isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _parts_of(item)
 
 
 def _is_in(container: list | dict | set, others: Iterable) -> bool:
