@@ -63,6 +63,7 @@ def test_the_best_are_compared_and_what_does_not_fit_says_by_how_much_and_what_w
         ("llama3-8b --cluster=h100:16 --batch=64 --top=3", 0, r"\b3 against 1:(?!.*4 against)"),
         (f"{model} --cluster=h100:8 --batch=64 --layout=dp=8", 0, r"This does not fit: [\d.]+ GB too much on each GPU"),
         ("llama3-8b --cluster=h100:8 --batch=64 --layout=zero=3 --gpu-mtbf-hours=0.001", 0, "never ends"),
+        ("llama3-8b --cluster=h100:8 --batch=64 --layout=zero=3 --tokens=1e9", 0, r"whole run +3\.\d+ h "),
         ("llama3-405b --cluster=h100:8 --batch=8", 1, "94 GPUs could hold them"),
         ("llama3-8b --cluster=h100:41x1 --batch=8", 1, "legal: 41 GPUs cannot share 8 sequences evenly"),
     ):

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from minidist.cli.output import bar, titled
 from minidist.plan.memory import Memory, Numerics, memory_of
-from minidist.plan.planned_run import Campaign, PlannedRun
+from minidist.plan.planned_run import DAY, Campaign, PlannedRun
 from minidist.plan.published_runs import FAMILIES, Comparison, Figure, family_of, figures_of, spread_of, summarize
 from minidist.plan.search import Found, why_slower
 from minidist.plan.time import StepCosts
@@ -61,11 +61,17 @@ def best_table(found: Found, wholes: list[Campaign]) -> Group:
         f"the quickest of {found.legal:,} legal layouts ({found.planned:,} planned in {in_time(found.seconds)}; the "
     )
     title += "others cannot fit or cannot be quicker)"
-    table = titled(title, ("", "layout"), ("step, s", "MFU", "memory, GB", "days", "slower by"))
+    table = titled(title, ("", "layout"), ("step, s", "MFU", "memory, GB", "whole run", "slower by"))
     best = found.best[0]
     for place, (run, whole) in enumerate(zip(found.best, wholes, strict=True), 1):
         slower = f"{run.step_seconds / best.step_seconds - 1:.1%}" if place > 1 else ""
-        numbers = (f"{run.step_seconds:.3f}", f"{run.mfu:.1%}", _gb(run.memory.total), f"{whole.days:,.1f}", slower)
+        numbers = (
+            f"{run.step_seconds:.3f}",
+            f"{run.mfu:.1%}",
+            _gb(run.memory.total),
+            in_time(whole.days * DAY) if whole.goodput else "never ends",
+            slower,
+        )
         table.add_row(str(place), _short(run), *numbers)
     reasons: dict[str, list[str]] = {}
     for place, run in enumerate(found.best[1:], 2):
@@ -108,10 +114,12 @@ def _numbers(run: PlannedRun, whole: Campaign) -> Table:
         ("memory", f"{_gb(run.memory.total)} GB", f"of {_gb(run.cluster.accelerator.memory)} on the fullest GPU"),
     ]
     if whole.goodput:
-        often = f"failures: {whole.failures:,.0f}; a save every {in_time(whole.save_interval)}"
-        days = f"{whole.days * spread.low:,.1f} to {whole.days * spread.high:,.1f} as runs go; "
-        days += f"{in_count(whole.tokens)} tokens, {in_count(whole.gpu_hours)} GPU hours"
-        rows += [("goodput", f"{whole.goodput:.1%}", often), ("whole run", f"{whole.days:,.1f} days", days)]
+        often = f"failures: {in_count(whole.failures)}; a save every {in_time(whole.save_interval)}"
+        low, high = (in_time(whole.days * DAY * times) for times in (spread.low, spread.high))
+        whole_run = (
+            f"{low} to {high} as runs go; {in_count(whole.tokens)} tokens, {in_count(whole.gpu_hours)} GPU hours"
+        )
+        rows += [("goodput", f"{whole.goodput:.1%}", often), ("whole run", in_time(whole.days * DAY), whole_run)]
     else:
         rows.append(("whole run", "never ends", "failures come faster than a restart and one save take"))
     if whole.goodput and whole.cost is not None:
