@@ -21,9 +21,8 @@ from minidist.plan.goodput import (
     speed_with_spares,
     young_interval,
 )
-from minidist.plan.units import in_time
+from minidist.plan.units import DAY, HOUR, in_time
 
-HOUR, DAY = 3600, 86400
 AT_LEAST_ZERO = ("save_seconds", "restart_seconds", "detection_seconds", "asynchronous", "spares", "repair_hours")
 MORE_THAN_ZERO = ("gpus", "gpus_per_node", "gpu_mtbf_hours", "interval", "simulate")
 

@@ -8,11 +8,11 @@ from rich.table import Table
 
 from minidist.cli.output import bar, titled
 from minidist.plan.memory import Memory, Numerics, memory_of
-from minidist.plan.planned_run import DAY, Campaign, PlannedRun
+from minidist.plan.planned_run import Campaign, PlannedRun
 from minidist.plan.published_runs import FAMILIES, Comparison, Figure, family_of, figures_of, spread_of, summarize
 from minidist.plan.search import Found, why_slower
 from minidist.plan.time import StepCosts
-from minidist.plan.units import in_count, in_time
+from minidist.plan.units import DAY, in_count, in_time
 from minidist.train.notation import number
 
 GB = 1e9

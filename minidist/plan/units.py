@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
+HOUR, DAY = 3600, 86400  # seconds
 BYTES = {" PB": 1e15, " TB": 1e12, " GB": 1e9, " MB": 1e6, " kB": 1e3, " bytes": 1}
 COUNTS = {"T": 1e12, "B": 1e9, "M": 1e6, "K": 1e3, "": 1}
-TIMES = {" d": 86400, " h": 3600, " min": 60, " s": 1, " ms": 1e-3, " µs": 1e-6}
+TIMES = {" d": DAY, " h": HOUR, " min": 60, " s": 1, " ms": 1e-3, " µs": 1e-6}
 
 
 def in_units(value: float, units: Mapping[str, float], digits: int = 3) -> str:
