@@ -98,9 +98,9 @@ def test_what_is_printed_are_these_numbers(measured, capsys, monkeypatch):
     out = capsys.readouterr().out
     cells = [line.strip("│┃").replace("│", " ").split() for line in out.splitlines() if line[:1] in "│┃"]
     found = measured["packings"]["cut"]
-    padding, skipped = (f"{100 * found[name]:.1f}" for name in ("padding", "skipped_tiles"))
+    padding, skipped = (f"{found[name]:.1%}" for name in ("padding", "skipped_tiles"))
     counts = str(found["samples"]), f"{found['steps']:.1f}"
-    assert ["cut", *counts, padding, "%", str(found["cut_that_fit"]), skipped, "%"] in cells
+    assert ["cut", *counts, padding, str(found["cut_that_fit"]), skipped] in cells
     assert ["cut", *(f"{share:.2f}" for share in found["busiest_over_mean"].values())] in cells
     assert ["tokens", "of", "prompts", str(measured["documents"]["prompt_tokens"])] in cells
     assert "padding" not in [row[0] for row in cells if row]  # one packing only

@@ -45,7 +45,7 @@ def test_the_simulation_stands_beside_the_formula_and_a_seed_repeats_it(capsys):
     assert found["interval_seconds"] == 600  # no shorter than a write, where Daly's is
     assert sum(found["cases"][0]["simulation"]["microseconds"].values()) == 50 * 86_400_000_000
     assert cli.main(["failures", "--gpus", "1", "--simulate", "1"]) == 0  # which may not fail in the time
-    assert rows(capsys.readouterr().out)["mean time between failures"] == ["2,112 days", "none failed"]
+    assert rows(capsys.readouterr().out)["mean time between failures"] == ["2,112 d", "none failed"]
 
 
 def test_the_page_shows_what_the_command_computes(capsys):

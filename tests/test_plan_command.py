@@ -7,6 +7,7 @@ import pytest
 
 from minidist.cli import main as cli
 from minidist.plan.published_runs import compare_all, family_of, published_runs
+from minidist.plan.units import in_bytes, in_count, in_time
 
 RECIPE = ["--model", "gpt3-175b", "--cluster", "a100:1024", "--batch", "1536"]
 ONE = [*RECIPE, "--layout", "dp=8,tp=8,pp=16,sp=1,zero=1,virtual=6,recompute=selective,micro_batch=1"]
@@ -53,14 +54,16 @@ def test_one_layout_is_explained_and_its_numbers_add_up(shown):
     stages = [float(gb) for gb in re.findall(r"stage \d+ +│ +([\d.]+)", out)]
     assert len(stages) == 16 and max(stages) == pytest.approx(layout["memory_bytes"] / 1e9, abs=0.05)
     assert re.search(rf"2,048 tokens +│ +{max(stages)} ", out) and "as runs go" in out
-    assert "This does not fit" not in out and "192 micro-batches on each rank" in out and "cost " in out
+    assert "This does not fit" not in out and "micro-batches on each rank: 192" in out and "cost " in out
 
 
 def test_the_best_are_compared_and_what_does_not_fit_says_by_how_much_and_what_would_help(shown):
     model = "layers=32,width=4096,heads=32,vocab=32000,context=2048"
     for flags, status, said in (
-        ("llama3-8b --cluster=h100:16 --batch=64 --top=3", 0, "2 loses to 1:.*3 loses to 1:(?!.*4 loses)"),
+        ("llama3-8b --cluster=h100:16 --batch=64 --top=3", 0, r"\b3 against 1:(?!.*4 against)"),
         (f"{model} --cluster=h100:8 --batch=64 --layout=dp=8", 0, r"This does not fit: [\d.]+ GB too much on each GPU"),
+        ("llama3-8b --cluster=h100:8 --batch=64 --layout=zero=3 --gpu-mtbf-hours=0.001", 0, "never ends"),
+        ("llama3-8b --cluster=h100:8 --batch=64 --layout=zero=3 --tokens=1e9", 0, r"whole run +3\.\d+ h "),
         ("llama3-405b --cluster=h100:8 --batch=8", 1, "94 GPUs could hold them"),
         ("llama3-8b --cluster=h100:41x1 --batch=8", 1, "legal: 41 GPUs cannot share 8 sequences evenly"),
     ):
@@ -75,3 +78,21 @@ def test_a_step_in_tokens_another_context_and_all_published_runs(shown):
     told = shown("--validate", json_too=True)
     assert len(told["runs"]) == len(published_runs()) and not any(run["problem"] for run in told["runs"])
     assert set(told["errors"]["tensor and pipeline parallel"]) == {"step_seconds", "mfu", "memory_bytes"}
+
+
+def test_a_unit_has_at_least_one_as_it_is_rounded():
+    assert [in_time(seconds) for seconds in (0, 4.4e-5, 59.99, 86_000, 86_364)] == [
+        "0 µs",
+        "44 µs",
+        "1 min",
+        "23.9 h",
+        "1 d",
+    ]
+    assert [in_count(count) for count in (0.5, 999, 999.9e6, 16_777_216, 1e18)] == [
+        "0.5",
+        "999",
+        "1B",
+        "16.8M",
+        "1e+06T",
+    ]
+    assert (in_bytes(0), in_bytes(999_700_000), in_bytes(20.6e9)) == ("0 bytes", "1 GB", "20.6 GB")

@@ -33,7 +33,7 @@ WORDS = {  # of the numbers of all documents
     "longer": "documents longer than the context, cut into pieces", "held_out": "documents held out for validation",
     "tokens": "tokens", "bytes_per_token": "bytes per token", "prompt_tokens": "tokens of prompts",
     "targets": "targets that count", "least": "fewest tokens of a document", "median": "median",
-    "ninetieth": "90 % have at most", "most": "most tokens of a document",
+    "ninetieth": "90% have at most", "most": "most tokens of a document",
 }  # fmt: skip
 
 
@@ -192,7 +192,7 @@ def _print(console: Console, content: dict, options) -> None:
     headings = "samples", "steps", "padding", "cut that fit", "tiles skipped"
     table = titled(f"an epoch, by packing: samples of {content['context']:,} places", [""], headings)
     for kind, found in packings.items():
-        shares = [f"{100 * found[name]:.1f} %" for name in ("padding", "skipped_tiles")]
+        shares = [f"{found[name]:.1%}" for name in ("padding", "skipped_tiles")]
         counts = f"{found['samples']:,}", f"{found['steps']:,.1f}"
         table.add_row(kind, *counts, shares[0], f"{found['cut_that_fit']:,}", shares[1])
     console.print(table)

@@ -21,10 +21,8 @@ from minidist.plan.goodput import (
     speed_with_spares,
     young_interval,
 )
-from minidist.plan.units import in_units
+from minidist.plan.units import DAY, HOUR, in_time
 
-HOUR, DAY = 3600, 86400
-TIMES = {" days": DAY, " h": HOUR, " min": 60, " s": 1}
 AT_LEAST_ZERO = ("save_seconds", "restart_seconds", "detection_seconds", "asynchronous", "spares", "repair_hours")
 MORE_THAN_ZERO = ("gpus", "gpus_per_node", "gpu_mtbf_hours", "interval", "simulate")
 
@@ -203,19 +201,19 @@ def _table(options, estimates: dict[str, float], cases: list[Case]) -> Table:
     )
     if spent:
         failures = f"{spent.failures / options.simulate:,.3g}"
-        mtbf = in_units(options.simulate * DAY / spent.failures, TIMES) if spent.failures else "none failed"
+        mtbf = in_time(options.simulate * DAY / spent.failures) if spent.failures else "none failed"
     else:
         failures = mtbf = ""
 
     def row(name: str, formula: str, simulation: str = "") -> None:
         table.add_row(name, formula, *[simulation] * bool(spent))
 
-    row("mean time between failures", in_units(estimates["mtbf_seconds"], TIMES), mtbf)
+    row("mean time between failures", in_time(estimates["mtbf_seconds"]), mtbf)
     row("failures per day", f"{estimates['failures_per_day']:,.3g}", failures)
     row("probability of a day without a failure", f"{estimates['no_failure_in_a_day']:.2%}")
-    row("interval: Young", in_units(estimates["young_seconds"], TIMES))
-    row("interval: Daly", in_units(estimates["daly_seconds"], TIMES))
-    row("interval: chosen", in_units(estimates["interval_seconds"], TIMES))
+    row("interval: Young", in_time(estimates["young_seconds"]))
+    row("interval: Daly", in_time(estimates["daly_seconds"]))
+    row("interval: chosen", in_time(estimates["interval_seconds"]))
     row("waste, first order", f"{estimates['first_order_waste']:.2%}")
     simulated = [case.spent.share("useful") if case.spent else None for case in cases]
     for kind, of in (("waste", lambda share: 1 - share), ("goodput", lambda share: share)):

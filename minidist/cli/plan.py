@@ -61,7 +61,7 @@ def add_commands(commands) -> None:
         "plan",
         help="what a model costs on a cluster: memory, step time, MFU, days; the best layout",
         description="Plan a training run by arithmetic alone: search all legal layouts of a model on a cluster, "
-        "explain one, or hold plans against published runs.",
+        "explain one, or compare plans with published runs.",
     )
     command.set_defaults(command=_plan)
     command.add_argument(
@@ -77,13 +77,15 @@ def add_commands(commands) -> None:
     command.add_argument(
         "--layout",
         metavar="LAYOUT",
-        help="explain this one, such as dp=8,tp=8,pp=16,sp=1,virtual=6,zero=1,recompute=selective,micro_batch=1; "
+        help="explain this layout, such as dp=8,tp=8,pp=16,sp=1,virtual=6,zero=1,recompute=selective,micro_batch=1; "
         "without dp, it fills the cluster",
     )
     command.add_argument("--top", type=integer, default=5, metavar="N", help="layouts to list (default: 5)")
     numerics = command.add_argument_group("numbers")
     numerics.add_argument(
-        "--precision", choices=PRECISIONS, help="of matrix products (default: bf16, or fp16 where the chip lacks it)"
+        "--precision",
+        choices=PRECISIONS,
+        help="precision of matrix products (default: bf16, or fp16 where the chip lacks it)",
     )
     numerics.add_argument(
         "--numerics",
@@ -92,23 +94,33 @@ def add_commands(commands) -> None:
         help="bytes of each parameter, gradient and optimizer state: mixed 2 + 4 + 12 (default), half-gradients "
         "2 + 2 + 12 (ZeRO's 16), float32 4 + 4 + 8",
     )
-    numerics.add_argument("--attention", choices=ATTENTION, help="attention kernel (default: that of the chip's time)")
+    numerics.add_argument(
+        "--attention", choices=ATTENTION, help="attention kernel (default: the one usual in the chip's time)"
+    )
     run = command.add_argument_group("the whole run")
     run.add_argument(
-        "--tokens", type=reader(read_count), default=TOKENS, metavar="N", help="to train on (default: 15T)"
+        "--tokens", type=reader(read_count), default=TOKENS, metavar="N", help="tokens to train on (default: 15T)"
     )
-    run.add_argument("--price", type=real, metavar="X", help="of one GPU for an hour, in any currency")
+    run.add_argument("--price", type=real, metavar="X", help="price of a GPU hour, in any currency")
     run.add_argument(
         "--gpu-mtbf-hours",
         type=real,
         default=llama3_gpu_mtbf_hours(),
         metavar="X",
-        help="mean time between failures of one GPU (default: Llama 3's)",
+        help=f"mean time between failures of one GPU (default: Llama 3's, {llama3_gpu_mtbf_hours():,.0f})",
     )
-    run.add_argument("--save-seconds", type=real, default=60.0, metavar="X", help="how long a save stops training")
-    run.add_argument("--restart-seconds", type=real, default=300.0, metavar="X", help="from a failure to training")
+    run.add_argument(
+        "--save-seconds", type=real, default=60.0, metavar="X", help="how long a save stops training (default: 60)"
+    )
+    run.add_argument(
+        "--restart-seconds",
+        type=real,
+        default=300.0,
+        metavar="X",
+        help="time from a failure until training goes on (default: 300)",
+    )
     command.add_argument(
-        "--validate", action="store_true", help="hold plans against published runs: ours, published, error"
+        "--validate", action="store_true", help="compare plans with published runs: published, ours, error"
     )
     command.add_argument("--json", metavar="PATH", help="write the numbers to this file; - for standard output")
     _add_explore(commands)

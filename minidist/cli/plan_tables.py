@@ -1,7 +1,7 @@
 """What ``minidist plan`` prints: tables for people, and large numbers as they write them: 16M tokens, 15T tokens."""
 
 from dataclasses import asdict, replace
-from math import isfinite
+from math import ceil, isfinite
 
 from rich.console import Group
 from rich.table import Table
@@ -12,12 +12,10 @@ from minidist.plan.planned_run import Campaign, PlannedRun
 from minidist.plan.published_runs import FAMILIES, Comparison, Figure, family_of, figures_of, spread_of, summarize
 from minidist.plan.search import Found, why_slower
 from minidist.plan.time import StepCosts
-from minidist.plan.units import in_units
+from minidist.plan.units import DAY, in_count, in_time
 from minidist.train.notation import number
 
 GB = 1e9
-COUNTS = {"T": 1e12, "B": 1e9, "M": 1e6, "K": 1e3, "": 1}
-TIMES = {" s": 1, " ms": 1e-3, " µs": 1e-6}
 SEQUENCES = (0.25, 0.5, 1, 2, 4, 8)  # times the model's own length, whose memory is compared
 PARTS = {  # of a step, in words
     "products": "matrix products",
@@ -37,9 +35,9 @@ KINDS = {  # of memory, in words
     "gradients": "gradients",
     "optimizer": "optimizer state",
     "activations": "activations",
-    "gathered": "gathered by ZeRO for now",
+    "gathered": "layers gathered by ZeRO",
     "recomputed": "recomputed layer",
-    "fragmentation": "fragmentation (assumed 5 %)",
+    "fragmentation": "fragmentation (assumed 5%)",
     "reserved": "CUDA, NCCL (assumed)",
 }
 NAMES = {"step_seconds": "step, s", "mfu": "MFU, %", "memory_bytes": "memory, GB"}
@@ -49,27 +47,36 @@ POWERS = {"K": 1, "M": 2, "B": 3, "G": 3, "T": 4}
 def summary(costs: StepCosts, batch: int) -> str:
     """What is planned, in one line."""
     model, cluster = costs.model, costs.cluster
-    active = f" ({_count(model.active_parameters)} active)" if model.moe else ""
-    tokens = _count(batch * model.context)
+    active = f" ({in_count(model.active_parameters)} active)" if model.moe else ""
+    step = f"{batch:,} sequence{'s' * (batch != 1)}, {in_count(batch * model.context)} tokens"
     return (
-        f"{model.name}: {_count(model.parameters)} parameters{active}, {model.context:,} tokens of context, on "
-        f"{cluster.world_size:,} x {cluster.accelerator.name}; a step of {batch:,} sequences, {tokens} tokens"
+        f"{model.name}: {in_count(model.parameters)} parameters{active}, {model.context:,} tokens of context, on "
+        f"{cluster.world_size:,} x {cluster.accelerator.name}; a step of {step}"
     )
 
 
 def best_table(found: Found, wholes: list[Campaign]) -> Group:
     """The quickest layouts, and why each is slower than the first."""
-    title = f"the quickest of {found.legal:,} legal layouts: {found.planned:,} planned, the others cannot fit or "
-    title += f"cannot win; {found.seconds:.1f} s"
-    table = titled(title, ("", "layout"), ("step, s", "MFU", "memory, GB", "days", "slower by"))
-    table.columns[1].overflow = "fold"
+    title = (
+        f"the quickest of {found.legal:,} legal layouts ({found.planned:,} planned in {in_time(found.seconds)}; the "
+    )
+    title += "others cannot fit or cannot be quicker)"
+    table = titled(title, ("", "layout"), ("step, s", "MFU", "memory, GB", "whole run", "slower by"))
     best = found.best[0]
     for place, (run, whole) in enumerate(zip(found.best, wholes, strict=True), 1):
-        slower = f"{100 * (run.step_seconds / best.step_seconds - 1):.1f} %" if place > 1 else ""
-        numbers = (f"{run.step_seconds:.3f}", _percent(run.mfu), _gb(run.memory.total), f"{whole.days:,.1f}", slower)
-        table.add_row(str(place), _short(run).replace(",micro_batch", ",\nmicro_batch"), *numbers)
-    lines = [f"{place} loses to 1: {why_slower(run, best)}" for place, run in enumerate(found.best[1:], 2)]
-    return Group(table, *lines)
+        slower = f"{run.step_seconds / best.step_seconds - 1:.1%}" if place > 1 else ""
+        numbers = (
+            f"{run.step_seconds:.3f}",
+            f"{run.mfu:.1%}",
+            _gb(run.memory.total),
+            in_time(whole.days * DAY) if whole.goodput else "never ends",
+            slower,
+        )
+        table.add_row(str(place), _short(run), *numbers)
+    reasons: dict[str, list[str]] = {}
+    for place, run in enumerate(found.best[1:], 2):
+        reasons.setdefault(why_slower(run, best), []).append(str(place))
+    return Group(table, *(f"{', '.join(places)} against 1: {reason}" for reason, places in reasons.items()))
 
 
 def explanation(run: PlannedRun, whole: Campaign, ways: list[tuple[str, PlannedRun]]) -> list:
@@ -83,34 +90,40 @@ def _numbers(run: PlannedRun, whole: Campaign) -> Table:
     table.add_column(justify="right")
     table.add_column()
     peak = run.peak_flops / run.cluster.world_size / 1e12
-    counted = "half of the pairs of tokens count" if run.layout.attention == "flash" else "all pairs of tokens count"
+    counted = "the causal half" if run.layout.attention == "flash" else "all pairs of tokens"
     spread = spread_of(family_of(run.layout.zero == 3))
     rows = [
-        ("step", f"{run.step_seconds:.3f} s", f"{run.layout.micro_batches(run.batch):,} micro-batches on each rank"),
+        (
+            "step",
+            f"{run.step_seconds:.3f} s",
+            f"micro-batches on each rank: {run.layout.micro_batches(run.batch):,}",
+        ),
         (
             "as runs go",
             f"{run.step_seconds * spread.low:.3g} to {run.step_seconds * spread.high:.3g} s",
-            f"{spread.low:.2f} to {spread.high:.2f} times the plan, as 8 of 10 of {spread.count} published runs of "
-            f"this kind; without its own source, {spread.held:.0%} of them are in the range",
+            f"8 of 10 of {spread.count} published runs of this kind took {spread.low:.2f} to {spread.high:.2f} times "
+            f"their plan; a new source's runs fell into the range of the others in {spread.held:.0%} of cases",
         ),
-        ("MFU", _percent(run.mfu), f"{run.mfu * peak:,.0f} of {peak:,.0f} TFLOP/s on each GPU; {counted}"),
-        ("HFU", _percent(run.hfu), "with what is recomputed"),
-        ("speed", f"{_count(run.tokens_per_second)} tokens/s", ""),
+        (
+            "MFU",
+            f"{run.mfu:.1%}",
+            f"{run.mfu * peak:,.0f} of {peak:,.0f} TFLOP/s on each GPU; attention counts {counted}",
+        ),
+        ("HFU", f"{run.hfu:.1%}", "MFU with recomputation counted"),
+        ("speed", f"{in_count(run.tokens_per_second)} tokens/s", ""),
         ("memory", f"{_gb(run.memory.total)} GB", f"of {_gb(run.cluster.accelerator.memory)} on the fullest GPU"),
-        (
-            "goodput",
-            _percent(whole.goodput),
-            f"{whole.failures:,.0f} failures, a save every {whole.save_interval / 60:,.0f} minutes",
-        ),
-        (
-            "whole run",
-            f"{whole.days:,.1f} days",
-            f"{whole.days * spread.low:,.1f} to {whole.days * spread.high:,.1f} as runs go; "
-            f"{_count(whole.tokens)} tokens, {_count(whole.gpu_hours)} GPU hours",
-        ),
     ]
-    if whole.cost is not None:
-        rows.append(("cost", _count(whole.cost), ""))
+    if whole.goodput:
+        often = f"failures: {in_count(whole.failures)}; a save every {in_time(whole.save_interval)}"
+        low, high = (in_time(whole.days * DAY * times) for times in (spread.low, spread.high))
+        whole_run = (
+            f"{low} to {high} as runs go; {in_count(whole.tokens)} tokens, {in_count(whole.gpu_hours)} GPU hours"
+        )
+        rows += [("goodput", f"{whole.goodput:.1%}", often), ("whole run", in_time(whole.days * DAY), whole_run)]
+    else:
+        rows.append(("whole run", "never ends", "failures come faster than a restart and one save take"))
+    if whole.goodput and whole.cost is not None:
+        rows.append(("cost", in_count(whole.cost), ""))
     for row in rows:
         table.add_row(*row)
     return table
@@ -124,7 +137,7 @@ def _memory(run: PlannedRun) -> Table:
         if nbytes:
             table.add_row(KINDS[name], _gb(nbytes), bar(nbytes / limit))
     table.add_section()
-    table.add_row("total", _gb(run.memory.total), _percent(run.memory.total / limit))
+    table.add_row("total", _gb(run.memory.total), f"{run.memory.total / limit:.1%}")
     return table
 
 
@@ -168,7 +181,7 @@ def _time(run: PlannedRun) -> Table:
     for name, seconds in asdict(run.time).items():
         if seconds:
             share = seconds / run.step_seconds
-            table.add_row(PARTS[name], f"{seconds:.3f}", f"{bar(share)} {_percent(share)}")
+            table.add_row(PARTS[name], f"{seconds:.3f}", f"{bar(share)} {share:.1%}")
     return table
 
 
@@ -179,7 +192,7 @@ def _sent(run: PlannedRun) -> list:
     table.add_column("over")
     for sent in run.sent:
         where = "between nodes" if sent.group.leaves_node else "inside a node"
-        times = in_units(sent.seconds, TIMES), in_units(sent.exposed, TIMES)
+        times = in_time(sent.seconds), in_time(sent.exposed)
         table.add_row(sent.axis, sent.collective, f"{sent.group.size:,}", f"{sent.nbytes / GB:,.2f}", *times, where)
     return [table]
 
@@ -210,7 +223,7 @@ def _state(run: PlannedRun) -> float:
 
 def _least_gpus(run: PlannedRun) -> int:
     memory, limit = run.memory, run.cluster.accelerator.memory
-    return max(1, round(_state(run) / (limit - memory.reserved) + 0.5))
+    return max(1, ceil(_state(run) / (limit - memory.reserved)))
 
 
 def validation_tables(compared: list[Comparison]) -> list:
@@ -235,7 +248,7 @@ def _beside(figure: Figure | None) -> str:
     if figure is None:
         return ""
     scale = {"step_seconds": 1, "mfu": 100, "memory_bytes": 1 / GB}[figure.name]
-    return f"{figure.published * scale:,.3g} → {figure.planned * scale:,.3g} {100 * figure.error:+.0f}%"
+    return f"{figure.published * scale:,.3g} → {figure.planned * scale:,.3g} {figure.error:+.0%}"
 
 
 def errors_table(compared: list[Comparison]) -> Table:
@@ -244,7 +257,7 @@ def errors_table(compared: list[Comparison]) -> Table:
     for family in FAMILIES:
         for place, (name, figures) in enumerate(figures_of(compared, family).items()):
             found = summarize(figures)
-            errors = (f"{100 * found.bias:+.1f} %", f"{100 * found.mean:.1f} %", f"{100 * found.worst:+.1f} %")
+            errors = (f"{found.bias:+.1%}", f"{found.mean:.1%}", f"{found.worst:+.1%}")
             table.add_row("" if place else family, NAMES[name], str(found.count), *errors)
     return table
 
@@ -252,20 +265,11 @@ def errors_table(compared: list[Comparison]) -> Table:
 def _short(run: PlannedRun) -> str:
     """The layout without what is the same for all."""
     hidden = {"schedule=interleaved", f"attention={run.layout.attention}"}
-    return ",".join(part for part in str(run.layout).split(",") if part not in hidden)
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return ", ".join(part for part in str(run.layout).split(",") if part not in hidden)
 
 
 def _gb(nbytes: float) -> str:
     return f"{nbytes / GB:,.1f}"
-
-
-def _count(value: float) -> str:
-    """``16.78M``."""
-    return in_units(value, COUNTS, digits=4)
 
 
 def read_count(text: str, base: int = 1000) -> float:

@@ -7,9 +7,8 @@ from rich.table import Table
 from minidist.cli.flags import given, real
 from minidist.cli.output import check_outputs, console_of, json_output, titled, write_outputs
 from minidist.plan.scaling.laws import LAWS, ScalingLaw, Training, check, kaplan_optimum, overtraining
-from minidist.plan.units import in_units
+from minidist.plan.units import in_count
 
-COUNTS = {" T": 1e12, " B": 1e9, " M": 1e6, " k": 1e3, "": 1}
 CHINCHILLA = 5.76e23  # FLOPs of Gopher, for which Hoffmann et al. 2022 sought the best model
 LARGEST = 1e40  # of any of the flags: FLOPs of all computers for a very long time
 
@@ -76,29 +75,26 @@ def _budget(flops: float, best: dict[str, Training]) -> Table:
     table = titled(f"best N parameters and D tokens for C = {flops:.3g} FLOPs", *columns)
     for name, run in best.items():
         ratio = f"{run.tokens_per_parameter:,.3g}"
-        table.add_row(name, _count(run.parameters), _count(run.tokens), ratio, f"{run.loss:.3f}")
+        table.add_row(name, in_count(run.parameters), in_count(run.tokens), ratio, f"{run.loss:.3f}")
     return table
 
 
 def _comparison(parameters: float, tokens: float, runs: dict[str, dict]) -> Table:
     title = (
-        f"N = {_count(parameters)} on D = {_count(tokens)} tokens: D / N = {tokens / parameters:,.4g}, "
+        f"N = {in_count(parameters)} on D = {in_count(tokens)} tokens: D / N = {tokens / parameters:,.4g}, "
         f"C = {Training(parameters, tokens, 0.0).flops:.3g} FLOPs"
     )
     table = titled(title, [""], runs)
     rows = {
         "loss, nats / token": lambda run: f"{run['loss']:.3f}",
         "D / best D for this N": lambda run: f"{run['times_optimal_tokens']:,.3g}",
-        "cheapest for this loss: N": lambda run: _count(run["cheapest"]["parameters"]),
-        "cheapest for this loss: D": lambda run: _count(run["cheapest"]["tokens"]),
+        "cheapest for this loss: N": lambda run: in_count(run["cheapest"]["parameters"]),
+        "cheapest for this loss: D": lambda run: in_count(run["cheapest"]["tokens"]),
         "C above the cheapest": lambda run: f"{run['overhead']:.0%}",
-        "tokens of inference until even": lambda run: _count(run["break_even_tokens"]),
+        "tokens of inference until even": lambda run: (
+            "" if (even := run["break_even_tokens"]) is None else in_count(even)
+        ),
     }
     for heading, cell in rows.items():
         table.add_row(heading, *map(cell, runs.values()))
     return table
-
-
-def _count(value: float | None) -> str:
-    """``70.2 B``; nothing for None."""
-    return "" if value is None else in_units(value, COUNTS)

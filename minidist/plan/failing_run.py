@@ -14,9 +14,9 @@ from dataclasses import dataclass, fields
 from math import inf
 
 from minidist.nn.random import generator
+from minidist.plan.units import DAY
 
 MICROSECONDS = 1_000_000  # in a second
-DAY = 86400  # seconds
 MOST_EVENTS = 10_000_000  # saves and failures of a simulation: about a minute
 
 

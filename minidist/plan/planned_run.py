@@ -10,6 +10,7 @@ from minidist.plan.memory import Memory, memory_of
 from minidist.plan.models import ModelShape
 from minidist.plan.step.collectives import Sent
 from minidist.plan.time import StepCosts, StepTime
+from minidist.plan.units import DAY, HOUR
 
 
 def training_flops(model: ModelShape, convention: str, count: str, recompute: str = "none") -> float:
@@ -105,9 +106,6 @@ def plan_run(costs: StepCosts, layout: PlannedLayout, batch: int) -> PlannedRun:
     time, sent = costs.step(layout, batch)
     memory = memory_of(costs.model, layout, batch, costs.numerics)
     return PlannedRun(costs.model, costs.cluster, layout, batch, costs.machine.precision, memory, time, tuple(sent))
-
-
-HOUR, DAY = 3600, 86400
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from statistics import mean
 
 import numpy as np
 
-from minidist.plan.cluster.hardware import ClusterSpec, Hardware
+from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.cluster.roofline import peak_flops
 from minidist.plan.cluster.toml_tables import choose, from_table, read_toml
 from minidist.plan.layout import PlannedLayout
@@ -136,10 +136,10 @@ def family_of(fully_sharded: bool) -> str:
     return sharded if fully_sharded else tensor
 
 
-def compare(run: PublishedRun, known: Hardware | None = None) -> Comparison:
+def compare(run: PublishedRun) -> Comparison:
     """Plan a published run, and hold its figures against the plan, with its authors' count of FLOPs."""
     try:
-        cluster = ClusterSpec.parse(run.cluster, known)
+        cluster = ClusterSpec.parse(run.cluster)
         precision = run.precision if run.precision in cluster.accelerator.flops else "fp16"
         layout = PlannedLayout.parse(run.layout, cluster.world_size)
         planned = plan_run(StepCosts(run.shape, cluster, precision, NUMERICS[run.numerics]), layout, run.batch)

@@ -192,5 +192,5 @@ def why_slower(run: PlannedRun, best: PlannedRun) -> str:
     change = {name: (seconds - least[name]) / step for name, seconds in vars(run.time).items()}
     more = sorted((name for name in change if change[name] > 0.0005), key=change.__getitem__, reverse=True)[:2]
     less = sorted((name for name in change if change[name] < -0.0005), key=change.__getitem__)[:1]
-    words = [f"{100 * change[name]:+.1f} % {name}" for name in more + less]
+    words = [f"{change[name]:+.1%} {name}" for name in more + less]
     return ", ".join(words) or "as quick; it needs more memory or more settings"

@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_told_what_would_help_and_the_second_why_it_loses()
     costs = StepCosts(SMALL, ClusterSpec.parse("h100:8"), "bf16", efficiency=PERFECT)
     best, other = (plan_run(costs, PlannedLayout(dp=8, recompute=mode), 24) for mode in ("none", "full"))
     more, less = other.time.recompute, best.time.dp - other.time.dp  # gradients hide behind the longer backward
-    shares = [f"{100 * seconds / best.step_seconds:.1f} %" for seconds in (more, less)]
+    shares = [f"{seconds / best.step_seconds:.1%}" for seconds in (more, less)]
     assert why_slower(other, best) == f"+{shares[0]} recompute, -{shares[1]} dp"
 
 

@@ -153,7 +153,7 @@ def test_the_tables_of_the_documents_are_those_of_now(compared):
     split, sharded = (spread_of(family_of(one)) for one in (False, True))
     said.append(f"8 in 10 steps took {split.low:.2f} to {split.high:.2f} times as long as planned")
     said.append(f"{sharded.low:.2f} to {sharded.high:.2f} times on fully sharded ones")
-    said.append(f"{100 * split.held:.0f} % and {100 * sharded.held:.0f} % of\n  them")
+    said.append(f"{split.held:.0%} and {sharded.held:.0%} of\n  them")
     text = (DOCS / "plan.md").read_text(encoding="utf-8")
     assert [words for words in said if words not in text] == []
 

@@ -214,7 +214,7 @@ def test_the_page_shows_published_laws_and_over_trained_models(capsys):
     laws = table("--flops", "5.76e23")
     assert list(laws) == ["kaplan", *LAWS]
     assert [name for name, cells in laws.items() if f"| `{name}` | {' | '.join(cells)} |" not in PAGE] == []
-    models = re.findall(r"^\| [A-Z][^|]* \| (\S+) B \| (\S+) ([BT]) \| (\S+) \| (.*) \|$", PAGE, re.M)
+    models = re.findall(r"^\| [A-Z][^|]* \| (\S+)B \| (\S+)([BT]) \| (\S+) \| (.*) \|$", PAGE, re.M)
     assert len(models) == 6
     for parameters, tokens, unit, times, rest in models:
         shown = table("--params", f"{parameters}e9", "--tokens", f"{tokens}e{12 if unit == 'T' else 9}")
