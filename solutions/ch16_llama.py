@@ -259,7 +259,7 @@ def shared_gradient(gradient: np.ndarray, kv_heads: int) -> np.ndarray:
     It is a sum over heads that may be on several ranks. Whoever has all of it rounds it, once: so do not round here.
 
     Args:
-        gradient: (H, ...), float32 or float64, of each head's keys, say; not modified.
+        gradient: (H, ...), float32 or float64, of each head's keys, say; there may be no tokens; not modified.
         kv_heads: G. Heads 0 to H / G - 1 share the first one, and so on.
 
     Returns:

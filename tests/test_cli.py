@@ -68,9 +68,9 @@ def test_the_summary_says_what_was_counted(capsys, tmp_path, monkeypatch):
 NEEDS = [  # (of verify: layouts and flags, the usual layouts, exit status, what is printed)
     (["dp=2", "cp=2", "cp=2,cp_kind=zigzag"], None, 0, ["one process, 4 sequence chunks", "All 3 layouts match"]),
     # of the usual layouts, those that need them are a group of their own
-    ([], ["dp=2", "cp=2"], 0, ["one process ", "one process, 2 sequence", "All 2 layouts match", "with 2 sequence"]),
-    (["--sequence-chunks=4"], ["dp=2", "cp=2"], 0, ["one process, 4 sequence chunks", "All 2 layouts match"]),
-    (["dp=2,ep=2", "dp=3,ep=3"], None, 0, ["one process, 12 experts", "All 2 layouts match"]),
+    ([], ["dp=2", "cp=2"], 0, ["one process ", "one process, 2 sequence", "Both layouts match", "with 2 sequence"]),
+    (["--sequence-chunks=4"], ["dp=2", "cp=2"], 0, ["one process, 4 sequence chunks", "Both layouts match"]),
+    (["dp=2,ep=2", "dp=3,ep=3"], None, 0, ["one process, 12 experts", "Both layouts match"]),
     ([], ["dp=2", "cp=2", "dp=2,ep=2"], 0, ["All 3 layouts match", "with 2 sequence chunks", "with 8 experts"]),
     (["--experts=6", "--top-k=1"], ["dp=2", "cp=2"], 0,
      ["one process, 6 experts ", "one process, 2 sequence chunks, 6 experts"]),

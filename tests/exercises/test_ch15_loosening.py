@@ -759,7 +759,7 @@ class TestOneBit:
             right = float(sum(abs(Fraction(value)) for value in array.tolist()) / max(1, array.size))
             assert is_float, f"{what}: expected a Python float, got {scale!r}"
             assert scale == pytest.approx(right, rel=FLOAT64, abs=0), (
-                f"{what}: the mean magnitude is {right:.15g}, got {scale:.15g}"
+                f"{what}: the mean magnitude: expected {right:.15g}, got {scale:.15g}"
             )
 
     def test_values(self, student):

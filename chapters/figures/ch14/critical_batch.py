@@ -15,5 +15,6 @@ def draw():
     axes.plot(batches, [samples_to_loss(b, 1, 1) for b in batches], color=SERIES[1], label="samples / E_min")
     axes.set(xscale="log", yscale="log")
     axes.set_xlabel("batch / critical batch", fontsize=9)
+    axes.set_ylabel("times the fewest", fontsize=9)
     axes.legend(frameon=False, fontsize=9)
     return figure

@@ -13,9 +13,9 @@ def draw(memories: Sequence[Memory], limit: float):
     ranks, total = range(len(memories)), [one.total / 1e9 for one in memories]
     axes.bar(ranks, total, color=MEANINGS["optimizer state"], label="states and assumptions")
     axes.bar(ranks, [one.activations / 1e9 for one in memories], color=MEANINGS["activations"], label="activations")
-    axes.axhline(limit / 1e9, color=PAPER["wrong"])
+    axes.axhline(limit / 1e9, color=PAPER["wrong"], label=f"{limit / 1e9:.0f} GB")
     axes.set(xticks=ranks, ylim=(0, 1.35 * max(total)))
     axes.set_xlabel("rank of the pipeline", fontsize=9)
     axes.set_ylabel("GB", fontsize=9)
-    axes.legend(frameon=False, ncols=2, fontsize=9)
+    axes.legend(frameon=False, ncols=3, fontsize=9)
     return figure

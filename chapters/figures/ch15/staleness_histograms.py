@@ -26,6 +26,7 @@ def draw(panels: Mapping[str, Sequence[Sequence[int]]]):
         axes.hist(parts, bins=np.arange(-0.5, 18), stacked=True, color=[SERIES[4], SERIES[0]])
         axes.axvline(mean, color=PAPER["wrong"], ls="--")
         axes.set_title(f"{title}: mean {mean:.2f}", fontsize=9.5)
+        axes.set_xticks(range(0, 18, 3))
         axes.set_xlabel("staleness", fontsize=9)
     all_axes[0].set_ylabel("updates", fontsize=9)
     return figure
