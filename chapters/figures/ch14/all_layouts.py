@@ -28,7 +28,7 @@ def draw(runs: Sequence[PlannedRun], best: PlannedRun, limit: float):
     axes.axvline(limit / 1e9, color=PAPER["wrong"])
     axes.text(limit / 1e9, 1.01, f"{limit / 1e9:.0f} GB", ha="center", fontsize=9, transform=axes.get_xaxis_transform())
     axes.set(xscale="log", ylim=(0, None))
-    for handle in axes.legend(frameon=False, fontsize=8, markerscale=3, loc="center right").legend_handles:
+    for handle in axes.legend(frameon=False, fontsize=8, markerscale=3, loc="upper left").legend_handles:
         handle.set_alpha(1)
     axes.set_xlabel("GB on the fullest GPU", fontsize=9)
     axes.set_ylabel("thousand tokens/s", fontsize=9)

@@ -60,7 +60,7 @@ def race(
                 width = axis / 60
                 lanes.bar(1, event.start, event.start + width, "wrong", "", "never sent")
                 continue
-            end = max(event.start, event.end - 0.003 * axis)
+            end = max((event.start + event.end) / 2, event.end - 0.003 * axis)  # a gap, also behind a short one
             hidden = min(max(event.start, backward_ends), end)
             for start, until, colour in ((event.start, hidden, HIDDEN), (hidden, end, SENDS)):
                 if until > start:
