@@ -56,6 +56,7 @@ def test_chips_without_float32_networks_of_ones_own_one_rank_and_runs_that_were_
     assert cli.main([*resume, str(saved), "--png", str(png), "--json", str(path := tmp_path / "out.json")]) == 2
     told = capsys.readouterr()
     assert "fingerprint:" in told.out and "there is none to replay: leave --as-if out" in told.out and not png.exists()
+    assert "no step was left to take after step" in told.out and "in one step" not in told.out
     assert json.loads(path.read_text())["as_if"] is None
 
 
