@@ -1,7 +1,8 @@
 """The command itself: from the flags to a run, and to the files and tables that it leaves."""
 
 import argparse
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -10,7 +11,7 @@ from minidist.cli import INTERRUPTED
 from minidist.cli.flags import HelpByGroup, add_config, add_fields, config_of, defaults, integer, layout_of
 from minidist.cli.output import Output, check_outputs, console_of, json_output, write_outputs
 from minidist.cli.train.as_if import Wanted, add_as_if, as_if_of, on_cluster, print_on_cluster
-from minidist.cli.train.progress import add_live, narrating, watching
+from minidist.cli.train.progress import Narrator, add_live, narrating, watching
 from minidist.cli.train.resilience import (
     add_checkpoints,
     add_elastic,
@@ -27,6 +28,7 @@ from minidist.cli.train.summary import compare_with_library, print_summary
 from minidist.cli.train.tables import print_tables, utilization_of
 from minidist.comm.runtime.clusters import job_size, new_cluster
 from minidist.course.learner.implementations import (
+    Implementation,
     implementations_as_dict,
     implementations_of,
     overriding,
@@ -39,7 +41,7 @@ from minidist.train.checkpoint.hugging_face import check_tensors
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.measuring.evaluate import prompt_of
-from minidist.train.resilience.elastic import run_elastic
+from minidist.train.resilience.elastic import Elasticity, Interruption, run_elastic
 from minidist.train.result import Run, RunOptions
 from minidist.train.rules import CHECKS, check, of_options
 from minidist.train.trainer import run
@@ -127,80 +129,35 @@ def _add_watches(command: argparse.ArgumentParser) -> None:
     )
 
 
+@dataclass(frozen=True)
+class Request:
+    """A run as the flags ask for it, checked before any rank starts.
+
+    Attributes:
+        first: the step that it begins with.
+        wanted: the cluster whose times are asked for (``--as-if``); None for none.
+        elasticity: what follows a failure (``--on-failure``); None to end.
+        implementations: of a learner, to run in place of the library's.
+    """
+
+    config: TrainConfig
+    layout: Layout
+    options: RunOptions
+    first: int
+    wanted: Wanted | None
+    elasticity: Elasticity | None
+    implementations: list[Implementation]
+
+    @property
+    def rank_function(self) -> Callable | None:
+        return training_on(self.implementations) if self.implementations else None
+
+
 def _train(options) -> int:
-    begun = begun_from(options)
-    checkpoint = resumed(options.resume, options.tokenizer)
-    config = config_of(options, checkpoint.config if checkpoint else begun)
-    given = layout_of(options)
-    layout = given or (checkpoint.layout if checkpoint else Layout())
-    config.check(layout)
-    check_memory(config, layout)
-    if begun is not None:
-        check_tensors(Path(options.init_from), config.model)
-    wanted = as_if_of(options, config, layout)
-    if wanted is not None:
-        layout = wanted.on_nodes(layout if given else replace(layout, node_size=0))  # a checkpoint's nodes are not kept
-    if options.sample < 0:
-        raise ValueError(f"--sample must not be negative, got {options.sample}")
-    if options.sample and not len(open_tokenizer(config.tokenizer).encode(prompt_of(config))):
-        raise ValueError(f"--sample goes on from 'The', of which {config.tokenizer} makes no token: leave it out")
-    outputs = {flag: getattr(options, flag) for flag in ("json", "trace", "png")}
-    check_outputs(outputs, config.text, config.tokenizer)
-    implementations = implementations_of(options.impl) if options.impl else []
     console = console_of(options)
-    if checkpoint is not None:
-        with overriding(implementations):  # files are checked here, before any rank starts
-            checkpoint.check(config)
-        for line in checkpoint.notes(layout, config.backend):
-            console.print(line, soft_wrap=True)
-    run_options = RunOptions(
-        progress=True,
-        saving=saving_of(options, checkpoint),
-        loader=options.loader,
-        resume=checkpoint and str(checkpoint.folder),
-        init_from=options.init_from,
-        peer_copies=peer_copies_of(options, layout),
-        faults=faults_of(options, config, layout),
-        check_replicas=options.check_replicas,
-        check_by=options.check_by,
-        links=wanted and wanted.cluster.links,
-        rebalance=options.rebalance,
-        validate=True,
-        sample=options.sample,
-        noise_scale=options.noise_scale,
-        trace=True,
-        measure_peak=True,
-    )
-    check(of_options(config, layout, run_options))
-    elasticity, interruptions = elasticity_of(options, run_options), []
-    if wanted is not None and elasticity is not None and elasticity.on_failure == "shrink":
-        raise ValueError("--as-if needs as many ranks to the end as the cluster has: add --on-failure restart")
-    if job_size() is not None and elasticity is not None:
-        raise ValueError(
-            "the failure of a rank ends an MPI job: leave out --on-failure, save, and start again with --resume"
-        )
-    if job_size() not in (None, layout.world_size):
-        ranks = f"{layout.world_size} rank" + "s" * (layout.world_size > 1)
-        raise ValueError(f"{layout} has {ranks}, but the MPI job has {job_size()}: mpiexec -n {layout.world_size}")
-    rank_function = training_on(implementations) if implementations else None
-    first = checkpoint.manifest.progress.step if checkpoint else 0
-    errors = Console(stderr=True)
-    with (
-        stopping(run_options.saving) as stop_file,
-        watching(options.watch, config, layout, errors) as (live, orders),
-        narrating(errors, config, layout, first, live) as narrator,
-        overriding(implementations),
-    ):
-        run_options = replace(run_options, live=orders, stop_file=stop_file)
-        calls = narrator.on_step, rank_function, narrator.on_event
-        if elasticity is None:
-            with new_cluster(layout.world_size) as cluster:
-                result = run(cluster, config, layout, run_options, *calls, options.patience)
-        else:
-            result, interruptions = run_elastic(
-                config, layout, run_options, elasticity, *calls, narrator.on_interruption
-            )
-            layout = result.layout
+    request = _checked(options, console)
+    result, narrator, interruptions = _run(options, request)
+    layout, wanted, implementations = result.layout, request.wanted, request.implementations
     logs = [rank.log for rank in result.ranks]
     cluster, problem = None, ""
     if wanted is not None:
@@ -249,19 +206,98 @@ def _train(options) -> int:
         if implementations:
             print_implementations(console, implementations, [result])
             content["same_as_library"] = compare_with_library(
-                console, result, content["implementations"], run_options, rank_function
+                console, result, content["implementations"], request.options, request.rank_function
             )
     finally:  # also if nobody reads the results to their end, as in `minidist train | head`
         write_outputs(console, *files)
     if result.ranks[0].save_errors or problem:
         return 2
     taken = len(result.ranks[0].losses)
-    if taken < config.steps:
+    if taken < result.config.steps:
         console.print(
-            f"ended by SIGTERM after step {taken} of {config.steps}: --resume {options.save} goes on", soft_wrap=True
+            f"ended by SIGTERM after step {taken} of {result.config.steps}: --resume {options.save} goes on",
+            soft_wrap=True,
         )
         return INTERRUPTED
     return 1 if content.get("same_as_library") is False else 0
+
+
+def _checked(options, console: Console) -> Request:
+    """Check the flags, and say what a checkpoint was saved under that is different here."""
+    begun = begun_from(options)
+    checkpoint = resumed(options.resume, options.tokenizer)
+    config = config_of(options, checkpoint.config if checkpoint else begun)
+    given = layout_of(options)
+    layout = given or (checkpoint.layout if checkpoint else Layout())
+    config.check(layout)
+    check_memory(config, layout)
+    if begun is not None:
+        check_tensors(Path(options.init_from), config.model)
+    wanted = as_if_of(options, config, layout)
+    if wanted is not None:
+        layout = wanted.on_nodes(layout if given else replace(layout, node_size=0))  # a checkpoint's nodes are not kept
+    if options.sample < 0:
+        raise ValueError(f"--sample must not be negative, got {options.sample}")
+    if options.sample and not len(open_tokenizer(config.tokenizer).encode(prompt_of(config))):
+        raise ValueError(f"--sample goes on from 'The', of which {config.tokenizer} makes no token: leave it out")
+    check_outputs({flag: getattr(options, flag) for flag in ("json", "trace", "png")}, config.text, config.tokenizer)
+    implementations = implementations_of(options.impl) if options.impl else []
+    if checkpoint is not None:
+        with overriding(implementations):  # files are checked here, before any rank starts
+            checkpoint.check(config)
+        for line in checkpoint.notes(layout, config.backend):
+            console.print(line, soft_wrap=True)
+    run_options = RunOptions(
+        progress=True,
+        saving=saving_of(options, checkpoint),
+        loader=options.loader,
+        resume=checkpoint and str(checkpoint.folder),
+        init_from=options.init_from,
+        peer_copies=peer_copies_of(options, layout),
+        faults=faults_of(options, config, layout),
+        check_replicas=options.check_replicas,
+        check_by=options.check_by,
+        links=wanted and wanted.cluster.links,
+        rebalance=options.rebalance,
+        validate=True,
+        sample=options.sample,
+        noise_scale=options.noise_scale,
+        trace=True,
+        measure_peak=True,
+    )
+    check(of_options(config, layout, run_options))
+    elasticity = elasticity_of(options, run_options)
+    if wanted is not None and elasticity is not None and elasticity.on_failure == "shrink":
+        raise ValueError("--as-if needs as many ranks to the end as the cluster has: add --on-failure restart")
+    if job_size() is not None and elasticity is not None:
+        raise ValueError(
+            "the failure of a rank ends an MPI job: leave out --on-failure, save, and start again with --resume"
+        )
+    if job_size() not in (None, layout.world_size):
+        ranks = f"{layout.world_size} rank" + "s" * (layout.world_size > 1)
+        raise ValueError(f"{layout} has {ranks}, but the MPI job has {job_size()}: mpiexec -n {layout.world_size}")
+    first = checkpoint.manifest.progress.step if checkpoint else 0
+    return Request(config, layout, run_options, first, wanted, elasticity, implementations)
+
+
+def _run(options, request: Request) -> tuple[Run, Narrator, list[Interruption]]:
+    """Train, with progress on standard error; return the run, who told of it, and what interrupted it."""
+    config, layout, errors = request.config, request.layout, Console(stderr=True)
+    with (
+        stopping(request.options.saving) as stop_file,
+        watching(options.watch, config, layout, errors) as (live, orders),
+        narrating(errors, config, layout, request.first, live) as narrator,
+        overriding(request.implementations),
+    ):
+        run_options = replace(request.options, live=orders, stop_file=stop_file)
+        calls = narrator.on_step, request.rank_function, narrator.on_event
+        if request.elasticity is None:
+            with new_cluster(layout.world_size) as cluster:
+                return run(cluster, config, layout, run_options, *calls, options.patience), narrator, []
+        result, interruptions = run_elastic(
+            config, layout, run_options, request.elasticity, *calls, narrator.on_interruption
+        )
+        return result, narrator, interruptions
 
 
 def _write_trace(path: Path, logs: list[list]) -> None:
