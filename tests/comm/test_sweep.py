@@ -66,11 +66,12 @@ def test_what_a_killed_script_leaves_is_removed_and_what_a_living_one_has_stays(
 
 def test_a_server_leaves_a_folder_that_others_use(folder):
     """A worker of multiprocess's Pool has the folder of its parent, and a server of its own in it."""
-    for names, left in (("minidist-7-7-0123abcd",), False), (("minidist-7-7-0123abcd", "listener-b"), True), ((), True):
+    its, parents = "minidist-7-7-0123abcd", "minidist-6-7-0123abcd"
+    for names, left in ((its,), False), ((its, "listener-b"), True), ((), True), ((parents,), True):
         inside = Path(tempfile.mkdtemp(prefix="pymp-"))
         for name in ("listener-a", *names):
             (inside / name).touch()
-        sweep.remove_socket(str(inside / "listener-a"))
+        sweep.remove_socket(str(inside / "listener-a"), 7)
         assert inside.exists() == left and not (inside / "listener-a").exists(), names
 
 

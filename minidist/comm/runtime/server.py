@@ -4,10 +4,12 @@ It ends after all that use it, however they end: so it can remove what a killed 
 """
 
 import atexit
+import os
 
 from multiprocess import forkserver
 
 import minidist.comm.runtime.worker  # noqa: F401
 from minidist.comm.runtime.sweep import remove_socket
 
-atexit.register(lambda: remove_socket(str(forkserver._forkserver._forkserver_address or "")))
+user = os.getppid()  # now: it is gone when the server ends
+atexit.register(lambda: remove_socket(str(forkserver._forkserver._forkserver_address or ""), user))

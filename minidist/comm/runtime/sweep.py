@@ -61,12 +61,18 @@ def claim_temporary_folder() -> None:
         tempfile.tempdir = before
 
 
-def remove_socket(path: str) -> None:
-    """Remove the socket of a server that nobody uses any longer, and its folder, unless others use that."""
+def remove_socket(path: str, user: int) -> None:
+    """Remove the socket of a server that nobody uses any longer, and its folder if that was of its user alone.
+
+    Args:
+        user: the id of the process that started the server.
+    """
+    folder = os.path.dirname(path)
     with suppress(OSError):
         os.unlink(path)
-        if (names := os.listdir(os.path.dirname(path))) and all(map(MARK.fullmatch, names)):
-            shutil.rmtree(os.path.dirname(path))
+        marks = list(map(MARK.fullmatch, os.listdir(folder)))
+        if len(marks) == 1 and marks[0] and int(marks[0][1].split("-")[0]) == user:
+            shutil.rmtree(folder)
 
 
 @contextmanager
