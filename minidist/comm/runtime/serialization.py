@@ -3,15 +3,17 @@
 A function defined in a script or a notebook cell has no module that a rank could import, so its code travels,
 with the globals that it uses. In a worker of ``multiprocessing`` the script is called ``__mp_main__``, in a rank
 something else is, so that name is hidden from dill. Modules travel by name; dill by itself would send the contents of
-any module outside Python's own folders, such as an editable install.
+any module outside Python's own folders, such as an editable install. Code travels as Python itself writes it to a .pyc
+file: dill takes it apart by names that Python 3.15 no longer has.
 """
 
 import importlib
 import io
+import marshal
 import os
 import sys
 import threading
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 import dill
@@ -29,7 +31,10 @@ class _Pickler(dill.Pickler):
     def _save_module_by_name(self: Any, module: ModuleType) -> None:
         self.save_reduce(importlib.import_module, (module.__name__,), obj=module)
 
-    dispatch[ModuleType] = _save_module_by_name
+    def _save_code(self: Any, code: CodeType) -> None:
+        self.save_reduce(marshal.loads, (marshal.dumps(code),), obj=code)
+
+    dispatch |= {ModuleType: _save_module_by_name, CodeType: _save_code}
 
 
 def dumps(thing) -> bytes:
