@@ -38,7 +38,7 @@ from minidist.comm.transports.shared_memory import MAX_RANKS, Segment
 from minidist.comm.transports.transport import BLOCKED, RUNNING
 
 WATCH_SECONDS = 0.05  # between two looks at the ranks' statuses
-GRACE_SECONDS = 2.0  # after a failure, for the other ranks to say where they are
+GRACE_SECONDS = 2.0  # after a failure, for the other ranks to say where they are; as an idle machine would count them
 ANSWER_SECONDS = 10.0  # the same for ranks that are to be kept: one that computes hears of it at its next message
 
 
@@ -305,8 +305,8 @@ class Cluster:
         """End the run; return an error's message, and what each rank did, in words."""
         for rank in pending.values():
             rank.ask_where()
-        deadline = time.monotonic() + GRACE_SECONDS
-        doing = {number: f"at {rank.where(deadline)}" for number, rank in pending.items()}
+        clock = self._clock(pending)
+        doing = {number: f"at {rank.where(lambda: clock() > GRACE_SECONDS)}" for number, rank in pending.items()}
         doing |= {number: f"in {text}" for number, text in self._abort(pending).items()}
         doing = dict(sorted(doing.items()))
         return "\n".join([f"{why}:", *(f"  rank {number} is {text}" for number, text in doing.items())]), doing
@@ -340,7 +340,7 @@ class Cluster:
         waiting: dict[int, str] = {}
         silent = dict(pending)
         blocked = {number for number in pending if self._segment.status[number].read().state == BLOCKED}
-        started = time.monotonic()
+        clock = self._clock(pending)
 
         def limit() -> float:
             if self._keep_survivors and silent.keys() - self._hopeless:
@@ -348,7 +348,7 @@ class Cluster:
             return GRACE_SECONDS if blocked & silent.keys() else WATCH_SECONDS
 
         # a blocked rank answers at once; a computing one may block soon, or never
-        while silent and time.monotonic() < started + limit():
+        while silent and clock() < limit():
             for rank in wait_for_reports(silent.values(), WATCH_SECONDS):
                 kind, content = rank.receive()
                 if kind == "aborted":

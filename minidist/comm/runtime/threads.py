@@ -9,7 +9,7 @@ import ctypes
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from minidist import turns
@@ -53,7 +53,7 @@ class RankThread(RankProcess):
     def ask_where(self) -> None:
         """Nothing: who shares the process can see it."""
 
-    def where(self, deadline: float) -> str:
+    def where(self, over: Callable[[], bool]) -> str:
         innermost = sys._current_frames().get(self.process.ident or 0)
         return "its end" if innermost is None else describe_frame(users_frame(innermost) or innermost)
 

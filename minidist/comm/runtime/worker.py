@@ -9,7 +9,6 @@ import io
 import os
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,6 +27,7 @@ from minidist.comm.transports.transport import Transport
 
 LEAVE_SECONDS = 5.0  # for a background collective to notice that its run has ended
 STOP_SECONDS = 2.0  # for an idle rank to exit by itself
+LOOK_SECONDS = 0.05  # between two looks at whether it is too late for an answer
 _unreturned: list[Segment] = []
 
 
@@ -249,10 +249,13 @@ class RankProcess:
         with suppress(OSError):
             self._questions.send(None)
 
-    def where(self, deadline: float) -> str:
-        """What the rank is doing now, in words. Call ``ask_where`` first."""
+    def where(self, over: Callable[[], bool]) -> str:
+        """What the rank is doing now, in words; it may answer until ``over()`` is true. Call ``ask_where`` first."""
         with suppress(EOFError, OSError):
-            if self._questions.poll(max(0.0, deadline - time.monotonic())):
+            while not self._questions.poll(LOOK_SECONDS):
+                if over():
+                    break
+            else:
                 return self._questions.recv()
         return "a place in compiled code that does not let Python answer"
 
