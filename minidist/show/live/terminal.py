@@ -21,15 +21,18 @@ KEY = Text("       ").append_text(
 def picture(live: Live) -> Group:
     """What rich shows of the run now."""
     with live.lock:
-        parts = [loss_line(live.losses, live.config.steps), lanes(live), KEY, *(Text(line) for line in live.news[-4:])]
+        loss = loss_line(live.losses, live.config.steps, live.first)
+        parts = [loss, lanes(live), KEY, *(Text(line) for line in live.news[-4:])]
     return Group(*parts)
 
 
-def loss_line(losses: list[float], steps: int) -> Text:
-    """The loss of every step so far."""
+def loss_line(losses: list[float], steps: int, first: int) -> Text:
+    """The loss of every step from the first one on."""
     if not losses:
         return Text("loss: no step yet")
-    return Text.assemble("loss ", loss_bars(losses, steps), f" {losses[-1]:.4f} (step {len(losses) - 1})")
+    return Text.assemble(
+        "loss ", loss_bars(losses, steps - first), f" {losses[-1]:.4f} (step {first + len(losses) - 1})"
+    )
 
 
 def loss_bars(losses: list[float], steps: int, width: int = WIDE) -> Text:
