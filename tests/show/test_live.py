@@ -114,6 +114,21 @@ def test_the_terminal_shows_the_loss_and_a_lane_for_each_rank_or_that_there_is_n
     assert "no step yet" in console.export_text(styles=False)
 
 
+def test_sixteen_ranks_their_news_and_the_bar_fit_a_usual_terminal():
+    live = Live(TrainConfig(steps=2000), Layout(dp=16))
+    for step in range(2000):
+        live.on_step(step, 4.0)
+    for rank in range(16):
+        live.on_event(rank, ("moment", moment(1999)))
+        live.tell(
+            f"step 1999: rank {rank} of 16 was killed by SIGKILL (likely: kill -9, or the system ran out of memory)"
+        )
+    console = Console(width=80, record=True)
+    console.print(picture(live))
+    lines = console.export_text().splitlines()
+    assert len(lines) == 23 and " ".join(lines[1].split()).endswith("memory at peak sent in the step")
+
+
 def status(url: str, order: bytes | None = None, **headers) -> int:
     """The status with which the server answers a request, or an order."""
     try:

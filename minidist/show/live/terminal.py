@@ -10,7 +10,7 @@ from minidist.show.live.state import Live, lanes_of
 from minidist.show.palette import PAPER
 
 BARS = "▁▂▃▄▅▆▇█"
-WIDE, LANE = 60, 40  # characters of the loss and of a lane
+WIDE, LANE = 54, 38  # characters of the loss and of a lane, in a terminal of 80
 MOST_RANKS = 16
 DEAD = Style(color="white", bgcolor=PAPER["wrong"])
 KEY = Text("       ").append_text(
@@ -22,7 +22,8 @@ def picture(live: Live) -> Group:
     """What rich shows of the run now."""
     with live.lock:
         loss = loss_line(live.losses, live.config.steps, live.first)
-        parts = [loss, lanes(live), KEY, *(Text(line) for line in live.news[-4:])]
+        news = [Text(line, no_wrap=True, overflow="ellipsis") for line in live.news[-4:]]
+        parts = [loss, lanes(live), KEY, *news]
     return Group(*parts)
 
 
