@@ -121,8 +121,20 @@ def test_a_comparison_says_both_verdicts_and_its_address_opens_it_again(opened):
     assert page.text_content("#says") == "slow is over. Left: It limps. Right: 10 is right." and "slow!+@2" in page.url
     press(page, "c")
     assert not page.is_visible("#beside") and page.text_content("#says") == "slow is over. It limps."
-    for wrong in ("nobody@99", "slow@99", "x", "dialled+@1", "dialled@1,99"):
+    for wrong in ("nobody@99", "slow@99", "x", "dialled+@1", "dialled@1,99", "sl%"):
         assert opened(wrong).is_visible("#stage")
+
+
+def test_a_comparison_goes_on_until_the_later_run_is_over_and_gives_each_verdict_when_it_is(opened):
+    page = opened("late+@1")
+    page.evaluate(SET, 6)  # the right run is over, the broken one is not
+    assert page.text_content("#says") == "late is over. Left: 8 is right."
+    press(page, " ", " ", " ")  # hears the answer, closes it, goes on
+    page.wait_for_function("document.getElementById('clock').value == 8")
+    assert page.text_content("#says") == "late is over. Left: 8 is right. Right: It limps."
+    page = opened("late!+@1")
+    page.evaluate(SET, 6)
+    assert page.text_content("#says") == "late is on its way at 3."
 
 
 def test_dials_evidence_and_keys_that_can_be_switched_off(opened):
@@ -212,6 +224,13 @@ def test_light_and_dark_are_readable(opened, scheme):
         light.append(ground > 0.5)
         assert min(contrasts) >= 4.5  # what WCAG requires of text
     assert light == [scheme == "light", scheme != "light"]
+
+
+def test_without_scripts_it_says_what_it_needs(opened, browser):
+    plain = browser.new_page(java_script_enabled=False)
+    plain.goto(opened().url)
+    assert plain.locator("noscript").is_visible()
+    plain.close()
 
 
 def test_in_a_notebook_the_player_replaces_the_picture(open_page, tmp_path):
