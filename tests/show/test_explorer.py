@@ -240,11 +240,33 @@ def test_an_illegal_position_says_why_and_leads_to_the_nearest_legal_one(page, e
     page.keyboard.press("ArrowRight")
     assert text(page, "#outcome") == "No run can be split this way."
     assert "= 16 ranks, and the cluster has 8 GPUs" in text(page, "#because")
+    page.keyboard.press("p")  # has no numbers to pin
+    page.keyboard.press("r")
+    page.locator("#map").hover(position={"x": 100, "y": 50})
+    assert not text(page, "#rank")
+    page.keyboard.press("a")  # a way out
+    assert "on 8 GPUs" in text(page, "#map-of-all") and page.locator("#map-of-all td button:enabled").count()
     page.locator("#nearest").click()
+    page.keyboard.press("m")
+    assert not page.locator("#facts small").count()
     key, position = position_on(page, explorer)
     assert position["pp"] == 2 and position["tp"] * position["pp"] <= position["gpus"]  # what was moved stays
     Planner(CHOICES[key], "h100")(position)
     assert text(page, "#outcome").startswith(("Fits", "Does not fit"))
+
+
+def test_a_model_chosen_by_a_key_keeps_the_focus(page, explorer):
+    page.focus("#model")
+    for key in list(explorer.tables)[1:]:
+        page.keyboard.press("ArrowDown")
+        assert page.locator("#model:focus").input_value() == key
+
+
+def test_without_scripts_it_says_what_it_needs(page, browser):
+    plain = browser.new_page(java_script_enabled=False)
+    plain.goto(page.url)
+    assert plain.locator("noscript").is_visible()
+    plain.close()
 
 
 def test_the_quickest_layout_that_fits_is_the_simplest_within_a_hundredth(page, explorer):

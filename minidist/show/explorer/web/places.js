@@ -42,8 +42,10 @@ function cornerOf(rank, { cell, columns, across, podWidth, podHeight }) { // in 
   return [x * cell, y * cell];
 }
 
+const isPlaced = () => !$("places").hidden && !reasonAt(state.model, state.place); // an illegal layout has no ranks
+
 function drawPlaces() {
-  if ($("places").hidden) return;
+  if (!isPlaced()) return;
   const canvas = $("map"), { mesh, world } = meshOf(), scale = window.devicePixelRatio || 1;
   canvas.width = canvas.clientWidth * scale;
   canvas.height = canvas.clientHeight * scale;
@@ -99,6 +101,7 @@ function buildPlaces() {
   });
   const canvas = $("map");
   for (const kind of ["mousemove", "click"]) canvas.addEventListener(kind, (event) => {
+    if (!isPlaced()) return;
     const { world } = meshOf(), { cell } = map.places;
     for (let rank = 0; rank < world; rank++) {
       const [x, y] = cornerOf(rank, map.places);
