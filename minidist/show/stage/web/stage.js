@@ -14,7 +14,7 @@ const rightOf = (story) => right.find((one) => one.name === story.name);
 const colour = (name) => (name.startsWith("#") || name === "none" ? name : `var(--${name})`);
 
 function inkOn(fill) { // black or white, whichever has more contrast, by the formula of WCAG 2
-  if (!fill.startsWith("#")) return colour(fill === "ink" ? "paper" : "ink");
+  if (!fill.startsWith("#")) return colour(["ink", "wrong", "right"].includes(fill) ? "paper" : "ink");
   const [red, green, blue] = [1, 3, 5].map((i) => parseInt(fill.slice(i, i + 2), 16) / 255).map((v) => (v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4));
   return (.2126 * red + .7152 * green + .0722 * blue + .05) ** 2 > .0525 ? "black" : "white";
 }
@@ -74,8 +74,7 @@ class Stage { // one svg with the marks of a story
     if (kind === "box" && still.text) {
       const words = element("text", { "font-size": still.size, "text-anchor": "middle", "font-weight": still.weight ?? 500 }, group);
       words.textContent = still.text;
-      words.style.fill = inkOn(first.fill);
-      parts.push([words, all.map((key) => ({ transform: `translate(${key.w / 2}px, ${key.h / 2}px)`,
+      parts.push([words, all.map((key) => ({ fill: inkOn(key.fill), transform: `translate(${key.w / 2}px, ${key.h / 2}px)`,
         opacity: key.w > still.size * still.text.length / 2 ? 1 : 0, easing: "steps(1)" }))]);
     }
     for (const [target, frames] of parts) {
