@@ -351,6 +351,17 @@ def test_an_address_opens_what_it_was_copied_from_and_a_pinned_layout_stays_in_s
         assert open_page(page.url.split("#")[0] + "#" + wrong).locator("#outcome").inner_text()
 
 
+def test_a_gpu_that_is_alone_has_no_neighbours(open_page, tmp_path):
+    shape, alone = "layers=1,width=96,heads=6,vocab=768,context=96", "gpus=1;tp=1;cp=1;pp=1;sequence=96;micro_batch=1"
+    (tmp_path / "page.html").write_text(explore([shape], positions=alone).html(), encoding="utf-8")
+    page = open_page((tmp_path / "page.html").as_uri())
+    page.wait_for_selector("body.ready")
+    page.keyboard.press("r")
+    assert text(page, "#rank").startswith("Rank 0 of 1: node 0, rack 0, pod 0. Outlined: its tp group;")
+    page.keyboard.press("a")
+    assert "on 1 GPU;" in text(page, "#map-of-all")
+
+
 def test_a_phone_shows_all_of_it_in_its_width(page):
     page.set_viewport_size({"width": 390, "height": 844})
     for key in "12345mar":

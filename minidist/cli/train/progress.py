@@ -155,6 +155,9 @@ def watching(
         console.print(f"watch the run, slow ranks and kill them: {address}", soft_wrap=True)
         try:
             yield live, orders
+        except KeyboardInterrupt:
+            live.end("the run has stopped: it was interrupted")
+            raise
         except BaseException as error:
             live.end(f"the run has stopped: {(str(error) or type(error).__name__).splitlines()[0]}")
             raise

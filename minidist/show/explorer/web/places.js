@@ -84,7 +84,7 @@ function tellRank(mesh, world) {
     words.push(`${axis} ${coordinate(rank, one)} of ${one.size} (${apart}, ${nodes === 1 ? "one node" : `${count(nodes)} nodes`})`);
   }
   const where = `Rank ${count(rank)} of ${count(world)}: node ${count(Math.floor(rank / node))}, rack ${count(Math.floor(rank / rack))}, pod ${Math.floor(rank / pod)}. `;
-  const [legend, note] = [element("span", `${where}${words.join("; ")}. Outlined: its ${map.by} group; pale to full: ${map.by} 0 to ${mesh[map.by].size - 1}.`), element("small", ` A block of 8 is a node, two are a rack, ${count(pod / rack)} racks a pod, as in ${source}.`)];
+  const [legend, note] = [element("span", `${where}${words.length ? `${words.join("; ")}. ` : ""}Outlined: its ${map.by} group; pale to full: ${map.by} 0 to ${mesh[map.by].size - 1}.`), element("small", ` A block of 8 is a node, two are a rack, ${count(pod / rack)} racks a pod, as in ${source}.`)];
   $("rank").replaceChildren(legend, note);
 }
 
