@@ -184,10 +184,13 @@ def test_the_page(live, tmp_path, browser):
         page.wait_for_selector(".dead >> text=died in step 2, in dp=2")
         count = "all => all.map((one) => one.getAttribute('points').split(' ').length)"
         assert page.locator("#loss polyline").evaluate_all(count) == [2, 1, 2]  # a checkpoint, what is lost, the rest
-        other = browser.new_page(viewport={"width": 390, "height": 844})  # a phone
+        other = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")  # a phone
         other.goto(address)
         other.wait_for_selector(".rank >> nth=0")
         assert other.locator("button").evaluate_all("all => new Set(all.map((one) => one.offsetTop)).size") == 1
+        assert other.locator(".dead b").bounding_box()["height"] < 40  # one line
+        shade = other.locator("#high").evaluate("(one) => getComputedStyle(one).color")
+        assert ((int(shade[4:].split(",")[0]) / 255) ** 2.4 + 0.05) / 0.06 > 4.5  # as WCAG requires on nearly black
         live.end("the run has stopped: rank 1 was killed")
         page.wait_for_selector("#ended >> text=rank 1 was killed")
     other.wait_for_timeout(600)  # the server has waited for it
