@@ -114,19 +114,19 @@ def test_the_terminal_shows_the_loss_and_a_lane_for_each_rank_or_that_there_is_n
     assert "no step yet" in console.export_text(styles=False)
 
 
-def test_sixteen_ranks_their_news_and_the_bar_fit_a_usual_terminal():
-    live = Live(TrainConfig(steps=2000), Layout(dp=16))
+@pytest.mark.parametrize("ranks", [16, 32])
+def test_many_ranks_their_news_and_the_bar_fit_a_usual_terminal(ranks):
+    live = Live(TrainConfig(steps=2000), Layout(dp=ranks))
     for step in range(2000):
         live.on_step(step, 4.0)
-    for rank in range(16):
+    for rank in range(ranks):
         live.on_event(rank, ("moment", moment(1999)))
-        live.tell(
-            f"step 1999: rank {rank} of 16 was killed by SIGKILL (likely: kill -9, or the system ran out of memory)"
-        )
+        live.tell(f"step 1999: rank {rank} was killed by SIGKILL (likely: kill -9, or the system ran out of memory)")
     console = Console(width=80, record=True)
     console.print(picture(live))
-    lines = console.export_text().splitlines()
+    lines = console.export_text(clear=False).splitlines()
     assert len(lines) == 23 and " ".join(lines[1].split()).endswith("memory at peak sent in the step")
+    assert ("17 more ranks are on the page" in console.export_text(clear=False)) == (ranks == 32)
 
 
 def status(url: str, order: bytes | None = None, **headers) -> int:

@@ -52,7 +52,9 @@ def lanes(live: Live) -> Table:
     step = max((moment.step for moment in live.moments.values()), default=0)
     for column in ("", f"step {step}: {(end - start) / 1e6:.1f} ms", "memory at peak", "sent in the step"):
         table.add_column(column, no_wrap=True)
-    for rank, moment in sorted(live.moments.items())[:MOST_RANKS]:
+    moments = sorted(live.moments.items())
+    left_out = len(moments) - MOST_RANKS + 1 if len(moments) > MOST_RANKS else 0  # their line takes that of one more
+    for rank, moment in moments[: len(moments) - left_out]:
         cells: list[str | None] = [None] * LANE
         for kind, begin, until in lanes_of(moment):
             first, last = ((time - start) * LANE / (end - start) for time in (begin, until))
@@ -61,6 +63,8 @@ def lanes(live: Live) -> Table:
         lane = Text.assemble(*((" ", Style(bgcolor=colour)) for colour in cells))
         held = f"{sum(moment.memory.values()) / 1e6:.2f} MB"
         table.add_row(f"rank {rank}", lane, held, f"{moment.sent / 1e3:,.0f} kB")
+    if left_out:
+        table.add_row("", f"{left_out} more ranks are on the page")
     for rank, layout, step in live.dead:
         table.add_row(f"rank {rank}", Text(f"died in step {step}, in {layout}".ljust(LANE), DEAD))
     return table
