@@ -31,6 +31,6 @@ def animation(name: str = "cart") -> Animation:
     variants = [drive("dialled", speed) for speed in SPEEDS]
     scenes = (
         drive("slow"), drive("late", 8, 6), drive("slow", 5, broken=BUG, details="wheel 2, by 7 ulps"),
-        drive("late", 3, 6, broken=BUG), drive("dialled", dials=[by_dial], variants=variants),
+        drive("late", 3, 8, broken=BUG), drive("dialled", dials=[by_dial], variants=variants),
     )  # fmt: skip
     return Animation(name, f"A {name} <on> its road", scenes)

@@ -240,11 +240,33 @@ def test_an_illegal_position_says_why_and_leads_to_the_nearest_legal_one(page, e
     page.keyboard.press("ArrowRight")
     assert text(page, "#outcome") == "No run can be split this way."
     assert "= 16 ranks, and the cluster has 8 GPUs" in text(page, "#because")
+    page.keyboard.press("p")  # has no numbers to pin
+    page.keyboard.press("r")
+    page.locator("#map").hover(position={"x": 100, "y": 50})
+    assert not text(page, "#rank")
+    page.keyboard.press("a")  # a way out
+    assert "on 8 GPUs" in text(page, "#map-of-all") and page.locator("#map-of-all td button:enabled").count()
     page.locator("#nearest").click()
+    page.keyboard.press("m")
+    assert not page.locator("#facts small").count()
     key, position = position_on(page, explorer)
     assert position["pp"] == 2 and position["tp"] * position["pp"] <= position["gpus"]  # what was moved stays
     Planner(CHOICES[key], "h100")(position)
     assert text(page, "#outcome").startswith(("Fits", "Does not fit"))
+
+
+def test_a_model_chosen_by_a_key_keeps_the_focus(page, explorer):
+    page.focus("#model")
+    for key in list(explorer.tables)[1:]:
+        page.keyboard.press("ArrowDown")
+        assert page.locator("#model:focus").input_value() == key
+
+
+def test_without_scripts_it_says_what_it_needs(page, browser):
+    plain = browser.new_page(java_script_enabled=False)
+    plain.goto(page.url)
+    assert plain.locator("noscript").is_visible()
+    plain.close()
 
 
 def test_the_quickest_layout_that_fits_is_the_simplest_within_a_hundredth(page, explorer):
@@ -327,6 +349,17 @@ def test_an_address_opens_what_it_was_copied_from_and_a_pinned_layout_stays_in_s
     assert float(price) == pytest.approx(days * 24 * 512 * 2, rel=ROUNDED)
     for wrong in ("model=7b", "model=nobody&gpus=8", "x"):
         assert open_page(page.url.split("#")[0] + "#" + wrong).locator("#outcome").inner_text()
+
+
+def test_a_gpu_that_is_alone_has_no_neighbours(open_page, tmp_path):
+    shape, alone = "layers=1,width=96,heads=6,vocab=768,context=96", "gpus=1;tp=1;cp=1;pp=1;sequence=96;micro_batch=1"
+    (tmp_path / "page.html").write_text(explore([shape], positions=alone).html(), encoding="utf-8")
+    page = open_page((tmp_path / "page.html").as_uri())
+    page.wait_for_selector("body.ready")
+    page.keyboard.press("r")
+    assert text(page, "#rank").startswith("Rank 0 of 1: node 0, rack 0, pod 0. Outlined: its tp group;")
+    page.keyboard.press("a")
+    assert "on 1 GPU;" in text(page, "#map-of-all")
 
 
 def test_a_phone_shows_all_of_it_in_its_width(page):

@@ -59,7 +59,7 @@ def test_the_newest_step_that_all_ranks_reported_is_shown_and_news_is_told(live)
         "step 2, rank 1: kill, as ordered", "checkpoint step-2", "no checkpoint step-3: the disk is full",
         "step 2: rank 1 of 2 was killed", "the run goes on as dp=1 from step 1, the memory of peers",
     ]  # fmt: skip
-    assert told["ranks"] == [] and told["layout"] == "dp=1" and live.reported.keys() <= {3}
+    assert told["ranks"] == [None] and told["layout"] == "dp=1" and live.reported.keys() <= {3}
     assert (told["saved"], told["dead"], told["lost"]) == ([2], [(1, "dp=2", 2)], [(1, [4.0, 3.0])])
     live.on_step(1, 4.5)  # again
     assert live.as_dict()["losses"] == [5.0, 4.5]
@@ -71,6 +71,39 @@ def test_the_newest_step_that_all_ranks_reported_is_shown_and_news_is_told(live)
     assert len(live.as_dict()["dead"]) == 1  # it is there again
 
 
+def test_a_resumed_run_counts_from_where_it_began():
+    live = Live(TrainConfig(steps=20), Layout(dp=2), first=10)
+    for step in (10, 11, 12):
+        live.on_step(step, 4.0)
+    console = Console(width=100, record=True)
+    console.print(picture(live))
+    assert "4.0000 (step 12)" in console.export_text()
+    layouts = Layout(dp=2), Layout(dp=2)
+    live.on_interruption(Interruption(13, (1,), "rank 1 of 2 was killed", *layouts, 12, "the memory of peers"))
+    told = live.as_dict()
+    assert (told["first"], told["losses"], told["lost"]) == (10, [4.0, 4.0], [(12, [4.0])])
+    live.on_interruption(Interruption(12, (1,), "rank 1 of 2 was killed", *layouts, 4, "step-000004"))
+    told = live.as_dict()  # an older checkpoint than the one with which it began
+    assert (told["first"], told["losses"], told["lost"][1]) == (4, [], (10, [4.0, 4.0]))
+
+
+def test_before_all_ranks_have_reported_each_has_its_own_lane():
+    live = Live(TrainConfig(steps=20), Layout(dp=3))
+    live.on_event(2, ("moment", moment(0)))
+    assert [rank and rank["sent"] for rank in live.as_dict()["ranks"]] == [None, None, 7000]
+
+
+@pytest.mark.parametrize("layout", [Layout(dp=2, sync="async"), Layout(dp=3, sync="local")], ids=str)
+def test_of_ranks_that_are_steps_apart_each_ones_newest_step_is_shown_from_its_start(layout):
+    live = Live(TrainConfig(steps=20), layout)
+    for rank, newest in enumerate((moment(9, 400, 420), moment(3, 100, 110), moment(8, 390, 400))):
+        live.on_event(rank, ("moment", moment(0)))
+        live.on_event(rank, ("moment", newest))
+    told = live.as_dict()
+    assert (told["step"], told["seconds"]) == (9, 0.02) and not live.reported
+    assert [rank["lanes"][0] for rank in told["ranks"]] == [("forward", 0, 0.15)] * 3
+
+
 def test_the_terminal_shows_the_loss_and_a_lane_for_each_rank_or_that_there_is_no_step_yet(live):
     console = Console(width=100, record=True, force_terminal=True, color_system="truecolor")
     console.print(picture(live))
@@ -79,6 +112,21 @@ def test_the_terminal_shows_the_loss_and_a_lane_for_each_rank_or_that_there_is_n
     assert "2.50 MB" in text and "7 kB" in text and text.count("rank ") == 2
     console.print(picture(Live(TrainConfig(steps=3), Layout(dp=3))))
     assert "no step yet" in console.export_text(styles=False)
+
+
+@pytest.mark.parametrize("ranks", [16, 32])
+def test_many_ranks_their_news_and_the_bar_fit_a_usual_terminal(ranks):
+    live = Live(TrainConfig(steps=2000), Layout(dp=ranks))
+    for step in range(2000):
+        live.on_step(step, 4.0)
+    for rank in range(ranks):
+        live.on_event(rank, ("moment", moment(1999)))
+        live.tell(f"step 1999: rank {rank} was killed by SIGKILL (likely: kill -9, or the system ran out of memory)")
+    console = Console(width=80, record=True)
+    console.print(picture(live))
+    lines = console.export_text(clear=False).splitlines()
+    assert len(lines) == 23 and " ".join(lines[1].split()).endswith("memory at peak sent in the step")
+    assert ("17 more ranks are on the page" in console.export_text(clear=False)) == (ranks == 32)
 
 
 def status(url: str, order: bytes | None = None, **headers) -> int:
@@ -136,7 +184,18 @@ def test_the_page(live, tmp_path, browser):
         page.wait_for_selector(".dead >> text=died in step 2, in dp=2")
         count = "all => all.map((one) => one.getAttribute('points').split(' ').length)"
         assert page.locator("#loss polyline").evaluate_all(count) == [2, 1, 2]  # a checkpoint, what is lost, the rest
+        other = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")  # a phone
+        other.goto(address)
+        other.wait_for_selector(".rank >> nth=0")
+        assert other.locator("button").evaluate_all("all => new Set(all.map((one) => one.offsetTop)).size") == 1
+        assert other.locator(".dead b").bounding_box()["height"] < 40  # one line
+        shade = other.locator("#high").evaluate("(one) => getComputedStyle(one).color")
+        assert ((int(shade[4:].split(",")[0]) / 255) ** 2.4 + 0.05) / 0.06 > 4.5  # as WCAG requires on nearly black
         live.end("the run has stopped: rank 1 was killed")
         page.wait_for_selector("#ended >> text=rank 1 was killed")
-        page.close()
+    other.wait_for_timeout(600)  # the server has waited for it
+    for one in (page, other):
+        assert one.text_content("#ended") == "the run has stopped: rank 1 was killed"
+        assert one.locator("button:enabled").count() == 0
+        one.close()
     assert not troubles

@@ -2,13 +2,16 @@
 
 import random
 import re
+from dataclasses import replace
 
 import carts
 import pytest
 from pages import LOADS, data_in, packed_in
 
 from minidist.show.stage.lecture import Lecture
-from minidist.show.stage.marks import HEIGHT, SMALLEST
+from minidist.show.stage.marks import HEIGHT, SMALLEST, box
+from minidist.show.stage.page import whole
+from minidist.show.stage.story import Beat, Story
 
 CARTS = carts.animation()
 SLOW, LATE, BAD = CARTS.scenes[:3]
@@ -121,8 +124,27 @@ def test_a_comparison_says_both_verdicts_and_its_address_opens_it_again(opened):
     assert page.text_content("#says") == "slow is over. Left: It limps. Right: 10 is right." and "slow!+@2" in page.url
     press(page, "c")
     assert not page.is_visible("#beside") and page.text_content("#says") == "slow is over. It limps."
-    for wrong in ("nobody@99", "slow@99", "x", "dialled+@1", "dialled@1,99"):
+    for wrong in ("nobody@99", "slow@99", "x", "dialled+@1", "dialled@1,99", "sl%"):
         assert opened(wrong).is_visible("#stage")
+
+
+def test_a_comparison_goes_on_until_the_later_run_is_over_and_gives_each_verdict_when_it_is(opened):
+    page = opened("late+@1")
+    page.evaluate(SET, 6)  # the right run is over, the broken one is not
+    assert page.text_content("#says") == "late is over. Left: 8 is right."
+    press(page, " ", " ", " ")  # hears the answer, closes it, goes on
+    page.wait_for_function("document.getElementById('clock').value == 8")
+    assert page.text_content("#says") == "late is over. Left: 8 is right. Right: It limps."
+    page = opened("late!+@1")
+    page.evaluate(SET, 6)
+    assert page.text_content("#says") == "late is on its way at 3."
+
+
+def test_a_verdict_is_of_its_side_where_the_other_run_has_none(open_page, tmp_path):
+    scenes = replace(SLOW, verdict=""), BAD
+    (tmp_path / "cart.html").write_text(whole("cart", scenes), encoding="utf-8")
+    page = open_page((tmp_path / "cart.html").as_uri() + "#slow+@2")
+    assert page.text_content("#says") == "slow is over. Right: It limps."
 
 
 def test_dials_evidence_and_keys_that_can_be_switched_off(opened):
@@ -162,6 +184,13 @@ def test_a_screen_reader_is_told_every_beat(opened):
 
 BOXES = """() => [...document.querySelectorAll('header, main, #says, #bug, #dials, footer')]
   .filter(e => e.getClientRects().length).map(e => [e.id || e.tagName, e.getBoundingClientRect().toJSON()])"""
+ON_STAGE = """() => {
+  const light = (e) => getComputedStyle(e).fill.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255)
+    .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0.05);
+  const [one, other] = ['rect', 'text'].map(name => light(document.querySelector(`#stage ${name}`)));
+  return Math.max(one / other, other / one);
+}"""
 CONTRASTS = """() => {
   const light = (c) => c.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255)
     .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
@@ -182,12 +211,12 @@ def test_nothing_overlaps_or_is_cut_off_and_words_are_large(opened, size):
         page = opened(address, *size)
         assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
         boxes = page.evaluate(BOXES)
-        for i, (name, box) in enumerate(boxes):
-            assert box["left"] >= 0 and box["right"] <= size[0] + 1, name
-            assert size[1] < 700 or box["bottom"] <= size[1], name
+        for i, (name, seen) in enumerate(boxes):
+            assert seen["left"] >= 0 and seen["right"] <= size[0] + 1, name
+            assert size[1] < 700 or seen["bottom"] <= size[1], name
             for other, place in boxes[i + 1 :]:
-                across = min(box["right"], place["right"]) - max(box["left"], place["left"])
-                down = min(box["bottom"], place["bottom"]) - max(box["top"], place["top"])
+                across = min(seen["right"], place["right"]) - max(seen["left"], place["left"])
+                down = min(seen["bottom"], place["bottom"]) - max(seen["top"], place["top"])
                 assert min(across, down) <= 1, (name, other)
         high = "parseFloat(getComputedStyle(document.getElementById('says')).fontSize)"
         assert page.evaluate(high) >= (min(28, size[1] / 34) if size[0] > 1000 else 15)
@@ -212,6 +241,27 @@ def test_light_and_dark_are_readable(opened, scheme):
         light.append(ground > 0.5)
         assert min(contrasts) >= 4.5  # what WCAG requires of text
     assert light == [scheme == "light", scheme != "light"]
+
+
+def test_without_scripts_it_says_what_it_needs(opened, browser):
+    plain = browser.new_page(java_script_enabled=False)
+    plain.goto(opened().url)
+    assert plain.locator("noscript").is_visible()
+    plain.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_on_a_box_are_readable_on_every_fill_that_it_takes(open_page, tmp_path, scheme):
+    fills = "paper", "#E3DC9A", "#1B3A6B", "wrong", "right", "ink", "faint"
+    cart = box(0, 300, 300, 60, fills[0], text="cart")
+    for moment, fill in enumerate(fills[1:], 1):
+        cart.to(moment, 0.5, fill=fill)
+    beats = [Beat(moment, fill) for moment, fill in enumerate(fills)]
+    (tmp_path / "cart.html").write_text(whole("cart", [Story("cart", "?", [cart], beats, "")]), encoding="utf-8")
+    page = open_page((tmp_path / "cart.html").as_uri(), color_scheme=scheme)
+    for moment in range(len(fills)):
+        page.evaluate(SET, moment + 0.5)
+        assert page.evaluate(ON_STAGE) >= 4.5, fills[moment]
 
 
 def test_in_a_notebook_the_player_replaces_the_picture(open_page, tmp_path):

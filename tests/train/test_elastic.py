@@ -30,7 +30,7 @@ from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.resilience import elastic as library
 from minidist.train.resilience.elastic import Elasticity, run_elastic
-from minidist.train.resilience.faults import Fault
+from minidist.train.resilience.faults import Fault, order
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
 
@@ -126,6 +126,14 @@ def test_what_was_checked_counts_for_that_attempt_alone(tmp_path, expected):
     settings = {"saving": sync(tmp_path, 4), "peer_copies": PeerCopies(5), "check_replicas": 3}
     result, found = elastic("dp=5", rank_function=rank_function, **settings)
     assert [it.resumed for it in found] == [4, 4] and result.fingerprint == expected
+
+
+def test_a_second_order_for_a_rank_that_is_dead_does_not_strike_the_next_one_of_its_number(tmp_path, expected):
+    order(tmp_path, 1, "kill")
+    again = lambda rank, event: event[0] == "fault" and order(tmp_path, 1, "kill")  # noqa: E731  a double click
+    how = {"on_failure": "restart"}
+    result, found = elastic("dp=2", how=how, peer_copies=PeerCopies(1), live=str(tmp_path), on_event=again)
+    assert [it.ranks for it in found] == [(1,)] and result.fingerprint == expected
 
 
 @pytest.mark.long

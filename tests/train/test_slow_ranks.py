@@ -12,6 +12,7 @@ from minidist.cli.main import main
 from minidist.cli.train import command as train
 from minidist.comm.failures import RankFailed
 from minidist.nn.layers import Module
+from minidist.trace import Event
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.measuring.instruments import Instruments, Moment
@@ -148,3 +149,15 @@ def test_moments(ranks, tmp_path):
         assert all(moment.start <= begin <= end <= moment.end for *_, begin, end in moment.events)
         assert moment.sent > 0 and moment.memory["parameters"] > 0
     assert result.ranks[0].log  # what a trace records at the end is whole
+
+
+def test_a_step_of_the_trace_is_reported_too_and_the_trace_is_whole(ranks, tmp_path):
+    """An asynchronous run is traced from its first step on."""
+    layout, events = Layout(dp=2, sync="async"), []
+    config, options = replace(LONGER, steps=3), RunOptions(live=str(tmp_path), trace=True)
+    result = run(ranks(3), config, layout, options, on_event=lambda rank, event: events.append((rank, event)))
+    moments = {rank: event[1] for rank, event in reversed(events) if event[0] == "moment"}
+    assert {rank: moment.step for rank, moment in moments.items()} == {0: 0, 1: 0, 2: 0}
+    for rank in result.ranks:
+        steps = [event.name for event in rank.log if isinstance(event, Event) and event.track == "step"]
+        assert steps == ["step 0", "step 1", "step 2"]

@@ -285,7 +285,7 @@ def _run(options, request: Request) -> tuple[Run, Narrator, list[Interruption]]:
     config, layout, errors = request.config, request.layout, Console(stderr=True)
     with (
         stopping(request.options.saving) as stop_file,
-        watching(options.watch, config, layout, errors) as (live, orders),
+        watching(options.watch, config, layout, request.first, errors) as (live, orders),
         narrating(errors, config, layout, request.first, live) as narrator,
         overriding(request.implementations),
     ):

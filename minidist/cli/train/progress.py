@@ -130,7 +130,7 @@ def add_live(command: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def watching(
-    port: int | None, config: TrainConfig, layout: Layout, console: Console
+    port: int | None, config: TrainConfig, layout: Layout, first: int, console: Console
 ) -> Iterator[tuple[Live | None, str | None]]:
     """Context manager to watch a run: gives its state and the ``RunOptions.live`` folder, both None without a port.
 
@@ -144,7 +144,7 @@ def watching(
         raise ValueError(f"--watch {port}: a port is a number up to {PORTS[-1]}; leave it out for any that is free")
     from minidist.show.live.server import serving  # Python's HTTP server takes a sixth of the command's start
 
-    live = Live(config, layout)
+    live = Live(config, layout, first)
     with scratch_folder() as orders, ExitStack() as stack:
         try:
             address = stack.enter_context(serving(live, orders, port))
@@ -155,6 +155,9 @@ def watching(
         console.print(f"watch the run, slow ranks and kill them: {address}", soft_wrap=True)
         try:
             yield live, orders
+        except KeyboardInterrupt:
+            live.end("the run has stopped: it was interrupted")
+            raise
         except BaseException as error:
             live.end(f"the run has stopped: {(str(error) or type(error).__name__).splitlines()[0]}")
             raise

@@ -23,6 +23,7 @@ HERE = Path(__file__).parent
 ORDER_BYTES = 1000  # of an order at most
 HOST = "127.0.0.1"  # nobody else's machine reaches it
 LAST_LOOK = 2.0  # seconds for which the page may still ask how the run ended
+OTHERS = 0.4  # seconds more, in which a page in another tab asks too: each does so every 0.25 seconds
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def serving(live: Live, orders: str, port: int = 0) -> Iterator[str]:
         finally:
             if asked.is_set():  # somebody looks
                 seen.wait(LAST_LOOK)
-                time.sleep(0.05)  # for the rest of that answer
+                time.sleep(OTHERS)
             server.shutdown()
             thread.join()
 

@@ -2,7 +2,7 @@
 
 import threading
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from minidist.analysis.steps import kind_of
 from minidist.trace import Event
@@ -20,8 +20,10 @@ class Live:
     """The run so far. One thread changes it, others may read.
 
     Attributes:
-        losses: loss of each step.
-        moments: the newest step that every rank has reported, or else the newest one: rank -> Moment.
+        first: the step that the run began with.
+        losses: loss of each step since then.
+        moments: the newest step that every rank has reported, or else the newest one: rank -> Moment. If ranks may be
+            steps apart, the newest of each, with times from its start.
         news: what happened, the newest last.
         lost: (first step, losses) of each part that a failure made the run take again.
         saved: steps of the checkpoints.
@@ -31,6 +33,7 @@ class Live:
 
     config: TrainConfig
     layout: Layout
+    first: int = 0
     losses: list[float] = field(default_factory=list)
     moments: dict[int, Moment] = field(default_factory=dict)
     news: list[str] = field(default_factory=list)
@@ -64,8 +67,10 @@ class Live:
             self._tell(f"step {interruption.step}: {interruption.why}")
             where = f"{interruption.after} from step {interruption.resumed}, {interruption.source}"
             self._tell(f"the run goes on as {where}")
-            self.lost.append((interruption.resumed, self.losses[interruption.resumed :]))
-            del self.losses[interruption.resumed :]
+            kept = max(0, interruption.resumed - self.first)
+            self.lost.append((self.first + kept, self.losses[kept:]))
+            del self.losses[kept:]
+            self.first = min(self.first, interruption.resumed)
             if interruption.after.world_size < interruption.before.world_size:
                 self.dead += [(rank, str(interruption.before), interruption.step) for rank in interruption.ranks]
             self.layout = interruption.after
@@ -84,6 +89,9 @@ class Live:
         self.news = [*self.news, news][-MOST_NEWS:]
 
     def _add(self, rank: int, moment: Moment) -> None:
+        if self.layout.slack or self.layout.sync == "local":  # ranks may be steps apart
+            self.moments[rank] = from_its_start(moment)
+            return
         self.reported[moment.step][rank] = moment
         if len(self.reported[moment.step]) == self.layout.world_size or not self.moments:
             self.moments = dict(self.reported[moment.step])
@@ -97,6 +105,7 @@ class Live:
             return {
                 "layout": str(self.layout),
                 "steps": self.config.steps,
+                "first": self.first,
                 "losses": [round(loss, 5) for loss in self.losses],
                 "lost": [(first, [round(loss, 5) for loss in losses]) for first, losses in self.lost],
                 "saved": self.saved,
@@ -104,8 +113,9 @@ class Live:
                 "seconds": (end - start) / 1e9,
                 "step": max((moment.step for moment in self.moments.values()), default=None),
                 "ranks": [
-                    {"lanes": shares(lanes_of(moment), start, end), "memory": moment.memory, "sent": moment.sent}
-                    for _, moment in sorted(self.moments.items())
+                    moment
+                    and {"lanes": shares(lanes_of(moment), start, end), "memory": moment.memory, "sent": moment.sent}
+                    for moment in map(self.moments.get, range(self.layout.world_size))
                 ],
                 "news": self.news,
                 "ended": self.ended,
@@ -115,6 +125,13 @@ class Live:
         """When the first rank began the step that is shown, and when the last one ended it, in ns."""
         starts = [moment.start for moment in self.moments.values()]
         return min(starts, default=0), max((moment.end for moment in self.moments.values()), default=1)
+
+
+def from_its_start(moment: Moment) -> Moment:
+    """Return the moment with times counted from where it starts."""
+    zero = moment.start
+    events = tuple((name, track, start - zero, end - zero) for name, track, start, end in moment.events)
+    return replace(moment, start=0, end=moment.end - zero, events=events)
 
 
 def lanes_of(moment: Moment) -> list[tuple[str, int, int]]:

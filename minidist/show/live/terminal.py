@@ -10,7 +10,7 @@ from minidist.show.live.state import Live, lanes_of
 from minidist.show.palette import PAPER
 
 BARS = "▁▂▃▄▅▆▇█"
-WIDE, LANE = 60, 40  # characters of the loss and of a lane
+WIDE, LANE = 54, 38  # characters of the loss and of a lane, in a terminal of 80
 MOST_RANKS = 16
 DEAD = Style(color="white", bgcolor=PAPER["wrong"])
 KEY = Text("       ").append_text(
@@ -21,15 +21,19 @@ KEY = Text("       ").append_text(
 def picture(live: Live) -> Group:
     """What rich shows of the run now."""
     with live.lock:
-        parts = [loss_line(live.losses, live.config.steps), lanes(live), KEY, *(Text(line) for line in live.news[-4:])]
+        loss = loss_line(live.losses, live.config.steps, live.first)
+        news = [Text(line, no_wrap=True, overflow="ellipsis") for line in live.news[-4:]]
+        parts = [loss, lanes(live), KEY, *news]
     return Group(*parts)
 
 
-def loss_line(losses: list[float], steps: int) -> Text:
-    """The loss of every step so far."""
+def loss_line(losses: list[float], steps: int, first: int) -> Text:
+    """The loss of every step from the first one on."""
     if not losses:
         return Text("loss: no step yet")
-    return Text.assemble("loss ", loss_bars(losses, steps), f" {losses[-1]:.4f} (step {len(losses) - 1})")
+    return Text.assemble(
+        "loss ", loss_bars(losses, steps - first), f" {losses[-1]:.4f} (step {first + len(losses) - 1})"
+    )
 
 
 def loss_bars(losses: list[float], steps: int, width: int = WIDE) -> Text:
@@ -48,7 +52,9 @@ def lanes(live: Live) -> Table:
     step = max((moment.step for moment in live.moments.values()), default=0)
     for column in ("", f"step {step}: {(end - start) / 1e6:.1f} ms", "memory at peak", "sent in the step"):
         table.add_column(column, no_wrap=True)
-    for rank, moment in sorted(live.moments.items())[:MOST_RANKS]:
+    moments = sorted(live.moments.items())
+    left_out = len(moments) - MOST_RANKS + 1 if len(moments) > MOST_RANKS else 0  # their line takes that of one more
+    for rank, moment in moments[: len(moments) - left_out]:
         cells: list[str | None] = [None] * LANE
         for kind, begin, until in lanes_of(moment):
             first, last = ((time - start) * LANE / (end - start) for time in (begin, until))
@@ -57,6 +63,8 @@ def lanes(live: Live) -> Table:
         lane = Text.assemble(*((" ", Style(bgcolor=colour)) for colour in cells))
         held = f"{sum(moment.memory.values()) / 1e6:.2f} MB"
         table.add_row(f"rank {rank}", lane, held, f"{moment.sent / 1e3:,.0f} kB")
+    if left_out:
+        table.add_row("", f"{left_out} more ranks are on the page")
     for rank, layout, step in live.dead:
         table.add_row(f"rank {rank}", Text(f"died in step {step}, in {layout}".ljust(LANE), DEAD))
     return table

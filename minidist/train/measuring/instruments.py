@@ -162,15 +162,18 @@ class Live(StepHook):
 
     def begin_step(self, step: int) -> None:
         interval = int(time.perf_counter() / EVERY)
-        self.shows = interval != self.reported and trace.log is None
+        self.shows = interval != self.reported
         if self.shows:
             self.reported, self.before, self.start = interval, self.world.traffic, time.perf_counter_ns()
-            trace.start()
+            self.traces = trace.log is None  # else the run records its trace, of which this step is a part
+            if self.traces:
+                trace.start()
+            self.first = len(trace.log or ())
 
     def end_step(self, step: int, loss: float, last: bool) -> None:
         if not self.shows:
             return
-        log = trace.stop()
+        log = trace.stop() if self.traces else (trace.log or [])[self.first :]
         sent = int((self.world.traffic - self.before).sent[:, 0].sum())
         at_peak, end = dict(self.memory.at_peak), time.perf_counter_ns()
         self.world.report(("moment", Moment(step, self.start, end, tuple(shown(log)), at_peak, sent)))

@@ -27,7 +27,7 @@ from minidist.train.checkpoint.peers import hand_over, survey
 from minidist.train.checkpoint.restore import is_whole
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
-from minidist.train.resilience.faults import Fault
+from minidist.train.resilience.faults import Fault, cancel_orders
 from minidist.train.resilience.shrink import best_layout
 from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run_in_folder
@@ -227,6 +227,8 @@ def run_elastic(
                 if before is not None:
                     options = go_back(cluster, options, origin, not_after, before, patience)
                     attempt.verified = before.resumed  # the steps behind it are computed anew, by whoever is left
+                    if options.live is not None:
+                        cancel_orders(options.live)
                     on_interruption(before)
                 result = run_in_folder(
                     cluster, config, layout, options, on_step, rank_function, attempt.on_event, patience

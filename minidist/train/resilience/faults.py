@@ -66,6 +66,12 @@ def take_order(folder: str | Path, rank: int) -> str | None:
     return None
 
 
+def cancel_orders(folder: str | Path) -> None:
+    """Take back every order that no rank has taken: the ranks that come next are others under the same numbers."""
+    for path in Path(folder).glob("rank*"):
+        path.unlink(missing_ok=True)
+
+
 class OrderedFault(RuntimeError):
     """What a fault of the kind ``raise`` raises."""
 

@@ -14,7 +14,7 @@ from minidist.show.stage.story import Beat, Question, Story
 from minidist.train.result import Run
 
 RUNS, BEGUN = 8.0, 2.5  # seconds of the recorded step, and those of it before the story opens
-LEFT, WIDE, HIGH = 220, 800, 136  # pixels: where mountains begin, the longest, and the highest
+LEFT, WIDE, HIGH = 205, 800, 136  # pixels: where mountains begin, the longest, and the highest
 EXTRA = MEANINGS["recomputed"]
 KEY = {"activations": COLOURS["activations"], "extra work: computed again": EXTRA}
 

@@ -9,7 +9,7 @@ function buildControls() {
   for (const [key, one] of Object.entries(planned.models)) {
     names.append(new Option(one.name, key, false, one === model));
   }
-  names.addEventListener("change", () => choose(names.value));
+  names.addEventListener("change", () => { choose(names.value); $("model").focus(); }); // there is a new one now
   const about = `${three(model.parameters)} billion parameters, ${three(model.batch / 1e6)} million tokens in a step`;
   form.replaceChildren(names, element("small", about, { title: model.source }));
   Object.entries(model.sliders).forEach(([slider, positions], i) => {
@@ -27,8 +27,8 @@ function buildControls() {
   form.append(best, pin, price);
 }
 
-function pinThis() {
-  state.pinned = state.pinned ? null : { model: state.model, place: state.place };
+function pinThis() { // an illegal layout has no numbers to compare
+  state.pinned = state.pinned || reasonAt(state.model, state.place) ? null : { model: state.model, place: state.place };
   $("pin").textContent = state.pinned ? "unpin" : "pin, to compare";
   draw();
 }

@@ -25,8 +25,8 @@ function show(model, place, { moved = -1, preset = null, quickest = false } = {}
 }
 
 function draw() {
+  if (!$("map-of-all").hidden) drawMap(); // of this number of GPUs, whatever the layout
   if (reasonAt(state.model, state.place)) return;
-  if (!$("map-of-all").hidden) drawMap();
   drawMemory();
   drawTime();
   drawFacts();
@@ -42,6 +42,7 @@ function refuse(reason, moved) { // say why, and offer the nearest place that is
   const button = element("button", `nearest legal: ${changes.join(", ")}`, { id: "nearest" });
   button.addEventListener("click", () => show(state.model, other));
   $("ways").replaceChildren(button);
+  draw();
 }
 
 const largestOf = (parts) => parts.reduce((most, one) => (one.value > most.value ? one : most));

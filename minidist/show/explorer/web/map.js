@@ -7,7 +7,7 @@ function drawMap() {
   const most = Math.max(...best.flat().filter(Boolean).map((one) => look(model, one, "mfu")));
   const table = element("table"), head = element("tr");
   head.append(element("td", "stages ↓, tensor parallel →"), ...model.sliders.tp.map((size) => element("th", count(size))));
-  table.append(element("caption", `MFU of the quickest layout that fits, on ${count(positionOf(model, place).gpus)} GPUs; a click goes there`), head);
+  table.append(element("caption", `MFU of the quickest layout that fits, on ${gpus(positionOf(model, place).gpus)}; a click goes there`), head);
   best.forEach((cells, stages) => {
     const row = element("tr");
     row.append(element("th", count(model.sliders.pp[stages])), ...cells.map((one, ranks) => {

@@ -42,8 +42,10 @@ function cornerOf(rank, { cell, columns, across, podWidth, podHeight }) { // in 
   return [x * cell, y * cell];
 }
 
+const isPlaced = () => !$("places").hidden && !reasonAt(state.model, state.place); // an illegal layout has no ranks
+
 function drawPlaces() {
-  if ($("places").hidden) return;
+  if (!isPlaced()) return;
   const canvas = $("map"), { mesh, world } = meshOf(), scale = window.devicePixelRatio || 1;
   canvas.width = canvas.clientWidth * scale;
   canvas.height = canvas.clientHeight * scale;
@@ -82,7 +84,7 @@ function tellRank(mesh, world) {
     words.push(`${axis} ${coordinate(rank, one)} of ${one.size} (${apart}, ${nodes === 1 ? "one node" : `${count(nodes)} nodes`})`);
   }
   const where = `Rank ${count(rank)} of ${count(world)}: node ${count(Math.floor(rank / node))}, rack ${count(Math.floor(rank / rack))}, pod ${Math.floor(rank / pod)}. `;
-  const [legend, note] = [element("span", `${where}${words.join("; ")}. Outlined: its ${map.by} group; pale to full: ${map.by} 0 to ${mesh[map.by].size - 1}.`), element("small", ` A block of 8 is a node, two are a rack, ${count(pod / rack)} racks a pod, as in ${source}.`)];
+  const [legend, note] = [element("span", `${where}${words.length ? `${words.join("; ")}. ` : ""}Outlined: its ${map.by} group; pale to full: ${map.by} 0 to ${mesh[map.by].size - 1}.`), element("small", ` A block of 8 is a node, two are a rack, ${count(pod / rack)} racks a pod, as in ${source}.`)];
   $("rank").replaceChildren(legend, note);
 }
 
@@ -99,6 +101,7 @@ function buildPlaces() {
   });
   const canvas = $("map");
   for (const kind of ["mousemove", "click"]) canvas.addEventListener(kind, (event) => {
+    if (!isPlaced()) return;
     const { world } = meshOf(), { cell } = map.places;
     for (let rank = 0; rank < world; rank++) {
       const [x, y] = cornerOf(rank, map.places);

@@ -18,6 +18,7 @@ function between(low, high) { // the unit once, where it is the same
 
 const percent = (share) => (share < 0.0005 && share > 0 ? "<\u00a00.1\u00a0%" : `${(100 * share).toFixed(1)}\u00a0%`);
 const count = (value) => value.toLocaleString("en");
+const gpus = (value) => `${count(value)} GPU${value === 1 ? "" : "s"}`;
 const named = (slider, value) => (slider === "gpus" || slider === "sequence" ? `${planned.sliders[slider]} ${count(value)}` : `${planned.sliders[slider]} ${value}`);
 
 function element(tag, text = "", attributes = {}) {

@@ -14,7 +14,7 @@ const rightOf = (story) => right.find((one) => one.name === story.name);
 const colour = (name) => (name.startsWith("#") || name === "none" ? name : `var(--${name})`);
 
 function inkOn(fill) { // black or white, whichever has more contrast, by the formula of WCAG 2
-  if (!fill.startsWith("#")) return colour(fill === "ink" ? "paper" : "ink");
+  if (!fill.startsWith("#")) return colour(["ink", "wrong", "right"].includes(fill) ? "paper" : "ink");
   const [red, green, blue] = [1, 3, 5].map((i) => parseInt(fill.slice(i, i + 2), 16) / 255).map((v) => (v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4));
   return (.2126 * red + .7152 * green + .0722 * blue + .05) ** 2 > .0525 ? "black" : "white";
 }
@@ -74,8 +74,7 @@ class Stage { // one svg with the marks of a story
     if (kind === "box" && still.text) {
       const words = element("text", { "font-size": still.size, "text-anchor": "middle", "font-weight": still.weight ?? 500 }, group);
       words.textContent = still.text;
-      words.style.fill = inkOn(first.fill);
-      parts.push([words, all.map((key) => ({ transform: `translate(${key.w / 2}px, ${key.h / 2}px)`,
+      parts.push([words, all.map((key) => ({ fill: inkOn(key.fill), transform: `translate(${key.w / 2}px, ${key.h / 2}px)`,
         opacity: key.w > still.size * still.text.length / 2 ? 1 : 0, easing: "steps(1)" }))]);
     }
     for (const [target, frames] of parts) {
@@ -96,9 +95,13 @@ class Stage { // one svg with the marks of a story
 }
 
 const stage = new Stage($("stage")), beside = new Stage($("beside"));
-const state = { story: null, other: null, dials: [], time: 0, beat: -1, playing: 0, asked: null, done: new Set(), votes: new Map() };
+const state = { story: null, other: null, dials: [], time: 0, beat: -1, over: 0, playing: 0, asked: null, done: new Set(), votes: new Map() };
 const turned = (story) => (story.dials.length
   ? story.variants[story.dials.reduce((index, dial, i) => index * dial.values.length + (state.dials[i] ?? dial.start), 0)] : story);
+
+const endOf = (story) => story.beats.at(-1).at;
+const ends = () => Math.max(...shown().map(endOf)); // of two runs, when the later one ends
+const shown = () => [state.now, ...(state.other ? [turned(state.other)] : [])];
 
 function make(tag, properties = {}, ...children) {
   const made = Object.assign(document.createElement(tag), properties);
@@ -124,7 +127,7 @@ function show(story, { time = 0, other = null, dials = story.dials.map((dial) =>
   $("compare").disabled = !twin(story) && right.length < 2;
   $("compare").setAttribute("aria-pressed", Boolean(other));
   $("details").textContent = state.now.details;
-  $("clock").max = state.now.beats.at(-1).at;
+  $("clock").max = ends();
   for (const button of $("scenes").children) button.setAttribute("aria-pressed", button.textContent === story.name);
   $("code").replaceChildren(...state.now.code.map((line) => make("li", { textContent: line || " " })));
   $("key").replaceChildren(...state.now.key.map(([name, fill]) => {
@@ -145,9 +148,9 @@ function showDials(story) {
     input.setAttribute("aria-label", dial.name);
     input.setAttribute("aria-valuetext", dial.values[state.dials[i]]);
     input.oninput = () => {
-      const share = state.time / state.now.beats.at(-1).at, dials = state.dials.with(i, Number(input.value));
+      const share = state.time / ends(), dials = state.dials.with(i, Number(input.value));
       show(story, { dials, other: state.other });
-      goTo(share * state.now.beats.at(-1).at);
+      goTo(share * ends());
       $("dials").children[i].querySelector("input").focus();
     };
     return make("label", {}, `${dial.name} `, input, make("output", { textContent: ` ${dial.values[state.dials[i]]}` }));
@@ -156,20 +159,20 @@ function showDials(story) {
 
 function goTo(time) {
   const { beats } = state.now;
-  state.time = Math.max(0, Math.min(beats.at(-1).at, time));
+  state.time = Math.max(0, Math.min(ends(), time));
   stage.at(state.time);
   if (state.other) beside.at(state.time);
   $("clock").value = state.time;
   const beat = beats.findLastIndex((one) => one.at <= state.time + .001);
-  if (beat !== state.beat) tell(beat);
+  const over = shown().filter((one) => endOf(one) <= state.time + .001).length;
+  if (beat !== state.beat || over !== state.over) tell(beat, over);
 }
 
-function tell(beat) {
-  state.beat = beat;
-  const { story, now, other } = state, { says, facts, lines, cue } = now.beats[beat], last = beat === now.beats.length - 1;
-  const outcomes = last ? [now, ...(other ? [turned(other)] : [])] : [];
-  $("says").replaceChildren(says, ...outcomes.filter((one) => one.verdict).map(({ verdict, broken }, i) => make("b",
-    { textContent: ` ${other ? `${sides()[i]}: ` : ""}${verdict}`, className: broken ? "wrong" : "right" })));
+function tell(beat, over) {
+  Object.assign(state, { beat, over });
+  const { story, now, other, time } = state, { says, facts, lines, cue } = now.beats[beat], last = beat === now.beats.length - 1;
+  const outcomes = shown().map((one, i) => ({ ...one, side: other ? `${sides()[i]}: ` : "" })).filter((one) => last && one.verdict && endOf(one) <= time + .001);
+  $("says").replaceChildren(says, ...outcomes.map(({ verdict, broken, side }) => make("b", { textContent: ` ${side}${verdict}`, className: broken ? "wrong" : "right" })));
   $("clock").setAttribute("aria-valuetext", says);
   $("facts").replaceChildren(...Object.entries(facts ?? {}).flatMap(([name, value]) => [make("dt", { textContent: name }), make("dd", { textContent: value })]));
   $("cue").textContent = cue;
@@ -219,7 +222,8 @@ function close() {
 
 function onward() { // what is asked or answered here, then the clock to the next beat
   const { now, beat, time, playing } = state, here = now.beats[beat], next = now.beats[beat + 1];
-  if (playing) { stop(); return goTo(next.at); }
+  const until = next?.at ?? ends();
+  if (playing) { stop(); return goTo(until); }
   if (state.asked) close();
   else if ($("asking").checked && time <= here.at + .001) {
     for (const [question, reveals] of [[here.answers, true], [here.asks, false]]) {
@@ -227,7 +231,7 @@ function onward() { // what is asked or answered here, then the clock to the nex
       if (question && !state.done.has(name)) { state.done.add(name); return ask(question, reveals); }
     }
   }
-  return next && playTo(next.at);
+  return until > time && playTo(until);
 }
 
 function backward() {
@@ -269,7 +273,11 @@ $("scenes").hidden = right.length < 2;
 $("links").replaceChildren(...Object.entries(links).map(([name, href]) => make("a", { textContent: name, href })));
 if (matchMedia("(prefers-color-scheme: dark)").matches) dark();
 
-const [, name, bad, two, beat, turns] = decodeURIComponent(location.hash).match(/^#(.*?)(!?)(\+?)@(\d+)(?:,([\d,]+))?$/) ?? [];
+function hash() { // "" for one that is cut off within a letter
+  try { return decodeURIComponent(location.hash); } catch { return ""; }
+}
+
+const [, name, bad, two, beat, turns] = hash().match(/^#(.*?)(!?)(\+?)@(\d+)(?:,([\d,]+))?$/) ?? [];
 const wanted = right.find((one) => one.name === name), chosen = wanted ? (bad && brokenOf(wanted)) || wanted : stories[first];
 const dials = chosen.dials.map((dial, i) => Math.min(turns?.split(",")[i] ?? dial.start, dial.values.length - 1));
 state.dials = dials;
