@@ -928,10 +928,11 @@ class TestBitsOf:
 
     def check(self, student, cases):
         for case, found in zip(cases, student.call_each("bits_of", cases), strict=True):
-            assert isinstance(found, int | np.integer), f"bits_of{case}: expected an integer, got {found!r:.60}"
+            call = f"bits_of({', '.join(map(str, case))})"
+            assert isinstance(found, int | np.integer), f"{call}: expected an integer, got {found!r:.60}"
             right = most_bits(*case)
             assert found == right, (
-                f"bits_of{case}: expected {right}, the most bits with which {case[0]:,} products add up to 2^53 or "
+                f"{call}: expected {right}, the most bits with which {case[0]:,} products add up to 2^53 or "
                 f"less, but at most 51; got {found}"
             )
 
