@@ -377,7 +377,7 @@ def exact_matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         b: (..., k, m) of the same dtype; do not change it. Leading axes broadcast, as in ``np.matmul``.
 
     Returns:
-        A new array (..., n, m) of that dtype. A sum that is zero is +0, never -0.
+        A new array (..., n, m) of that dtype. A sum that is zero is +0; a negative one that rounds to zero is -0.
     """
     # >>> 4.9
     bits = bits_of(a.shape[-1], factors=2)
@@ -403,7 +403,7 @@ def mix(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
         values: (..., k, m) of the same dtype, finite: a row for each token; do not change them.
 
     Returns:
-        A new array (..., n, m) of that dtype. A sum that is zero is +0, never -0.
+        A new array (..., n, m) of that dtype. A sum that is zero is +0; a negative one that rounds to zero is -0.
     """
     bits = bits_of(values.shape[-2], factors=2)
     # >>> 4.10

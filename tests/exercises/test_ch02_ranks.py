@@ -444,15 +444,6 @@ class TestBarrier:
     def test_one_rank(self, student):
         student.on_ranks(1, run_barrier)
 
-    def test_groups(self, student):
-        """A barrier of a group concerns its ranks only, and comes after one of all ranks."""
-        for rank, one in enumerate(student.on_ranks(5, in_groups, run_barrier)):
-            messages, expected = one.traffic.sent[:, 1].sum(), 3 + 2 * (2 if rank % 2 == 0 else 1)
-            assert messages == expected, (
-                f"rank {rank} of 5: messages of a barrier of all ranks and of two of its group of "
-                f"{3 if rank % 2 == 0 else 2}: expected {expected}, got {messages}"
-            )
-
     def test_messages(self, student):
         for size in (*SIZES, 8, MANY):
             for rank, one in enumerate(student.on_ranks(size, run_barrier)):
@@ -467,4 +458,13 @@ class TestBarrier:
             taken = steps([one.log for one in student.on_ranks(size, run_barrier)])
             assert taken == ceil(log2(size)), (
                 f"steps of {size} ranks that all send at once: expected {ceil(log2(size))}, got {taken}"
+            )
+
+    def test_groups(self, student):
+        """A barrier of a group concerns its ranks only, and comes after one of all ranks."""
+        for rank, one in enumerate(student.on_ranks(5, in_groups, run_barrier)):
+            messages, expected = one.traffic.sent[:, 1].sum(), 3 + 2 * (2 if rank % 2 == 0 else 1)
+            assert messages == expected, (
+                f"rank {rank} of 5: messages of a barrier of all ranks and of two of its group of "
+                f"{3 if rank % 2 == 0 else 2}: expected {expected}, got {messages}"
             )

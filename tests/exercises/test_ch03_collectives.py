@@ -12,6 +12,7 @@ from minidist.course.authoring.assertions import (
     SIZES,
     by_group,
     bytes_sent,
+    compared,
     in_groups,
     in_steps,
     is_copy,
@@ -277,7 +278,10 @@ class TestReduceScatterRing:
     def test_in_place(self, student):
         parts = [np.split(many_digits(rank, 8), 4) for rank in range(4)]
         for rank, seen in enumerate(student.on_ranks(4, run_reduce_scatter_in_place, 8)):
-            what = f"chunk {rank} of the buffer behind the chunks, on rank {rank} of 4, {working_dtype()}"
+            what = (
+                f"chunk {rank} on rank {rank} of 4, {working_dtype()}, in the buffer that the chunks are views of "
+                f"(write into chunks[{rank}], do not replace it)"
+            )
             is_sum(seen.value, [chunks[rank] for chunks in parts], what)
 
     def test_other_operations(self, student):
@@ -356,7 +360,7 @@ class TestAllGatherRing:
             for c, chunk in enumerate(np.split(found, np.cumsum(chunk_sizes)[:-1])):
                 copies = {f"chunk {owner}": array for owner, array in enumerate(owned)}
                 copies[BEFORE] = before(chunk_sizes[c], dtype)
-                is_copy(chunk, f"chunk {c}", copies, f"in place of chunk {c} {where}")
+                is_copy(chunk, f"chunk {c}", copies, f"in the array passed as chunks[{c}] {where}")
         same(found, np.concatenate(owned), where)
 
     def test_values(self, student):
@@ -575,7 +579,7 @@ class TestAlphaBeta:
         for args, found in zip(cases, student.call_each(name, list(cases)), strict=True):
             # equal up to the rounding of a handful of operations
             assert number(found, name) == pytest.approx(cases[args], rel=1e-12, abs=0), (
-                f"{name}{args}: expected {cases[args]:g}, {because}, got {found:g}"
+                f"{name}{args}: {compared(cases[args], found, f', {because}')}"
             )
 
     def test_crossover(self, student):
