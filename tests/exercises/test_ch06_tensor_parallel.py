@@ -97,7 +97,7 @@ def check_training(student, warm_ranks, names, *runs: tuple[str, dict]) -> None:
     """With these answers the library's training loop has the bits that it has without them.
 
     Args:
-        runs: pairs of a layout and changes to CONFIG.
+        runs: pairs of a layout and changes to CONFIG; the first has none.
     """
     for text, changes in runs:
         layout, config = Layout.parse(text), replace(CONFIG, **changes)
@@ -108,9 +108,10 @@ def check_training(student, warm_ranks, names, *runs: tuple[str, dict]) -> None:
             missing = [name for name in names if not calls.get(name)]
             assert not missing, f"the training loop did not use {', '.join(missing)}"
             whose = "the library's own" if changes == IN_FLOAT32 else "that of one process"
+            hint = ". The bits in float32 are right: what is rounded to 16 bits, and what not?"
             assert fingerprint == right, (
                 f"{text}{settings}, with your {', '.join(names)}, fingerprint of rank {rank}: expected {right[:16]}, "
-                f"{whose}, got {fingerprint[:16]}"
+                f"{whose}, got {fingerprint[:16]}{hint if changes == IN_16_BITS else ''}"
             )
 
 
