@@ -173,21 +173,39 @@ def reading_minutes(chapter: str) -> float:
     return words / 130 + sum(cell["cell_type"] == "code" for cell in cells) / 2
 
 
+POINTS = {task.number: task.points for name in chapter_names() for task in tasks_of(name)}
+
+
+def task_minutes(tasks: list[str]) -> int:
+    return sum(min(25, max(10, 5 * POINTS[task])) for task in tasks)
+
+
+HEAD = re.compile(r"((?:\d+\.\d+(?:, | and | to )?)+)(?: are for a second evening)?, (?:about )?(\d+) minutes")
+
+
+def test_the_minutes_of_tasks_in_the_heads_of_chapters_are_computed():
+    said = []
+    for path in sorted((ROOT / "chapters").glob("[0-9]*.ipynb")):
+        (head, *_) = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        said += HEAD.findall(" ".join("".join(head["source"]).split()))
+    computed = [(tasks, str(task_minutes(numbered(tasks.replace(" and ", ", "))))) for tasks, _ in said]
+    assert said == computed and len(said) >= 19
+
+
 def test_the_paths_of_the_course_name_what_exists_and_their_minutes_are_computed():
     page = TEXT[ROOT / "docs" / "course.md"]
-    points = {task.number: task.points for name in chapter_names() for task in tasks_of(name)}
     paths, total, semester = ROW.findall(page), 0.0, []
     assert len(paths) == 2 + 12
     for week, chapters, demonstrations, text, minutes in paths:
         chapters, tasks = chapters.split(", "), numbered(text)
         assert set(re.findall(r"`([\w-]+)`", demonstrations)) <= set(DEMONSTRATIONS), week
-        assert {task.split(".")[0] for task in tasks} <= set(chapters) and set(tasks) <= set(points), week
-        computed = sum(map(reading_minutes, chapters)) + sum(min(25, max(10, 5 * points[task])) for task in tasks)
+        assert {task.split(".")[0] for task in tasks} <= set(chapters) and set(tasks) <= set(POINTS), week
+        computed = sum(map(reading_minutes, chapters)) + task_minutes(tasks)
         assert abs(int(minutes) - computed) <= 0.06 * computed, (week, minutes, computed)
         if week.isdigit():
             semester += tasks
             total += computed
-    assert semester == list(points)
+    assert semester == list(POINTS)
     hours, evenings = map(int, re.search(r"about (\d+) hours, or\s(\d+) evenings of two hours", page).groups())
     assert abs(hours - total / 60) < 2 and abs(2 * evenings - hours) < 2
     assert f"{hours} hours" in TEXT[ROOT / "docs" / "grading.md"]

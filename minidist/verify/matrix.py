@@ -207,8 +207,8 @@ def run_all(
 ) -> Iterator[tuple[Outcome, Run, Run]]:
     """Run combinations, those of the fewest ranks first; yield what came of each, its run, and the one process's.
 
-    One process is run first in each of their precisions, with experts and without, and yielded too. ``rank_function``
-    runs in place of ``train_rank`` in all others: tests inject a bug with it.
+    One process is run first in each of their precisions, with their products and experts, and yielded too.
+    ``rank_function`` runs in place of ``train_rank`` in all others: tests inject a bug with it.
     """
     references: dict[TrainConfig, Run] = {}
     options = RunOptions(step_digests=True)  # so that the first difference can be found

@@ -1131,7 +1131,7 @@ class TestTrafficWorksheet:
                 gathers = name == "gathered_elements"
                 arguments = (shard, rounds, reshard) if gathers else (ranks, shard, rounds)
                 what = (
-                    f"stage {stage}, {ranks_in_words(ranks, shard)}, {number_of(rounds, 'micro-batches')}, "
+                    f"{name}, stage {stage}, {ranks_in_words(ranks, shard)}, {number_of(rounds, 'micro-batches')}, "
                     f"reshard_after_forward={reshard}, {parameters:,} parameters: expected "
                 )
                 cases[stage, parameters, *arguments] = what, count / self.parameters * parameters

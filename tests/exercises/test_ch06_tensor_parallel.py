@@ -97,7 +97,7 @@ def check_training(student, warm_ranks, names, *runs: tuple[str, dict]) -> None:
     """With these answers the library's training loop has the bits that it has without them.
 
     Args:
-        runs: pairs of a layout and changes to CONFIG.
+        runs: pairs of a layout and changes to CONFIG; the first has none.
     """
     for text, changes in runs:
         layout, config = Layout.parse(text), replace(CONFIG, **changes)
@@ -108,9 +108,10 @@ def check_training(student, warm_ranks, names, *runs: tuple[str, dict]) -> None:
             missing = [name for name in names if not calls.get(name)]
             assert not missing, f"the training loop did not use {', '.join(missing)}"
             whose = "the library's own" if changes == IN_FLOAT32 else "that of one process"
+            hint = ". The bits in float32 are right: what is rounded to 16 bits, and what not?"
             assert fingerprint == right, (
                 f"{text}{settings}, with your {', '.join(names)}, fingerprint of rank {rank}: expected {right[:16]}, "
-                f"{whose}, got {fingerprint[:16]}"
+                f"{whose}, got {fingerprint[:16]}{hint if changes == IN_16_BITS else ''}"
             )
 
 
@@ -286,7 +287,7 @@ def run_sum_overs(world, module, cases):
 
 def run_rounding(world, module):
     """Sums whose intermediate values do not fit into float32: partial sums in forward, gradients in backward."""
-    terms = [2.0**24, 1.0, 1.0][: world.size]  # in float32 2^24 + 1 is 2^24
+    terms = [2.0**24 + 1, 1.0, 0.0][: world.size]  # in float32 2^24 + 1 is 2^24
     x = Tensor(np.full(3, terms[world.rank]), requires_grad=True)  # float64
     total = module.reduce_from_group(x, world, np.float64, np.float32)
     as_it_came = module.reduce_from_group(x, world)
@@ -350,9 +351,9 @@ class TestCopyAndReduce:
             total, as_it_came, single, calls, grad = one.value
             where = on(rank, 3)
             right = np.full(3, 2.0**24 + 2)
-            what = f"{where}: the sum of float64 {2**24}, 1 and 1"
+            what = f"{where}: the sum of float64 {2**24 + 1}, 1 and 0, none rounded"
             same(as_it_came, right, f"{what}, with dtype=None")
-            same(total, right.astype(np.float32), f"{what}, with dtype=float32")
+            same(total, right.astype(np.float32), f"{what} before the sum, with dtype=float32")
             assert single.dtype == np.float32, f"{where}, sum of float32: expected dtype float32, got {single.dtype}"
             check_calls(calls, [("all_reduce", "float32", 3, 1)], f"{where}, with reduce_dtype=float32")
             same(
@@ -1084,7 +1085,7 @@ def run_parts(world, module, cases):
 
 def run_unrounded(world, module):
     """Sums whose intermediate values do not fit into float32, as in task 6.1, along axis 0."""
-    terms = [2.0**24, 1.0, 1.0][: world.size]
+    terms = [2.0**24 + 1, 1.0, 0.0][: world.size]
     x = Tensor(np.full(3, terms[world.rank]))  # float64
     total = module.reduce_scatter_in_group(x, world, 0, np.float64, np.float32)
     calls: list = []
@@ -1138,7 +1139,7 @@ class TestSequenceParallelPair:
             total, calls, grad = one.value
             where = on(rank, 3)
             right = np.full(1, 2.0**24 + 2, np.float32)
-            same(total, right, f"{where}: the sum of float64 {2**24}, 1 and 1, with dtype=float32")
+            same(total, right, f"{where}: the sum of float64 {2**24 + 1}, 1 and 0, rounded once, to float32")
             check_calls(calls, [("reduce_scatter_tensor", "float32", 3, 1)], f"{where}, with reduce_dtype=float32")
             same(
                 grad, np.full(1, 3 * (2.0**24 + 1)).astype(np.float32).astype(np.float64),

@@ -1008,10 +1008,11 @@ def run_kept(world, module, precision, layers):
 
     rng = np.random.default_rng(865)
     alive: list[weakref.ref] = []
+    bias = Tensor(np.ones(32, np.float32), requires_grad=True)  # a parameter: with a graph, its sums have one too
 
     def function(x, factor):
         for _ in range(5):
-            x = functional.gelu(x) + factor
+            x = functional.gelu(x) + bias * factor
             alive.append(weakref.ref(x))
         return x
 

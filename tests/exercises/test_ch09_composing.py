@@ -554,14 +554,19 @@ def in_gpu(model: Model, tp: int, pp: int) -> Fraction:
     return Fraction(12 * model.layers * model.width**2, tp * pp)
 
 
-def memory_bytes(model: Model, dp: int, tp: int, pp: int, zero: int) -> Fraction:
-    shares = [Fraction(1, dp) if zero >= stage else 1 for stage in (3, 2, 1)]
-    states = sum(share * nbytes for share, nbytes in zip(shares, (2, 2, 12), strict=True))
+def memory_parts(model: Model, dp: int, tp: int, pp: int, zero: int) -> dict[str, Fraction]:
+    kinds = ("parameters", 2, 3), ("gradients", 2, 2), ("optimizer", 12, 1)  # bytes, and the first stage that shards it
+    mine = in_gpu(model, tp, pp)
+    parts = {kind: mine * nbytes / (dp if zero >= stage else 1) for kind, nbytes, stage in kinds}
     layer = Fraction(34 * model.context * model.width, tp)
-    return in_gpu(model, tp, pp) * states + min(pp, model.global_batch // dp) * Fraction(model.layers, pp) * layer
+    return parts | {"activations": min(pp, model.global_batch // dp) * Fraction(model.layers, pp) * layer}
 
 
-def step_seconds(model: Model, hardware: Hardware, dp: int, tp: int, pp: int, zero: int) -> Fraction:
+def memory_bytes(model: Model, *layout: int) -> Fraction:
+    return sum(memory_parts(model, *layout).values(), Fraction())
+
+
+def seconds_parts(model: Model, hardware: Hardware, dp: int, tp: int, pp: int, zero: int) -> dict[str, Fraction]:
     m, array = model.global_batch // dp, 2 * model.context * model.width
     flops = 6 * in_gpu(model, tp, pp) * model.context * (m + pp - 1)
     lengths = {"pp": pp, "dp": dp, "tp": tp}
@@ -571,7 +576,11 @@ def step_seconds(model: Model, hardware: Hardware, dp: int, tp: int, pp: int, ze
         "pp": pp_bytes(array, pp, m),
     }
     sending = axis_seconds(lengths, sent, tuple(lengths), hardware.in_machine, hardware.fast, hardware.slow)
-    return flops / Fraction(hardware.flops) + sum(sending)
+    return {"computing": flops / Fraction(hardware.flops)} | dict(zip(lengths, sending, strict=True))
+
+
+def step_seconds(model: Model, hardware: Hardware, *layout: int) -> Fraction:
+    return sum(seconds_parts(model, hardware, *layout).values(), Fraction())
 
 
 def allowed(model: Model, gpus: int) -> list[tuple[int, int, int, int]]:
@@ -641,6 +650,10 @@ def layout_in_words(layout) -> str:
     return "dp={}, tp={}, pp={}, zero={}".format(*layout)
 
 
+def parts_in_words(parts: dict[str, Fraction]) -> str:
+    return f" ({', '.join(f'{name} {float(part):,.6g}' for name, part in parts.items())})"
+
+
 def model_in_words(model: Model) -> str:
     return f"Model{astuple(model)}"
 
@@ -663,14 +676,15 @@ class TestChooseLayout:
     def test_memory(self, student):
         cases = [(model, None, *layout) for model, _, layout in SAMPLES]
         for (model, _, layout), found in zip(SAMPLES, self.found(student, "memory_bytes", cases), strict=True):
-            what = f"{model_in_words(model)}, {layout_in_words(layout)}"
-            check_number(found, memory_bytes(model, *layout), "memory_bytes", what)
+            what, parts = f"{model_in_words(model)}, {layout_in_words(layout)}", memory_parts(model, *layout)
+            check_number(found, sum(parts.values()), "memory_bytes", what, parts_in_words(parts))
 
     def test_seconds(self, student):
         cases = [(model, hardware, *layout) for model, hardware, layout in SAMPLES]
         for (model, hardware, layout), found in zip(SAMPLES, self.found(student, "step_seconds", cases), strict=True):
             what = f"{cluster_in_words(model, hardware)}, {layout_in_words(layout)}"
-            check_number(found, step_seconds(model, hardware, *layout), "step_seconds", what)
+            parts = seconds_parts(model, hardware, *layout)
+            check_number(found, sum(parts.values()), "step_seconds", what, parts_in_words(parts))
 
     def test_choice(self, student):
         """Compared with trying all layouts."""

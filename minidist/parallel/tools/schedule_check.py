@@ -57,7 +57,13 @@ def check_schedule(schedule: Sequence[Sequence[Action]], micro_batches: int) -> 
     Raises:
         ScheduleError: if not, naming the first action that is missing, doubled or on two ranks, or who waits for what.
     """
-    ranks_of = _ranks_of(schedule)
+    ranks_of: dict[int, int] = {}
+    for rank, actions in enumerate(schedule):
+        for action in actions:
+            if ranks_of.setdefault(action.stage, rank) != rank:
+                raise ScheduleError(
+                    f"stage {action.stage} is on rank {ranks_of[action.stage]}, and {action} on rank {rank}"
+                )
     stages = max(ranks_of, default=-1) + 1
     done = Counter(action for rank in schedule for action in rank)
     for stage in range(stages):
@@ -76,18 +82,6 @@ def check_schedule(schedule: Sequence[Sequence[Action]], micro_batches: int) -> 
     timeline(schedule)
 
 
-def _ranks_of(schedule: Sequence[Sequence[Action]]) -> dict[int, int]:
-    """Stage -> the rank that has it."""
-    found: dict[int, int] = {}
-    for rank, actions in enumerate(schedule):
-        for action in actions:
-            if found.setdefault(action.stage, rank) != rank:
-                raise ScheduleError(
-                    f"stage {action.stage} is on rank {found[action.stage]}, and {action} on rank {rank}"
-                )
-    return found
-
-
 @overridable
 def timeline(
     schedule: Sequence[Sequence[Action]], duration: Callable[[Action], float] = lambda action: SLOTS[action.kind]
@@ -101,7 +95,7 @@ def timeline(
     Raises:
         ScheduleError: if ranks wait for each other for ever, or for what no rank does; it says who waits for what.
     """
-    stages = max(_ranks_of(schedule), default=-1) + 1
+    stages = 1 + max((action.stage for actions in schedule for action in actions), default=-1)
     ended: dict[Action, float] = {}
     found: list[list[Slot]] = [[] for _ in schedule]
     moved = True
