@@ -732,10 +732,12 @@ class TestTrainNet:
                 for i, (a, b) in enumerate(zip(one.value[0], right[0], strict=False))
                 if a != pytest.approx(b, rel=1e-9)  # float64, summed in another order
             ]
-            assert not wrong and len(one.value[0]) == len(right[0]), (
-                f"{what}: expected {len(right[0])} losses, as on one process, got {len(one.value[0])}"
-                + "".join(f"; loss {i}: expected {right[0][i]:.6f}, got {one.value[0][i]:.6f}" for i in wrong[:1])
+            assert not wrong, (
+                f"{what}: loss {wrong[0]}: expected {right[0][wrong[0]]:.6f}, as on one process, "
+                f"got {one.value[0][wrong[0]]:.6f}"
             )
+            count, expected = len(one.value[0]), len(right[0])
+            assert count == expected, f"{what}: expected {expected} losses, got {count}"
             for name, found, expected in zip(("first", "second"), one.value[1:], right[1:], strict=True):
                 assert found == pytest.approx(expected, rel=1e-8, abs=1e-10), (  # as above, grown over some steps
                     f"{what}: the weights of the {name} layer differ from those that one process trains"
@@ -928,11 +930,12 @@ class TestBitsOf:
 
     def check(self, student, cases):
         for case, found in zip(cases, student.call_each("bits_of", cases), strict=True):
-            assert isinstance(found, int | np.integer), f"bits_of{case}: expected an integer, got {found!r:.60}"
+            call = f"bits_of({', '.join(map(str, case))})"
+            assert isinstance(found, int | np.integer), f"{call}: expected an integer, got {found!r:.60}"
             right = most_bits(*case)
             assert found == right, (
-                f"bits_of{case}: expected {right}, the most bits with which {case[0]:,} products add up to 2^53 or "
-                f"less, but at most 51; got {found}"
+                f"{call}: expected {right}, the most bits with which the sum cannot exceed 2^53, but at most 51; "
+                f"got {found}"
             )
 
     def test_matrix_products(self, student):
