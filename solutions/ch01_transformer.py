@@ -100,7 +100,7 @@ def matmul_backward(gradient: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple
 
     Args:
         gradient: (..., n, m), the gradient of the product.
-        a: (..., n, k), with zero or more leading axes.
+        a: (..., n, k), with zero or more leading axes. There may be no rows: n or a leading axis may be 0.
         b: (k, m)
 
     Returns:
@@ -129,7 +129,7 @@ def layer_norm_backward(
 
     Args:
         gradient: (..., C), the gradient of y.
-        x: (..., C), with zero or more leading axes.
+        x: (..., C), with zero or more leading axes, any of which may be 0: no tokens.
         gain: (C,); the bias is not needed.
         eps: as above.
 

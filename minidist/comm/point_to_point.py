@@ -195,7 +195,9 @@ def _check_message(
     if not 0 <= index(rank) < group.size:
         raise ValueError(f"{label}: there is no rank {rank} in a group of {group.size} (0 to {group.size - 1})")
     if rank == group.rank:
-        raise ValueError(f"{label}: rank {rank} cannot exchange a message with itself; copy the array instead")
+        raise ValueError(
+            f"{label}: rank {rank} of {group.size} cannot exchange a message with itself; copy the array instead"
+        )
     if not 0 <= index(tag) < 1 << 31:
         raise ValueError(f"tag must be from 0 to 2^31 - 1, but is {tag}")
     if group.running is not None:

@@ -339,6 +339,11 @@ def run_all_gather(group, answers, sizes, dtype=None):
     return buffer
 
 
+def peak_of_all_gather(world, answers, each):
+    chunks = [np.ones(each) for _ in range(world.size)]
+    return peak_bytes(lambda: answers.all_gather_ring(chunks, world))
+
+
 def before(elements: int, dtype: str | None) -> np.ndarray:
     """A buffer to receive into."""
     return blank(elements) if dtype is None else blank(elements).astype(dtype)
@@ -406,6 +411,15 @@ class TestAllGatherRing:
     def test_steps(self, student):
         for size in SIZES:
             in_steps(student.on_ranks(size, run_all_gather, [2] * size), size - 1)
+
+    @pytest.mark.one_dtype
+    def test_memory(self, student):
+        each = 1 << 16
+        for seen in student.on_ranks(4, peak_of_all_gather, each):
+            assert seen.value < 0.5 * each * 8, (
+                f"extra memory, in chunks: expected none, got {seen.value / each / 8:.1f}; receive each chunk directly "
+                "into its place"
+            )
 
 
 # 3.5
