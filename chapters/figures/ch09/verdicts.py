@@ -1,4 +1,4 @@
-"""Runs as cells: green for the bits of one process, red for different bits, yellow for a run that stopped."""
+"""Runs as cells: green for the bits of one process, red for different bits, pink for a run that stopped."""
 
 from collections.abc import Mapping, Sequence
 
