@@ -101,7 +101,7 @@ def timeline(
     Raises:
         ScheduleError: if ranks wait for each other for ever, or for what no rank does; it says who waits for what.
     """
-    stages = max(_ranks_of(schedule), default=-1) + 1
+    stages = max((action.stage for actions in schedule for action in actions), default=-1) + 1
     ended: dict[Action, float] = {}
     found: list[list[Slot]] = [[] for _ in schedule]
     moved = True
