@@ -1008,10 +1008,11 @@ def run_kept(world, module, precision, layers):
 
     rng = np.random.default_rng(865)
     alive: list[weakref.ref] = []
+    bias = Parameter((32,))  # where it is used there is a graph, whether or not x requires a gradient
 
     def function(x, factor):
         for _ in range(5):
-            x = functional.gelu(x) + factor
+            x = functional.gelu(x + bias) + factor
             alive.append(weakref.ref(x))
         return x
 
