@@ -464,7 +464,7 @@ def all_reduce_seconds(nbytes: float, ranks: int, node: int, inside: float, betw
 
     Args:
         nbytes: bytes that each rank sends.
-        ranks: N, in one ring.
+        ranks: N, at least 2, in one ring.
         node: number of GPUs per node.
         inside: bytes per second from GPU to GPU inside a node (NVLink).
         between: bytes per second from a GPU of one node to a GPU of another (InfiniBand); less than ``inside``.

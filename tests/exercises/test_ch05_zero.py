@@ -959,8 +959,8 @@ class TestZeroStage3:
                     )
                     more = [name for name in there if name not in expected]
                     assert not more, (
-                        f"{setting}, {what}: rank {rank} has the parameters of {', '.join(there)}, but must not have "
-                        f"those of {', '.join(more)}: gather a unit only when it is needed, and reshard it right after"
+                        f"{setting}, {what}: rank {rank} must not have the parameters of {', '.join(more)}: gather a "
+                        "unit only when it is needed, and reshard it right after"
                     )
 
     def test_calls(self, student):

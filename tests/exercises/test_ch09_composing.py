@@ -519,6 +519,7 @@ CASES = (
     (ODD, replace(NODE, gpus=45, in_machine=7, memory=6e9)),
     (ODD, replace(NODE, gpus=15, in_machine=4, memory=9e9)),
     (LONG, NODE),
+    (replace(SMALLEST, heads=1, global_batch=4), NODE),  # one micro-batch each: stage 2 would be as fast as 1
 )
 
 # Two layouts that are almost equally fast. The second needs less memory.
