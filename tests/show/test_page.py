@@ -147,6 +147,34 @@ def test_a_verdict_is_of_its_side_where_the_other_run_has_none(open_page, tmp_pa
     assert page.text_content("#says") == "slow is over. Right: It limps."
 
 
+def test_an_address_that_is_changed_by_hand_or_by_a_link_is_followed(opened):
+    page = opened("slow@0")
+    page.evaluate("location.hash = 'late!@1'")
+    page.wait_for_function("says.textContent === 'late is on its way at 3.'")
+    assert page.is_visible("#bug")
+
+
+def test_a_mouse_drags_a_dial_through_its_values_and_then_space_goes_on(opened):
+    page = opened("dialled@0")
+    box = page.locator("#dials input").bounding_box()
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + 0.45 * box["width"], middle)
+    page.mouse.down()
+    for share in (0.3, 0.6, 0.9, 1):
+        page.mouse.move(box["x"] + share * box["width"], middle)
+    page.mouse.up()
+    assert page.text_content("output").strip() == "16"
+    press(page, " ")
+    assert page.is_visible("#asked")
+    page = opened("slow@0")
+    page.click("#break")
+    press(page, " ", " ")  # to the end of the beat, and not to the run without the bug
+    assert page.text_content("#says") == "slow is on its way at 5." and page.is_visible("#bug")
+    page.focus("#break")
+    press(page, " ")  # who came with the keyboard presses the button
+    assert not page.is_visible("#bug")
+
+
 def test_dials_evidence_and_keys_that_can_be_switched_off(opened):
     page = opened("dialled@1")
     page.fill("#dials input", "0")

@@ -142,18 +142,27 @@ function show(story, { time = 0, other = null, dials = story.dials.map((dial) =>
 const twin = (story) => (story.broken ? rightOf(story) : brokenOf(story));
 
 function showDials(story) {
+  if (state.dialled !== story) makeDials(story);
+  story.dials.forEach((dial, i) => {
+    const [input, output] = $("dials").children[i].children;
+    input.value = state.dials[i];
+    output.textContent = ` ${dial.values[state.dials[i]]}`;
+    input.setAttribute("aria-valuetext", dial.values[state.dials[i]]);
+  });
+}
+
+function makeDials(story) { // once, since a mouse may hold one while it turns
+  state.dialled = story;
   $("dials").hidden = !story.dials.length;
   $("dials").replaceChildren(...story.dials.map((dial, i) => {
-    const input = make("input", { type: "range", min: 0, max: dial.values.length - 1, value: state.dials[i] });
+    const input = make("input", { type: "range", min: 0, max: dial.values.length - 1 });
     input.setAttribute("aria-label", dial.name);
-    input.setAttribute("aria-valuetext", dial.values[state.dials[i]]);
     input.oninput = () => {
       const share = state.time / ends(), dials = state.dials.with(i, Number(input.value));
       show(story, { dials, other: state.other });
       goTo(share * ends());
-      $("dials").children[i].querySelector("input").focus();
     };
-    return make("label", {}, `${dial.name} `, input, make("output", { textContent: ` ${dial.values[state.dials[i]]}` }));
+    return make("label", {}, `${dial.name} `, input, make("output"));
   }));
 }
 
@@ -267,6 +276,9 @@ addEventListener("keydown", (event) => {
   if (/^[1-6]$/.test(event.key) && state.asked) vote(Number(event.key) - 1);
   else if (action) { event.preventDefault(); action(); }
 });
+addEventListener("click", (event) => { // after the mouse, the space bar goes on and does not press that button again
+  if (event.detail && document.activeElement.matches("button, input[type=checkbox]")) document.activeElement.blur();
+});
 
 $("scenes").replaceChildren(...right.map((story) => make("button", { textContent: story.name, onclick: () => show(story) })));
 $("scenes").hidden = right.length < 2;
@@ -277,9 +289,14 @@ function hash() { // "" for one that is cut off within a letter
   try { return decodeURIComponent(location.hash); } catch { return ""; }
 }
 
-const [, name, bad, two, beat, turns] = hash().match(/^#(.*?)(!?)(\+?)@(\d+)(?:,([\d,]+))?$/) ?? [];
-const wanted = right.find((one) => one.name === name), chosen = wanted ? (bad && brokenOf(wanted)) || wanted : stories[first];
-const dials = chosen.dials.map((dial, i) => Math.min(turns?.split(",")[i] ?? dial.start, dial.values.length - 1));
-state.dials = dials;
-show(chosen, { time: turned(chosen).beats[beat]?.at ?? 0, other: two ? twin(chosen) ?? following(chosen) : null, dials });
+function open() { // what the address names
+  const [, name, bad, two, beat, turns] = hash().match(/^#(.*?)(!?)(\+?)@(\d+)(?:,([\d,]+))?$/) ?? [];
+  const wanted = right.find((one) => one.name === name), chosen = wanted ? (bad && brokenOf(wanted)) || wanted : stories[first];
+  const dials = chosen.dials.map((dial, i) => Math.min(turns?.split(",")[i] ?? dial.start, dial.values.length - 1));
+  state.dials = dials;
+  show(chosen, { time: turned(chosen).beats[beat]?.at ?? 0, other: two ? twin(chosen) ?? following(chosen) : null, dials });
+}
+
+addEventListener("hashchange", open);
+open();
 document.body.dataset.ready = "yes";
