@@ -240,6 +240,7 @@ def test_an_illegal_position_says_why_and_leads_to_the_nearest_legal_one(page, e
     page.keyboard.press("ArrowRight")
     assert text(page, "#outcome") == "No run can be split this way."
     assert "= 16 ranks, and the cluster has 8 GPUs" in text(page, "#because")
+    assert text(page, "#range") == "" and not page.is_enabled("#pin") and "tp=8&cp=1&pp=2" in page.url
     page.keyboard.press("p")  # has no numbers to pin
     page.keyboard.press("r")
     page.locator("#map").hover(position={"x": 100, "y": 50})
@@ -347,6 +348,13 @@ def test_an_address_opens_what_it_was_copied_from_and_a_pinned_layout_stays_in_s
     assert facts["step"].endswith(f"pinned: {run.step_seconds:.3g} s") and facts["step"].count(" s") == 2
     price = facts["price of 15T tokens"].split("pinned: ")[1].replace(",", "")
     assert float(price) == pytest.approx(days * 24 * 512 * 2, rel=ROUNDED)
+    page.focus("#model")
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowDown")  # the select, which is a new one, still has the focus
+    assert page.input_value("#model") == [*explorer.tables][1]
+    page.evaluate("address => { location.hash = address; }", other.url.split("#")[1])  # as by hand
+    page.wait_for_selector("#map-of-all:visible")
+    assert position_on(page, explorer) == position_on(other, explorer)
     for wrong in ("model=7b", "model=nobody&gpus=8", "x"):
         assert open_page(page.url.split("#")[0] + "#" + wrong).locator("#outcome").inner_text()
 

@@ -27,8 +27,9 @@ function buildControls() {
   form.append(best, pin, price);
 }
 
-function pinThis() { // an illegal layout has no numbers to compare
-  state.pinned = state.pinned || reasonAt(state.model, state.place) ? null : { model: state.model, place: state.place };
+function pinThis() {
+  if ($("pin").disabled) return;
+  state.pinned = state.pinned ? null : { model: state.model, place: state.place };
   $("pin").textContent = state.pinned ? "unpin" : "pin, to compare";
   draw();
 }

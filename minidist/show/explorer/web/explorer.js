@@ -17,16 +17,17 @@ function show(model, place, { moved = -1, preset = null, quickest = false } = {}
   const reason = reasonAt(model, place);
   document.body.classList.toggle("illegal", Boolean(reason));
   $("verdict").classList.toggle("wrong", Boolean(reason) || !look(model, place, "fits"));
-  if (reason) return refuse(reason, moved);
-  $("ways").replaceChildren();
-  tell(preset, quickest);
+  if (reason) refuse(reason, moved);
+  else tell(preset, quickest);
   draw();
   write();
 }
 
-function draw() {
-  if (!$("map-of-all").hidden) drawMap(); // of this number of GPUs, whatever the layout
-  if (reasonAt(state.model, state.place)) return;
+function draw() { // where no run can be, there are no numbers, but a map that leads away
+  const illegal = Boolean(reasonAt(state.model, state.place));
+  $("pin").disabled = illegal && !state.pinned;
+  if (!$("map-of-all").hidden) drawMap();
+  if (illegal) return;
   drawMemory();
   drawTime();
   drawFacts();
@@ -42,12 +43,13 @@ function refuse(reason, moved) { // say why, and offer the nearest place that is
   const button = element("button", `nearest legal: ${changes.join(", ")}`, { id: "nearest" });
   button.addEventListener("click", () => show(state.model, other));
   $("ways").replaceChildren(button);
-  draw();
+  $("range").textContent = "";
 }
 
 const largestOf = (parts) => parts.reduce((most, one) => (one.value > most.value ? one : most));
 
 function tell(preset, quickest) {
+  $("ways").replaceChildren();
   const { model, place } = state, total = look(model, place, "memory"), limit = planned.gpu.memory;
   const memory = largestOf(numbersOf("memory")), step = look(model, place, "step"), parts = numbersOf("time"), time = largestOf(parts);
   const { low, high, count: runs, held } = spread(), planned15 = look(model, place, "days");
@@ -100,5 +102,6 @@ buildZoom();
 openTab("costs");
 if (read()) { /* as the address says */ } else if (planned.presets.length) goPreset(0);
 else { const model = Object.values(planned.models)[0]; show(model, nearest(model, model.sizes.map(() => 0))); }
+addEventListener("hashchange", read);
 new ResizeObserver(draw).observe($("costs"));
 document.body.classList.add("ready");
