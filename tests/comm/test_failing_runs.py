@@ -4,6 +4,7 @@ On shared memory; test_mpi_failures.py has some of the same failures on MPI, whe
 """
 
 import ctypes
+import inspect
 import os
 import re
 import signal
@@ -49,13 +50,18 @@ def test_waiting_is_no_deadlock_and_a_time_limit_is_told_as_one(ranks, monkeypat
         return x[0]
 
     assert ranks(SIZE).run(computes, 1.0) == [3.0] * 3
-    deadlines, where = set(), RankProcess.where
-    monkeypatch.setattr(RankProcess, "where", lambda rank, deadline: deadlines.add(deadline) or where(rank, deadline))
+    clocks, where = set(), RankProcess.where
+
+    def noted(rank, over):
+        clocks.add(inspect.getclosurevars(over).nonlocals["clock"])
+        return where(rank, over)
+
+    monkeypatch.setattr(RankProcess, "where", noted)
     for compiled, place in ((False, r"rank 2 is at .*in computes"), (True, "rank 2 is .*a place in compiled code")):
-        deadlines.clear()
+        clocks.clear()
         with pytest.raises(TimeoutError, match=r"did not end within 0\.7 s:") as caught:
             ranks(SIZE).run(computes, 600, compiled, timeout=0.7)
-        assert len(deadlines) == 1  # waits for ranks that cannot answer do not add up
+        assert len(clocks) == 1  # waits for ranks that cannot answer do not add up
         assert re.search(place, str(caught.value)) and "rank 0 is in all_reduce(SUM" in str(caught.value)
     monkeypatch.setattr(deadlock, "SETTLE_SECONDS", float("inf"))
     with pytest.raises(md.Deadlock):  # although the limit comes before it has settled
