@@ -5,6 +5,7 @@ import importlib
 import pickle
 import pkgutil
 
+import dill
 import pytest
 from choosing import long
 from scripts import in_script
@@ -63,6 +64,11 @@ Deadlock ranks 0, 1 of 2 can never go on: ['waiting']
     ],
 )
 def test_a_pool_gives_values_or_the_named_error(tmp_path, package, pool, method):
+    if package == "multiprocess":  # writes the script's functions by dill alone
+        try:
+            dill.dumps(lambda: None)
+        except AttributeError as error:
+            pytest.skip(f"this dill cannot write a function of this Python: {error}")
     code, out, err = in_script(tmp_path, POOL.format(package=package, pool=pool, method=method))
     assert (code, out) == (0, EXPECTED), err
 
