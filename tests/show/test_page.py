@@ -156,12 +156,12 @@ def test_an_address_that_is_changed_by_hand_or_by_a_link_is_followed(opened):
 
 def test_a_mouse_drags_a_dial_through_its_values_and_then_space_goes_on(opened):
     page = opened("dialled@0")
-    box = page.locator("#dials input").bounding_box()
-    middle = box["y"] + box["height"] / 2
-    page.mouse.move(box["x"] + 0.45 * box["width"], middle)
+    dial = page.locator("#dials input").bounding_box()
+    middle = dial["y"] + dial["height"] / 2
+    page.mouse.move(dial["x"] + 0.45 * dial["width"], middle)
     page.mouse.down()
     for share in (0.3, 0.6, 0.9, 1):
-        page.mouse.move(box["x"] + share * box["width"], middle)
+        page.mouse.move(dial["x"] + share * dial["width"], middle)
     page.mouse.up()
     assert page.text_content("output").strip() == "16"
     press(page, " ")
@@ -212,25 +212,23 @@ def test_a_screen_reader_is_told_every_beat(opened):
 
 BOXES = """() => [...document.querySelectorAll('header, main, #says, #bug, #dials, footer')]
   .filter(e => e.getClientRects().length).map(e => [e.id || e.tagName, e.getBoundingClientRect().toJSON()])"""
-ON_STAGE = """() => {
-  const light = (e) => getComputedStyle(e).fill.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255)
-    .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0.05);
-  const [one, other] = ['rect', 'text'].map(name => light(document.querySelector(`#stage ${name}`)));
-  return Math.max(one / other, other / one);
-}"""
-CONTRASTS = """() => {
-  const light = (c) => c.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255)
+CONTRAST = """const light = (c) => c.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255)
     .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
     .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const of = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  const of = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);"""
+ON_STAGE = f"""() => {{
+  {CONTRAST}
+  return of(...['rect', 'text'].map(name => light(getComputedStyle(document.querySelector(`#stage ${{name}}`)).fill)));
+}}"""
+CONTRASTS = f"""() => {{
+  {CONTRAST}
   const ground = light(getComputedStyle(document.body).backgroundColor);
   const own = (e) => getComputedStyle(e).backgroundColor;
   const behind = (e) => own(e) === 'rgba(0, 0, 0, 0)' ? ground : light(own(e));
   const texts = [...document.querySelectorAll('h1, p, p b, dt, dd, button, label, output')]
     .filter(e => e.textContent.trim() && e.getClientRects().length && !e.disabled);
   return [ground, ...texts.map(e => of(light(getComputedStyle(e).color), behind(e)))];
-}"""
+}}"""
 
 
 @pytest.mark.parametrize("size", [(1280, 720), (1920, 1080), (390, 844), (360, 640), (844, 390)])
