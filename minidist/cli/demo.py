@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.prompt import Prompt
 from rich.text import Text
 
+from minidist import backend
 from minidist.cli.flags import integer
 from minidist.cli.output import Output, check_outputs, terminal_console, write_outputs
 from minidist.show.demos import DEMONSTRATIONS, Demonstration
@@ -24,7 +25,9 @@ b breaks it and fixes it, q quits. If the output is not a terminal, print the be
 
 A picture (--png, --svg) shows all scenes; with --scene or --break every beat of one scene; with --step
 that beat alone, as a slide. --scene X --break is the broken run that belongs to scene X."""
+ON_GPU = ", ".join(one.name for one in DEMONSTRATIONS.values() if one.on_gpu)
 FILES = ("html", "gif", "png", "svg", "trace")
+SINGLE = ("gif", "png", "svg", "trace", "ranks", "size", "scene", "step", "backend")  # flags of one demonstration
 DPI = 150
 WIDE = 118  # characters: from here on there is room for the sizes
 ABOUT = 62  # characters of what a demonstration shows: with its number and name they fill 80
@@ -46,6 +49,11 @@ def add_commands(commands) -> None:
     command.add_argument("--ranks", type=integer, metavar="N", help="number of ranks (default: see below)")
     command.add_argument("--size", type=integer, metavar="N", help="size of what is shown; what it counts: see below")
     command.add_argument("--seed", type=integer, default=0, metavar="N", help="seed of all random numbers (default: 0)")
+    command.add_argument(
+        "--backend",
+        choices=backend.BACKENDS,
+        help=f"array library of {ON_GPU}; cupy needs an NVIDIA GPU (default: numpy)",
+    )
     command.add_argument("--scene", metavar="NAME", help="show this scene first")
     command.add_argument("--break", dest="broken", action="store_true", help="show the run with the bug first")
     command.add_argument(
@@ -84,7 +92,7 @@ def _demo(options) -> int:
 
 def _check_all(options) -> None:
     """Check the options that ``--all`` goes together with."""
-    single = {flag: getattr(options, flag) for flag in ("gif", "png", "svg", "trace", "ranks", "size", "scene", "step")}
+    single = {flag: getattr(options, flag) for flag in SINGLE}
     single |= {"break": options.broken or None, options.name: options.name}
     if refused := [
         f"--{flag}" if flag != options.name else flag for flag, value in single.items() if value is not None
@@ -96,12 +104,12 @@ def _check_all(options) -> None:
 
 def _check(options) -> None:
     """Check everything that can be checked before a rank starts."""
-    files = {flag: getattr(options, flag) for flag in FILES}
-    check_outputs(files)
+    check_outputs({flag: getattr(options, flag) for flag in FILES})
     if options.name is None:
-        chosen = (*files.values(), options.ranks, options.size, options.scene, options.step)
-        if options.broken or options.notes or any(value is not None for value in chosen):
+        if options.broken or options.notes or any(getattr(options, flag) is not None for flag in ("html", *SINGLE)):
             raise ValueError(f"name a demonstration: minidist demo NAME, one of {', '.join(DEMONSTRATIONS)}")
+    if options.backend is not None and not DEMONSTRATIONS[options.name].on_gpu:
+        raise ValueError(f"{options.name} is NumPy's alone: --backend is for {ON_GPU}")
     if options.scene is not None:
         DEMONSTRATIONS[options.name].check_scene(options.scene)
     if options.step is not None and options.png is None and options.svg is None:
@@ -109,6 +117,7 @@ def _check(options) -> None:
 
 
 def _show(demonstration: Demonstration, options, console: Console) -> None:
+    backend.use(options.backend or "numpy")
     with Console(stderr=True).status(f"{demonstration.name}: running real ranks"):
         animation = demonstration(options.ranks, options.size, options.seed)
     story = animation.find(options.scene, options.broken)

@@ -32,6 +32,7 @@ def standin(monkeypatch):
     forget()
     monkeypatch.syspath_prepend(STANDIN)
     yield importlib.import_module("cupy")
+    backend.use("numpy")  # whatever the test has used
     forget()
 
 

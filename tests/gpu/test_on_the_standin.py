@@ -220,3 +220,18 @@ def test_the_command(standin, compiler, capsys):
     assert len(on_host) == 1 and on_host < on_device
     (told,) = on_device - on_host
     assert told == "GPU: stand-in; collectives through host memory where ranks share a GPU or NCCL is missing"
+
+
+def test_a_demonstration_computes_on_the_gpu(standin, compiler, capsys, monkeypatch):
+    computed = []
+    monkeypatch.setattr(
+        standin, "matmul", lambda *factors, matmul=standin.matmul: computed.append(1) or matmul(*factors)
+    )
+    told = []
+    for name in backend.BACKENDS:
+        assert main(["demo", "exact", "--scene", "product", "--backend", name]) == 0
+        told.append(capsys.readouterr().out)
+        assert bool(computed) is (name == "cupy")
+    for machine in ("the machine's BLAS", "     stand-in     "):
+        told = [text.replace(machine, " " * 18) for text in told]
+    assert told[0] == told[1]

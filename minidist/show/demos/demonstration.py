@@ -19,6 +19,7 @@ class Demonstration:
         size_is: what ``size`` counts.
         least_ranks, most_ranks: the smallest and the largest number of ranks.
         most: the largest size.
+        on_gpu: whether it computes on the backend in use, which may be a GPU.
         group: its group in the menu.
     """
 
@@ -32,6 +33,7 @@ class Demonstration:
     least_ranks: int = 2
     most_ranks: int = 8
     most: int = 10**6
+    on_gpu: bool = False
     group: str = ""
 
     @property

@@ -91,7 +91,7 @@ GROUPS = {
         ),
         Demonstration(
             "exact", "a sum in three orders: as floats, and on one grid", ("sum", "product"),
-            exact.animation, 1, 6, "numbers in the sum", least_ranks=1, most_ranks=1, most=exact.MOST,
+            exact.animation, 1, 6, "numbers in the sum", least_ranks=1, most_ranks=1, most=exact.MOST, on_gpu=True,
         ),
         Demonstration(
             "flash", "attention tile by tile: what is read and written", ("causal", "no mask", "standard"),

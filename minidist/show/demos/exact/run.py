@@ -10,6 +10,7 @@ from math import fsum
 import numpy as np
 
 from minidist import trace
+from minidist.backend import from_host, to_host, xp
 from minidist.nn import exact
 
 WINDOW = 24  # bits of a float32
@@ -34,7 +35,7 @@ class Sums:
     @classmethod
     def of(cls, terms: np.ndarray) -> "Sums":
         bits = exact.bits_of(len(terms)) - 53 + WINDOW
-        return cls(terms, bits, exact.on_grid(terms, bits, -1).astype(np.float32))
+        return cls(terms, bits, to_host(exact.on_grid(from_host(terms), bits, -1)).astype(np.float32))
 
     @property
     def orders(self) -> tuple[np.ndarray, ...]:
@@ -80,15 +81,15 @@ def compared(multiply: str, seed: int) -> np.ndarray:
     """Where a row alone has other bits than in the batch: (BATCH, WIDTH) bool.
 
     Args:
-        multiply: "matmul" of NumPy, which is the machine's BLAS, or "matmul_each" of nn/exact.py.
+        multiply: "matmul" of NumPy or CuPy, which is the machine's BLAS, or "matmul_each" of nn/exact.py.
     """
-    product = {"matmul": np.matmul, "matmul_each": exact.matmul_each}[multiply]
-    x, w = factors(seed)
+    product = {"matmul": xp.matmul, "matmul_each": exact.matmul_each}[multiply]
+    x, w = map(from_host, factors(seed))
     with trace.span(f"{multiply}: the batch", "compute"):
         batch = product(x, w)
     with trace.span(f"{multiply}: each row alone", "compute"):
-        alone = np.concatenate([product(row[None], w) for row in x])
-    return batch != alone
+        alone = xp.concatenate([product(row[None], w) for row in x])
+    return to_host(batch != alone)
 
 
 def check_rows(differ: np.ndarray, seed: int) -> str:
@@ -97,11 +98,11 @@ def check_rows(differ: np.ndarray, seed: int) -> str:
     Raises:
         RuntimeError: if they do not.
     """
-    x, w = factors(seed)
+    x, w = map(from_host, factors(seed))
     bits = exact.bits_of(TERMS, factors=2)
-    rows, columns = exact.on_grid(x, bits, -1), exact.on_grid(w, bits, -2)
+    rows, columns = (to_host(exact.on_grid(factor, bits, axis)) for factor, axis in ((x, -1), (w, -2)))
     expected = [[fsum(a * b for a, b in zip(row, column, strict=True)) for column in columns.T] for row in rows]
-    if differ.any() or (exact.matmul_each(x, w) != np.array(expected)).any():
+    if differ.any() or (to_host(exact.matmul_each(x, w)) != np.array(expected)).any():
         raise RuntimeError("a product on the grid is not exact: this is a bug in minidist")
     return f"All {BATCH * WIDTH} numbers are those of Python's exact sum, math.fsum."
 

@@ -4,6 +4,7 @@ from math import ceil, fsum, inf, ldexp, log10
 
 import numpy as np
 
+from minidist.backend import gpu_model, xp
 from minidist.show.demos.exact.run import BATCH, TERMS, WIDTH, WINDOW, Sums
 from minidist.show.palette import MEANINGS
 from minidist.show.stage.marks import Mark, box, counter, text
@@ -176,8 +177,9 @@ def _results(sums: Sums, values: np.ndarray, middle: float, at: float, pace: flo
 
 def rows(blas: np.ndarray, grid: np.ndarray, bug: str = "", details: str = "") -> Story:
     """Where a row alone has other bits than in the batch, by the machine's BLAS and on grids: (BATCH, WIDTH) bool."""
+    machine = gpu_model(xp.module) or "the machine's BLAS"
     pace, cell, top, marks = 0.3, 24, 72, []
-    for middle, name, differ in ((320, "the machine's BLAS", blas), (960, "on grids", grid)):
+    for middle, name, differ in ((320, machine, blas), (960, "on grids", grid)):
         x = middle - WIDTH * cell / 2
         marks += [text(middle, 35, name, 40), box(x, top, WIDTH * cell, BATCH * cell, "faint", "the product")]
         for row, column in np.argwhere(differ).tolist():
