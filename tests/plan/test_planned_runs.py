@@ -310,6 +310,8 @@ def check_traffic(real: Real) -> None:
             # it is all-reduced, and then split: as many bytes as the plan's reduce-scatter in float64
             looked_up = (not planned.sp) * micro_batches * 2 * (layout.tp - 1) / layout.tp * stream * (8 - 4)
             sent = sum(count for counter in found for (group, _), count in counter.items() if group == "tp")
+            calls = {call for counter in found for group, call in counter if group == "tp"}
+            assert {NAMES.get(call, call) for call in name.split(", ")} <= calls
             assert sent == layout.world_size * (nbytes - looked_up)
         elif (axis, name) == ("pp", "send") and config.layers % planned.stage_count == 0:
             parts = 1 if planned.sp else layout.tp  # without sp every tensor-parallel rank sends all of it

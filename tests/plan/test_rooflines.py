@@ -62,7 +62,12 @@ def test_prefill_and_decode_are_the_two_ends_of_the_roofline():
     assert sum(step["attention"].flops for step in one) == whole["attention"].flops
     logits = 2 * 2 * 50272 * 4096  # 50,257 rounded up to 32 heads
     assert sum(step["products"].flops for step in one) == whole["products"].flops + 63 * logits
-    assert sum(step["products"].nbytes for step in one) > 50 * whole["products"].nbytes  # the weights, 64 times
+    weights, ends = 32 * 12 * 4096**2 + 50272 * 4096, 4096 + 50272  # all; what the head reads and writes for a row
+    row = 32 * (4 + 2 + 5 + 5) * 4096  # what the products of all layers read and write for a token
+    assert whole["products"].nbytes == 2 * (weights + 2 * 64 * row + 2 * ends)
+    assert sum(step["products"].nbytes for step in one) == 2 * 64 * (weights + 2 * row + 2 * ends)
+    assert whole["attention"].nbytes == 2 * 2 * 64 * 32 * 4 * 4096  # queries, keys, values and outputs
+    assert one[-1]["attention"].nbytes == 2 * 2 * 32 * (2 * 64 + 2) * 4096  # the cache; a query and an output
     assert decode(SEVEN_BILLION, 4096, 2048)["attention"].intensity == pytest.approx(1.0, abs=1e-3)
 
 
