@@ -204,6 +204,10 @@ def check_memory(real: Real) -> None:
             assert before["parameters"] == plan.parameters + HERE.parameter * padded
         elif planned.pp == 1 and planned.reshard_after_forward:
             check_what_zero_gathers(real, plan, found)
+        elif not planned.reshard_after_forward:  # all parameters stay together, and gradients of two layers
+            resharded = memory_of(shape, replace(planned, reshard_after_forward=1), batch, real.numerics, stage)
+            gradients = HERE.gradient / (HERE.gradient + HERE.parameter) * resharded.gathered
+            assert plan.gathered == pytest.approx(found["parameters"] - plan.parameters + gradients, rel=SMALL)
         begun = in_flight(planned, stage, planned.micro_batches(batch))
         rows = ROW * begun * real.config.micro_batch * real.config.context / planned.cp if stage == 0 else 0
         if planned.schedule == "zb-h1":  # W needs no scores, but gradients of outputs, which the ledger does not enter
