@@ -265,7 +265,8 @@ class TestCommitProtocol:
                 if returned:
                     assert found == b"the new content", f"{where}: expected all of the file, got {in_words(found)}"
                     files = sorted(path for path, content in state.items() if content is not None)
-                    assert files == [str(FOLDER / "other"), str(FILE)], f"{where}: expected other and rank-0, got {files}"
+                    right = [str(FOLDER / "other"), str(FILE)]
+                    assert files == right, f"{where}: expected these files, {right}, got {files}"
                 assert found in (old, b"the new content"), (
                     f"{where}: expected the file as before, {in_words(old)}, or all of it, got {in_words(found)}"
                 )
