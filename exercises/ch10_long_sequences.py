@@ -165,7 +165,7 @@ def ring_backward(keys_values: np.ndarray, group: ProcessGroup, visit: Callable[
         total.of(array)        such a sum from a message that has arrived
 
     Args:
-        keys_values, group: as for ``ring_forward``.
+        keys_values, group: as for ``ring_forward``; at least 2 ranks.
         visit: the ranks in the same order as in ``ring_forward``.
 
     Returns:

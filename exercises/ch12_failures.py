@@ -227,7 +227,7 @@ class BackgroundSaver:
         self.commit()
 
     def after_step(self) -> None:
-        """Called at the end of every step after the one that was saved, until the save has ended."""
+        """Called at the end of every step, also if no save is under way; a save of that step begins after it."""
         if self.ended():
             self.name = None
 

@@ -179,6 +179,7 @@ def moved_bias(bias: np.ndarray, counts: np.ndarray, rate: float) -> np.ndarray:
     Args:
         bias: (L, E) float32, of L layers; not modified.
         counts: of the tokens that chose each expert in this step, integers (L, E), up to 2^40; not modified.
+        rate: of a step. Round it to float32 before you add it, as the library does.
 
     Returns:
         (L, E) float32

@@ -324,7 +324,7 @@ class BackgroundSaver:
         # <<<
 
     def after_step(self) -> None:
-        """Called at the end of every step after the one that was saved, until the save has ended."""
+        """Called at the end of every step, also if no save is under way; a save of that step begins after it."""
         # >>> 12.6
         if self.name is not None and self.ended():
             self.commit()

@@ -285,7 +285,7 @@ class TestRouting:
         """A bias changes who is chosen, and not the weights; a single weight is the score itself."""
         cases = []
         for count, experts in SCORES:
-            scores = probabilities(working_dtype(), count, experts)
+            scores = probabilities(working_dtype(), count, experts) / 2  # sigmoids need not add up to 1
             bias = generator(experts).standard_normal(experts).astype(working_dtype())
             cases += [(scores, bias, k) for k in {1, min(2, experts), experts}]
         cases.append((probabilities(working_dtype(), 4, 6), np.array([-9, -8, -7, -6, -5, -4], working_dtype()), 2))
