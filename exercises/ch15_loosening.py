@@ -127,8 +127,8 @@ class Server:
     A worker that waits too long for an answer sends its gradient again. So a gradient may arrive several times, and in
     between those of others, and later ones of the same worker: a copy may be late. (For the first time the gradients of
     one worker arrive in their order: 0, 1, 2, ...) Someone noticed that updates were applied twice, and added a check.
-    It passed all tests with one worker. Two errors are left: some updates are still applied twice, and some workers
-    compute gradients of weights that no version ever had.
+    The author tested it with one worker, and saw nothing. Two errors are left: some updates are still applied twice,
+    and some workers compute gradients of weights that no version ever had.
     """
 
     def __init__(self, weights: np.ndarray, lr: float) -> None:

@@ -60,7 +60,8 @@ def rms_norm_backward(
     """16.1  The gradients of x and of the gain. All values of a token share ``inverse``, which depends on each of them.
 
     For the library's bits: first take the gradient of ``normal``; its product with ``normal``, summed over C with
-    ``np.einsum`` and divided by C, is what one token needs; multiply by ``inverse`` last.
+    ``np.einsum`` and divided by C, is what one token needs; multiply by ``inverse`` last. The gradient of the gain is a
+    float64 sum of products in the dtype of ``gradient``.
 
     Args:
         gradient: of y, (..., C); not modified, like all that follow.

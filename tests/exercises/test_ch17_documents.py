@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pytest
 
+from minidist import all_reduce
 from minidist.course.authoring.assertions import (
     FLOAT64,
     bytes_sent,
@@ -292,6 +293,19 @@ def run_means(world, module, cases: list) -> list[tuple]:
     return found
 
 
+def run_dtypes(world, module) -> list[str]:
+    """The dtypes of what ``global_mean`` sums over the ranks."""
+    summed = []
+
+    def watched(tensor, *args, **kwargs):
+        summed.append(str(tensor.dtype))
+        return all_reduce(tensor, *args, **kwargs)
+
+    module.all_reduce = watched
+    module.global_mean(*micro_batches([2, 1], world.rank), world)
+    return summed
+
+
 def run_many_targets(world, module, count: int) -> int:
     """More targets than float32 can count. They are one number in memory."""
     return module.gradient_weight([np.broadcast_to(np.int32(1), (1, count))], world)
@@ -342,6 +356,10 @@ class TestGlobalMean:
         count = (1 << 24) + 1
         for rank, one in enumerate(student.on_ranks(2, run_many_targets, count)):
             assert one.value == 2 * count, f"rank {rank}: expected a weight of {2 * count}, got {one.value}"
+        summed = student.on_ranks(2, run_dtypes)[0].value
+        assert not summed or any("int" in dtype for dtype in summed), (
+            f"global_mean: expected counts to be summed as integers, got sums of {', '.join(summed)}"
+        )
 
     COUNTS = ((4,), (2, 2), (1, 9), (30, 10, 20), (8, 0), (0, 5, 0, 7), (0, 0))
 
