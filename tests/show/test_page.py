@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import carts
 import pytest
-from pages import LOADS, data_in, packed_in
+from pages import CONTRAST, LOADS, data_in, packed_in
 
 from minidist.show.stage.lecture import Lecture
 from minidist.show.stage.marks import HEIGHT, SMALLEST, box
@@ -228,10 +228,6 @@ def test_a_screen_reader_is_told_every_beat(opened):
 
 BOXES = """() => [...document.querySelectorAll('header, main, #says, #bug, #dials, footer')]
   .filter(e => e.getClientRects().length).map(e => [e.id || e.tagName, e.getBoundingClientRect().toJSON()])"""
-CONTRAST = """const light = (c) => c.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255)
-    .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const of = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);"""
 ON_STAGE = f"""() => {{
   {CONTRAST}
   return of(...['rect', 'text'].map(name => light(getComputedStyle(document.querySelector(`#stage ${{name}}`)).fill)));
