@@ -56,6 +56,13 @@ def test_the_first_of_a_race_is_the_one_that_leaves_the_fewest_idle_or_is_not_ca
     assert story.beats[1].says == "naive is done first." and "fewest" not in answer(story)
 
 
+def test_a_schedule_that_cuts_backward_in_two_has_a_colour_for_each_part():
+    kinds = [one.name for one in KINDS]
+    keys = [pipeline.plan(kind, 2, 2, "", kind.slots(2, 2), kind.length(2, 2)).shown_key for kind in KINDS]
+    assert all("backward" in key and len(key) == 3 for key in keys[:-1]) and kinds[-1] == "ZB-H1"
+    assert {*keys[-1]} >= {"backward of inputs", "backward of weights"}
+
+
 @pytest.mark.parametrize("kind", KINDS[1:], ids=lambda kind: kind.name)
 def test_the_idle_share_of_a_broken_schedule_is_its_own(kind):
     right, broken = kind.slots(2, 2), slots_with_bug(kind, 2, 2)

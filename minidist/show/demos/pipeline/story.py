@@ -12,7 +12,13 @@ from minidist.show.stage.story import Beat, Dial, Question, Story, with_dial
 
 RUNS = 8.0  # seconds, in which the longest schedule runs through
 BEGUN = 3.0  # seconds of it before the story opens: you see the first waves
-KEY = {"forward": COLOURS["F"], "backward": COLOURS["B"], "backward of weights": COLOURS["W"], "idle": "faint"}
+KEY = {
+    "forward": COLOURS["F"],
+    "backward": COLOURS["B"],
+    "backward of inputs": COLOURS["I"],
+    "backward of weights": COLOURS["W"],
+    "idle": "faint",
+}
 RACING = ("GPipe", "1F1B", "ZB-H1")  # three, so that rows are high; beside naive all others would be short
 CHOICES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # micro-batches on the dial
 
