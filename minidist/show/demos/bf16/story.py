@@ -111,7 +111,7 @@ def ladder(name: str, right: Weight, lost: Weight, bug: str = "", details: str =
     ]
     key = {"float32 master": MASTER, f"{name}, stored and sent": STORED}
     if bug:
-        key = {"a master, in the right run": "faint", f"{name}, stored and sent": "wrong"}
+        key = {"a master, in the right run": "faint", f"{name} without a master": "wrong"}
     verdict = "What was rounded away never comes back." if bug else "Every bit is that of one process."
     return Story(name, "How does a small update survive 16 bits?", marks, beats, verdict, bug, details, key=key)
 

@@ -41,11 +41,12 @@ def tell(
     result = np.array([[kind.result(rank, chunk, ranks) for chunk in range(ranks)] for rank in range(ranks)])
     most = int(right[-1].terms.sum((2, 3)).max())
     picture = _Picture(how.shape, steps[0].terms, result, most, kind is ALL_TO_ALL)
-    spoiled = 0  # the first step after which something is wrong
+    spoiled = struck = 0  # the first step after which something is wrong, and how many chunks are then
     for number in range(1, last + 1):
         picture.step(steps, number)
         wrong = (steps[number].terms != right[min(number, len(right) - 1)].terms).any((2, 3))
-        spoiled = spoiled or number * bool(wrong.any())
+        if wrong.any() and not spoiled:
+            spoiled, struck = number, int(wrong.sum())
         done = result & (steps[number].terms == right[-1].terms).all((2, 3))
         picture.judge((number - 1) * STEP + LEAVES + TRAVELS, wrong, done)
     sent = [max(step.sent) for step in steps]
@@ -55,7 +56,11 @@ def tell(
     beats = [
         Beat(
             number * STEP,
-            _says(kind, how, number, ranks, number == spoiled),
+            kind.opening
+            if not number
+            else f"The bug strikes. Wrong chunks now: {struck}."
+            if number == spoiled
+            else how.says(number, ranks),
             {
                 "step": f"{number} of {last}",
                 "arrays sent": f"{sent[number]:.3g}",
@@ -225,12 +230,6 @@ def _question(how: Algorithm, ranks: int, sender: str) -> Question:
 
 def _equation(formula: str, value: float) -> str:
     return formula if formula == "1" else f"{formula} = {value:.3g}"
-
-
-def _says(kind: Kind, how: Algorithm, number: int, ranks: int, spoils: bool) -> str:
-    if not number:
-        return kind.opening
-    return f"{kind.bug[0].upper()}{kind.bug[1:]}." if spoils else how.says(number, ranks)
 
 
 def _cue(number: int, last: int, broken: bool, spoiled: int) -> str:

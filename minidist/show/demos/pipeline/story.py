@@ -98,7 +98,10 @@ def plan(
     """
     runs, planned = RUNS, kind.slots(ranks, micro_batches)
     shelf, width = 900, 360 / micro_batches
-    lanes = Lanes([f"GPU {rank}" for rank in range(ranks)], (0, 40, shelf - 30, 520), (0, longest), (0, runs))
+    stuck = end_of(slots)
+    finished = stuck >= end_of(planned)
+    names, until = [f"GPU {rank}" for rank in range(ranks)], [stuck if finished else longest] * ranks
+    lanes = Lanes(names, (0, 40, shelf - 30, 520), (0, longest), (0, runs), until=until)
     mistaken = MISTAKEN if bug else {}
     corrupted = corrupted_by(mistaken, slots) if bug else set()
     stored: list[Mark] = []
@@ -117,8 +120,6 @@ def plan(
         stored += _shelf(row, lanes, rank, shelf, width, kind.virtual)
     heading = text(shelf, 14, "stores", anchor="start")
     most = max(kind.most_stored(ranks, micro_batches), 1)
-    stuck = end_of(slots)
-    finished = stuck >= end_of(planned)
     idle = bubble(slots if finished else planned)
     asked = Question.number(
         f"How much of the time do {ranks} GPUs idle in {kind.name}?",
