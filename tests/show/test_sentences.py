@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from recorded import recorded
 
+from minidist.ledger import KINDS as MEMORY
 from minidist.nn.loss import IGNORED
 from minidist.parallel.tools.schedule_check import bubble
 from minidist.show.demos.bf16 import story as bf16
@@ -15,6 +16,8 @@ from minidist.show.demos.compress.curves import METHODS, STEPS, Curves
 from minidist.show.demos.compress.run import Message
 from minidist.show.demos.documents import story as documents
 from minidist.show.demos.documents.run import Counted
+from minidist.show.demos.exact import story as exact
+from minidist.show.demos.exact.run import candidates
 from minidist.show.demos.expert_parallel import story as experts
 from minidist.show.demos.expert_parallel.run import Gradients, Routed, Step
 from minidist.show.demos.flash import story as flash
@@ -22,6 +25,8 @@ from minidist.show.demos.flash.run import run_of
 from minidist.show.demos.pipeline import story as pipeline
 from minidist.show.demos.pipeline.bug import BUG, slots_with_bug
 from minidist.show.demos.pipeline.kinds import KINDS, end_of
+from minidist.show.demos.shared.memory_log import Change, MemoryLog
+from minidist.show.demos.zero import story as zero
 from minidist.show.stage.story import Story
 
 
@@ -101,6 +106,27 @@ def test_tiles_that_cross_more_than_all_scores_at_once_are_explained_so():
     assert "Q, K, V, O and a number a row" in many.beats[-1].says  # the sums of a row, which backward needs
     standard = flash.tell(run_of("standard", 48, 0), run_of("no mask", 48, 0))
     assert standard.beats[0].says.endswith("one row at a time.")
+
+
+def test_peaks_that_are_equal_are_not_called_other_and_the_lowest_is_named():
+    """With width 4 on two ranks: stage 1 has the peak of the replicated run, and stage 3 is above stage 2."""
+    logs = [
+        MemoryLog([Change(time, dict.fromkeys(MEMORY, 0) | {"activations": peak}) for time in (1, 2)], [])
+        for peak in (121_680, 121_680, 103_280, 103_520)
+    ]
+    story = zero.steps(logs, 121_680, "")
+    assert story.beats[-1].says == "The same bits in all four. Stage 2 has the lowest peak."
+    asked = story.beats[0].asks
+    assert asked.choices[asked.answer] == "stage 2" and asked.reason.endswith("more than stage 3 saves.")
+
+
+def test_an_addition_that_loses_no_bit_is_not_said_to_round():
+    """Only the first one is chosen so that it does."""
+    found = next(candidates(4, 0))
+    sums = found.running(found.terms, found.orders[0]).tolist()
+    exactly = [one + float(term) == after for one, term, after in zip(sums, found.terms[1:], sums[1:], strict=False)]
+    assert not exactly[0] and any(exactly)
+    assert exact.three_orders(found).beats[1].says.endswith("this addition rounds.")
 
 
 def test_one_bit_sends_every_sign_and_loses_sizes():
