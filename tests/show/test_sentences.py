@@ -55,6 +55,7 @@ def test_the_size_of_a_collective_is_that_of_its_messages():
 def test_the_first_of_a_race_is_the_one_that_leaves_the_fewest_idle_or_is_not_called_so(ranks):
     for story in pipeline.plans(ranks, 8).variants:
         assert story.beats[1].says == "ZB-H1 is done first." and "fewest GPUs idle" in answer(story)
+        assert story.beats[2].says.startswith("GPipe and 1F1B take ")  # both are last
     slow = {kind.name: kind.slots(ranks, ranks) for kind in KINDS}
     slow["naive"] = [[type(one)(one.action, one.start / 9, one.end / 9) for one in row] for row in slow["naive"]]
     story = pipeline.race(slow, "ms", "", "measured")

@@ -47,8 +47,9 @@ def race(rows: Mapping[str, Sequence[Sequence[Slot]]], unit: str, told: str, nam
         ends[which] = lanes.at(until[0])
         idle = text(1275, y + high / 2 - 7, f"{idles[which]:.0%} idle", 44, anchor="end", weight=700)
         marks += [*lanes.marks(), idle.enter(ends[which], 0)]
-    order = sorted(ends, key=ends.__getitem__)
-    first = order[0]
+    first = min(ends, key=ends.__getitem__)
+    slowest = [which for which, ranks in rows.items() if end_of(ranks) == longest]
+    takes = f"{' and '.join(slowest)} take{'s' * (len(slowest) == 1)}"
     asked = Question(
         "Which schedule is done first?",
         tuple(rows),
@@ -65,7 +66,7 @@ def race(rows: Mapping[str, Sequence[Sequence[Slot]]], unit: str, told: str, nam
             cue="All do the same work. Let the class vote.",
         ),
         Beat(max(0.3, min(ends[first] + 0.3, RUNS)), f"{first} is done first.", answers=asked),
-        Beat(RUNS + 0.3, f"{order[-1]} takes {longest / end_of(rows[first]):.1f} times as long: {longest:.4g} {unit}."),
+        Beat(RUNS + 0.3, f"{takes} {longest / end_of(rows[first]):.1f} times as long: {longest:.4g} {unit}."),
     ]
     return Story(name, "Who idles least?", marks, beats, key=KEY)
 
