@@ -37,7 +37,7 @@ def test_the_menu_lists_every_demonstration_and_fits_its_window(capsys):
 def test_without_a_terminal_it_prints_the_beats_of_the_chosen_scene(capsys):
     assert cli.main(["demo", "broadcast", "--ranks", "3", "--size", "2", "--scene", "ring"]) == 0
     out = capsys.readouterr().out
-    assert [out.count(f"── {beat} of 2 ──") for beat in range(3)] == [1, 1, 1] and "that of one process" in out
+    assert [out.count(f"── {beat} of 2 ──") for beat in range(3)] == [1, 1, 1] and "Right: all 9 chunks." in out
     assert out.splitlines()[-1] == "also: --scene 'tree', --scene 'naive', --break"
 
 

@@ -12,7 +12,8 @@ MEANINGS = {
     "forward": "#56B4E9",
     "recomputed": "#A6D8F2",  # forward again
     "backward": "#0072B2",
-    "backward of weights": "#1B3A6B",  # where it is apart from that of the inputs
+    "backward of inputs": "#2F8FA8",  # where it is apart from that of the weights
+    "backward of weights": "#1B3A6B",
     "computing": "#0072B2",  # forward or backward
     "elementwise": "#7C8FA6",  # kernels that only move bytes
     "attention": "#A3507E",  # its scores and sums, without the products around them

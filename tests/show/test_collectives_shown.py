@@ -63,11 +63,20 @@ def test_terms_arrays_and_steps_are_those_of_the_textbook_and_the_bug_is_counted
             changed = {(int(rank), int(chunk)) for rank, chunk, *_ in np.argwhere(before.terms != after.terms)}
             assert changed == {(message.destination, chunk) for message in after.messages for chunk in message.chunks}
         wrong = (bad[-1].terms != right).any((2, 3)) & result
-        told = story.tell(kind, name, bad, steps, broken=True)
+        told = story.tell(kind, name, bad, steps, 3, broken=True)
+        differ = [(one.terms != steps[min(i, len(steps) - 1)].terms).any((2, 3)).sum() for i, one in enumerate(bad)]
+        first = next(number for number, count in enumerate(differ) if count)
+        assert told.beats[first].says == f"The bug strikes. Wrong chunks now: {differ[first]}."
+        assert not any(beat.cue for beat, differs in zip(told.beats, differ, strict=True) if not differs)
         assert wrong.any() and told.verdict == f"Wrong: {wrong.sum()} of {result.sum()} chunks."
         frames = [mark for mark in told.marks if mark.still.get("stroke") == "wrong" and mark.at(told.ends)["opacity"]]
         assert len(frames) >= wrong.sum()  # in sight
-        shown = story.tell(kind, name, steps, steps)
+        shown = story.tell(kind, name, steps, steps, 3)
+        assert shown.verdict == f"Right: all {result.sum()} chunks."
+        if name == "tree":  # who has all of the array
+            have = [int((one.terms == right).all((1, 2, 3)).sum()) for one in steps]
+            assert all(f"now {m} of {n} have" in one.says for m, one in zip(have[1:], shown.beats[1:], strict=True))
+        assert shown.beats[-1].facts["bytes sent"].startswith(f"{max(steps[-1].sent) * n * 3 * 4:,.0f}, with 3 float32")
         asked = shown.beats[0].asks
         assert shown.beats[-1].facts["arrays sent"] == f"{arrays:.3g}"
         assert asked.choices[asked.answer].endswith(f"{arrays:.3g}")

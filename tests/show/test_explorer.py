@@ -8,7 +8,7 @@ from itertools import product
 from math import floor, log10
 
 import pytest
-from pages import LOADS, data_in, packed_in
+from pages import CONTRAST, LOADS, data_in, packed_in
 
 from minidist.cli.main import main
 from minidist.plan.cluster.hardware import ClusterSpec, load
@@ -207,6 +207,14 @@ def position_on(page, explorer) -> tuple[str, dict]:
     return key, {slider: shown.get(slider, sliders[slider][0]) for slider in sliders}
 
 
+def go_to(page, key: str, position: dict, tab: str) -> None:
+    """Open an address, in a page that has another one."""
+    words = "&".join(f"{name}={value}" for name, value in ({"model": key} | position | {"tab": tab}).items())
+    page.goto(f"{page.url.split('#')[0]}#{words}")
+    page.reload()
+    page.wait_for_selector("body.ready")
+
+
 def test_a_moved_slider_shows_the_numbers_of_its_position(page, explorer):
     spread = spread_of(family_of(False))
     outcome = text(page, "#outcome")
@@ -310,23 +318,45 @@ def test_links_and_ranks_are_those_of_the_mesh(page):
     assert "tp 2 of 8 (neighbours, one node); dp 1 of 8 (8 apart, 8 nodes)" in text(page, "#rank")
 
 
-def test_the_map_shows_the_quickest_of_each_split_and_a_click_goes_there(page, explorer):
-    page.get_by_role("button", name="175B on 512").click()
-    page.keyboard.press("a")
-    sliders, table = explorer.tables["gpt3-175b"].sliders, explorer.tables["gpt3-175b"]
+@pytest.mark.parametrize(
+    ("key", "gpus", "nones"),
+    [("gpt3-175b", 512, set()), ("gpt3-175b", 64, {"none fits"}), ("7b", 8, {"none is legal"})],
+)
+def test_the_map_shows_the_quickest_of_each_split_and_a_click_goes_there(page, explorer, key, gpus, nones):
+    sliders, table = explorer.tables[key].sliders, explorer.tables[key]
+    those = list(zip(table.reasons, table.columns["fits"], table.columns["mfu"], positions_of(sliders), strict=True))
+    go_to(page, key, next(one for reason, *_, one in those if not reason and one["gpus"] == gpus), "map-of-all")
     cells_shown = page.locator("#map-of-all td button").all()
-    for button, (pp, tp) in zip(cells_shown, product(sliders["pp"], sliders["tp"]), strict=True):
-        wanted = {"gpus": 512, "sequence": 2048, "precision": "bf16", "tp": tp, "pp": pp}.items()
-        rates = [
-            table.columns["mfu"][number]
-            for number, one in enumerate(positions_of(sliders))
-            if not table.reasons[number] and table.columns["fits"][number] and one.items() >= wanted
-        ]
-        shown = button.inner_text().replace("\u00a0", " ")
-        best = [pytest.approx(100 * rate, rel=0.011) for rate in sorted(rates)[-1:]]
-        assert [float(shown.split()[0])] == best if rates else shown == "none fits"
-    cells_shown[-1].click()
-    assert position_on(page, explorer)[1].items() >= {"tp": sliders["tp"][-1], "pp": sliders["pp"][-1]}.items()
+    shown = [button.inner_text() for button in cells_shown]
+    for words, (pp, tp) in zip(shown, product(sliders["pp"], sliders["tp"]), strict=True):
+        wanted = {"gpus": gpus, "sequence": 2048, "precision": "bf16", "tp": tp, "pp": pp}.items()
+        legal = [(fits, rate) for reason, fits, rate, one in those if not reason and one.items() >= wanted]
+        if rates := [rate for fits, rate in legal if fits]:
+            assert float(words.rstrip("%")) == pytest.approx(100 * max(rates), rel=0.011)
+        else:
+            assert words == ("none fits" if legal else "none is legal")
+    assert {words for words in shown if words.startswith("none")} == nones
+    contrasts = f"""() => {{{CONTRAST} return [...document.querySelectorAll('#map-of-all td button')]
+        .map(e => getComputedStyle(e)).map(e => of(light(e.color), light(e.backgroundColor)));}}"""
+    for _ in range(2):  # in both themes
+        assert min(page.evaluate(contrasts)) >= 4.5
+        page.keyboard.press("d")
+    if "%" in shown[-1]:
+        page.locator("#map-of-all td button").last.click()
+        assert position_on(page, explorer)[1].items() >= {"tp": sliders["tp"][-1], "pp": sliders["pp"][-1]}.items()
+
+
+def test_two_times_have_one_unit_that_of_the_longer(page, explorer):
+    """Where the shorter one is below 1,000 days and the longer one is above, both are in years."""
+    spread, key, table = spread_of(family_of(False)), *next(iter(explorer.tables.items()))
+    took, position = next(
+        (days, one) for days, one in zip(table.columns["days"], positions_of(table.sliders), strict=True)
+        if days and one["zero"] < 3 and days * spread.low < 950 and days * spread.high > 1050
+    )  # fmt: skip
+    go_to(page, key, position, "costs")
+    low, high = re.search(r"take ([0-9.]+) to ([0-9.]+) years", text(page, "#outcome")).groups()
+    assert float(low) == pytest.approx(took * spread.low / 365, rel=2 * ROUNDED)
+    assert float(high) == pytest.approx(took * spread.high / 365, rel=2 * ROUNDED)
 
 
 def test_an_address_opens_what_it_was_copied_from_and_a_pinned_layout_stays_in_sight(page, open_page, explorer):

@@ -60,7 +60,11 @@ def test_the_newest_step_that_all_ranks_reported_is_shown_and_news_is_told(live)
         "step 2: rank 1 of 2 was killed", "the run goes on as dp=1 from step 1, the memory of peers",
     ]  # fmt: skip
     assert told["ranks"] == [None] and told["layout"] == "dp=1" and live.reported.keys() <= {3}
-    assert (told["saved"], told["dead"], told["lost"]) == ([2], [(1, "dp=2", 2)], [(1, [4.0, 3.0])])
+    assert (told["saved"], told["dead"], told["lost"]) == (
+        [],
+        [(1, "dp=2", 2)],
+        [(1, [4.0, 3.0])],
+    )  # step-2 is discarded
     live.on_step(1, 4.5)  # again
     assert live.as_dict()["losses"] == [5.0, 4.5]
     console = Console(width=100, record=True)
@@ -138,6 +142,7 @@ def status(url: str, order: bytes | None = None, **headers) -> int:
         return error.code
 
 
+EDGE = "(one) => getComputedStyle(one).borderLeftColor"
 KILL = b'{"rank": 1, "what": "kill"}'
 ODD = [
     b"", b"x", b"{", b"[" * 900, b"\xff\xfe", b"null", b"{}", b"[1]", b'{"rank": Infinity, "what": "kill"}', b"9" * 900,
@@ -179,6 +184,8 @@ def test_the_page(live, tmp_path, browser):
         page.wait_for_selector("#news >> text=ordered for rank 1: kill")
         assert take_order(tmp_path, 1) == "kill"
         assert page.get_by_role("button", name="kill rank 1").count() == 1
+        page.evaluate("order(7, 'kill')")
+        page.wait_for_selector("#refused >> text=not ordered for rank 7: kill: there is no rank 7")
         live.on_event(0, ("saved", "step-000002", ""))
         live.on_interruption(Interruption(2, (1,), "rank 1 of 2 was killed", Layout(dp=2), Layout(), 2, "step-000002"))
         page.wait_for_selector(".dead >> text=died in step 2, in dp=2")
@@ -197,5 +204,17 @@ def test_the_page(live, tmp_path, browser):
     for one in (page, other):
         assert one.text_content("#ended") == "the run has stopped: rank 1 was killed"
         assert one.locator("button:enabled").count() == 0
+        assert one.locator("#ended").evaluate(EDGE) == "rgb(194, 0, 47)"
         one.close()
     assert not troubles
+
+
+def test_a_run_that_ends_well_is_not_edged_red(live, tmp_path, browser):
+    with serving(live, str(tmp_path)) as address:
+        page = browser.new_page()
+        page.goto(address)
+        page.wait_for_selector(".rank >> nth=1")
+        live.end("the run has ended", failed=False)
+        page.wait_for_selector("#ended >> text=the run has ended")
+        assert page.locator("#ended").evaluate(EDGE) == "rgb(0, 115, 79)"
+        page.close()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import carts
 import pytest
-from pages import LOADS, data_in, packed_in
+from pages import CONTRAST, LOADS, data_in, packed_in
 
 from minidist.show.stage.lecture import Lecture
 from minidist.show.stage.marks import HEIGHT, SMALLEST, box
@@ -147,6 +147,22 @@ def test_a_verdict_is_of_its_side_where_the_other_run_has_none(open_page, tmp_pa
     assert page.text_content("#says") == "slow is over. Right: It limps."
 
 
+def test_a_key_explains_the_colours_that_are_there_in_a_comparison_those_of_both(open_page, tmp_path):
+    key = {"right": "#009E73", "both": "#0072B2", "nobody's": "#CC79A7"}
+    one = Story("a", "Which?", [box(0, 0, 9, 9, "#009E73"), box(9, 0, 9, 9, "#0072B2")], [Beat(0, "Now.")], key=key)
+    bad = replace(one, marks=[box(0, 0, 9, 9, "#0072B2"), box(9, 0, 9, 9, "wrong")], broken="b",
+                  key=key | {"bad": "wrong"})  # fmt: skip
+    path = tmp_path / "key.html"
+    path.write_text(whole("keys", [one, bad]), encoding="utf-8")
+    page = open_page(f"{path.as_uri()}#a@0")
+    seen = lambda: page.locator("#key span").all_inner_texts()  # noqa: E731
+    assert seen() == ["right", "both"]
+    press(page, "c")
+    assert seen() == ["right", "both", "bad"]
+    press(page, "c", "b")
+    assert seen() == ["both", "bad"]
+
+
 def test_an_address_that_is_changed_by_hand_or_by_a_link_is_followed(opened):
     page = opened("slow@0")
     page.evaluate("location.hash = 'late!@1'")
@@ -212,10 +228,6 @@ def test_a_screen_reader_is_told_every_beat(opened):
 
 BOXES = """() => [...document.querySelectorAll('header, main, #says, #bug, #dials, footer')]
   .filter(e => e.getClientRects().length).map(e => [e.id || e.tagName, e.getBoundingClientRect().toJSON()])"""
-CONTRAST = """const light = (c) => c.match(/[\\d.]+/g).slice(0, 3).map(v => v / 255)
-    .map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-  const of = (a, b) => (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);"""
 ON_STAGE = f"""() => {{
   {CONTRAST}
   return of(...['rect', 'text'].map(name => light(getComputedStyle(document.querySelector(`#stage ${{name}}`)).fill)));

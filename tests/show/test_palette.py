@@ -8,7 +8,7 @@ OTHERS = [*AXES.values(), *DOCUMENTS, *SHARES, *SIGNED, *VERSIONS]
 LIGHT = (0.2126, 0.7152, 0.0722)  # of red, green and blue
 TOGETHER = (  # what is next to each other in a picture
     ("forward", "backward", "optimizer", "idle", "communication", "hidden communication"),
-    ("forward", "backward", "backward of weights", "idle", "communication", "wrong"),
+    ("forward", "backward", "backward of inputs", "backward of weights", "idle", "communication", "wrong"),
     ("forward", "backward", "optimizer", "idle", "communication", "all-gather", "reduce-scatter"),
     ("parameters", "gradients", "optimizer state", "activations", "recomputed", "wrong"),
     ("queries", "keys", "values", "activations", "result"),

@@ -152,9 +152,9 @@ def test_ep_routes_as_one_process_and_sends_the_rows_that_it_shows():
         assert sent == 4 * moved * fact(story, "bytes of a row")[0]  # there, back, and in backward
         assert fact(story, "rows") == rows.sum(axis=0).tolist() and fact(story, "mean") == [rows.sum() / n]
         asked = story.beats[0].asks
-        assert asked.choices[asked.answer] == f"after {rows.sum(axis=0).max()} steps"  # all wait for the tallest column
+        assert asked.choices[asked.answer] == f"after step {rows.sum(axis=0).max()}"  # all wait for the tallest column
         dropped = n * 2 * 2 - rows.sum()
-        assert (f"{dropped} rows find their expert full" in story.beats[1].says) == bool(dropped)
+        assert (f"{dropped} of {step.choices} rows" in story.beats[1].says) == bool(dropped)
 
 
 def test_ep_gradients_and_loads_are_those_of_the_runs():

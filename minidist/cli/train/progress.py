@@ -161,4 +161,4 @@ def watching(
         except BaseException as error:
             live.end(f"the run has stopped: {(str(error) or type(error).__name__).splitlines()[0]}")
             raise
-        live.end("the run has ended")
+        live.end("the run has ended", failed=False)

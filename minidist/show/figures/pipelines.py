@@ -14,7 +14,7 @@ from minidist.show.palette import MEANINGS, ink_on
 COLOURS = {
     "F": MEANINGS["forward"],
     "B": MEANINGS["backward"],
-    "I": MEANINGS["backward"],
+    "I": MEANINGS["backward of inputs"],
     "W": MEANINGS["backward of weights"],
 }
 NAMES = {"F": "forward", "B": "backward", "I": "backward, inputs", "W": "backward, weights"}

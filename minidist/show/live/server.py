@@ -82,13 +82,13 @@ def serving(live: Live, orders: str, port: int = 0) -> Iterator[str]:
                     raise ValueError(f"there is no rank {wanted.rank}")
                 order(orders, wanted.rank, wanted.what)
             except (ValueError, RecursionError, OSError) as error:  # the last where the run has just ended
-                self.send_error(HTTPStatus.BAD_REQUEST, explain=str(error))
+                self.answer(str(error).encode(errors="replace"), "text/plain; charset=utf-8", HTTPStatus.BAD_REQUEST)
                 return
             live.tell(f"ordered for rank {wanted.rank}: {wanted.what}")
             self.answer(b"", "text/plain")
 
-        def answer(self, body: bytes, kind: str) -> None:
-            self.send_response(HTTPStatus.OK)
+        def answer(self, body: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK) -> None:
+            self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -26,9 +26,9 @@ class Live:
             steps apart, the newest of each, with times from its start.
         news: what happened, the newest last.
         lost: (first step, losses) of each part that a failure made the run take again.
-        saved: steps of the checkpoints.
+        saved: steps of the checkpoints from which the run can go on.
         dead: (rank, layout, step) of each rank that died and was not started again.
-        ended: why the run is over; "" while it goes on.
+        ended: why the run is over; "" while it goes on. failed: whether it did not get to its end.
     """
 
     config: TrainConfig
@@ -41,6 +41,7 @@ class Live:
     saved: list[int] = field(default_factory=list)
     dead: list[tuple[int, str, int]] = field(default_factory=list)
     ended: str = ""
+    failed: bool = False
 
     def __post_init__(self) -> None:
         self.lock = threading.Lock()
@@ -71,6 +72,7 @@ class Live:
             self.lost.append((self.first + kept, self.losses[kept:]))
             del self.losses[kept:]
             self.first = min(self.first, interruption.resumed)
+            self.saved = [step for step in self.saved if step <= interruption.resumed]  # newer ones are discarded
             if interruption.after.world_size < interruption.before.world_size:
                 self.dead += [(rank, str(interruption.before), interruption.step) for rank in interruption.ranks]
             self.layout = interruption.after
@@ -81,9 +83,9 @@ class Live:
         with self.lock:
             self._tell(news)
 
-    def end(self, why: str) -> None:
+    def end(self, why: str, failed: bool = True) -> None:
         with self.lock:
-            self.ended = why
+            self.ended, self.failed = why, failed
 
     def _tell(self, news: str) -> None:
         self.news = [*self.news, news][-MOST_NEWS:]
@@ -119,6 +121,7 @@ class Live:
                 ],
                 "news": self.news,
                 "ended": self.ended,
+                "failed": self.failed,
             }
 
     def span(self) -> tuple[int, int]:

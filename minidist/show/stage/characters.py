@@ -35,7 +35,7 @@ def legend(story: Story, colours: bool = True) -> Text:
     }
     words = [
         Text.assemble(("■", _colour(colour)) if colours else signs.get(colour, "."), f" {name}")
-        for name, colour in (story.key or {}).items()
+        for name, colour in story.shown_key.items()
     ]
     return Text("   ").join(words)
 

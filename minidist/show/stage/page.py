@@ -70,7 +70,7 @@ def _story(story: Story) -> dict:
         "broken": story.broken,
         "details": story.details,
         "code": list(story.code),
-        "key": list((story.key or {}).items()),
+        "key": list(story.shown_key.items()),
         "marks": [] if story.dials else [_mark(mark) for mark in story.marks],
         "beats": [asdict(beat) for beat in story.beats],
         "dials": [asdict(dial) for dial in story.dials],

@@ -99,7 +99,7 @@ def sheet(stories: Sequence[Story], most: int | None = None):
     rows = [-(-len(numbers) // PER_ROW) for numbers in chosen]
     width = INCHES / PER_ROW
     named = len({story.name for story in stories}) > 1
-    explained = sum(bool(story.key) for story in stories)
+    explained = sum(bool(story.shown_key) for story in stories)
     high = sum(rows) * (width * HEIGHT / WIDTH + 0.5) + 0.4 * len(stories) + 0.4 * explained
     figure = Figure(figsize=(INCHES, high), layout="constrained")
     parts = figure.subfigures(len(stories), 1, height_ratios=rows, squeeze=False)[:, 0]
@@ -141,7 +141,7 @@ def gif(story: Story, path: Path) -> None:
 def _compose(figure, story: Story, beat: int, moment: float) -> None:
     """Draw a moment in a figure of 16:9 of any size: the question above, what a beat says and the colours below."""
     scale = figure.get_figwidth() / INCHES
-    place = (0, 0.17, 1, 0.76) if story.key else (0, 0.1, 1, 600 / 720)  # left, bottom, width, height
+    place = (0, 0.17, 1, 0.76) if story.shown_key else (0, 0.1, 1, 600 / 720)  # left, bottom, width, height
     draw(figure.add_axes(place), story, moment, POINTS * scale)
     _explain(figure, story, 18 * scale)
     title, style = _heading(story), {"ha": "center", "va": "center", "color": PAPER["ink"]}
@@ -153,10 +153,10 @@ def _explain(figure, story: Story, size: float, where: str = "lower center") -> 
     """Write what the story's colours mean, if it says so, below the stage."""
     from matplotlib.patches import Patch
 
-    if story.key:
-        colours = [Patch(color=PAPER.get(colour, colour)) for colour in story.key.values()]
+    if key := story.shown_key:
+        colours = [Patch(color=PAPER.get(colour, colour)) for colour in key.values()]
         below = {} if where.startswith("outside") else {"bbox_to_anchor": (0.5, 0.087)}
-        figure.legend(colours, story.key.keys(), loc=where, ncols=len(colours), fontsize=size, frameon=False, **below)
+        figure.legend(colours, key, loc=where, ncols=len(colours), fontsize=size, frameon=False, **below)
 
 
 def _heading(story: Story) -> str:

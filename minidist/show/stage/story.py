@@ -85,7 +85,7 @@ class Story:
         details: what was proved of the run, or where it first differs from the right one; shown on request.
         broken: what bug was injected; "" if none was.
         code: lines of the program, lit up by ``Beat.lines``.
-        key: meaning -> colour.
+        key: meaning -> colour; see ``shown_key``.
         dials: what the viewer sets.
         variants: the story for every position of the dials, the last dial's first; this one is one of them.
     """
@@ -107,6 +107,12 @@ class Story:
             raise ValueError(f"the beats of {self.name!r} do not begin at 0, or do not follow each other")
         if self.dials and len(self.variants) != prod(len(dial.values) for dial in self.dials):
             raise ValueError(f"{self.name!r} needs a variant for every position of its dials")
+
+    @property
+    def shown_key(self) -> dict[str, str]:
+        """The meanings of those colours of the key that this story has: a bug may leave some out."""
+        used = {values["fill"] for mark in self.marks for _, values in mark.keys}
+        return {name: colour for name, colour in (self.key or {}).items() if colour in used}
 
     def turned(self, positions: Sequence[int]) -> "Story":
         """The variant with the dials at these positions."""

@@ -214,7 +214,7 @@ def print_animation(animation: Animation, story: Story, console: Console) -> Non
     for number, beat in enumerate(story.beats):
         console.print(f"\n── {number} of {len(story.beats) - 1} ──", markup=False)
         console.print(picture(story, beat.at, *PRINTED, console.color_system is not None), soft_wrap=True)
-        if story.key:
+        if story.shown_key:
             console.print(legend(story, console.color_system is not None))
         console.print(says(story, number))
         console.print(evidence(story, number, console.width))

@@ -74,6 +74,8 @@ def ladder(name: str, right: Weight, lost: Weight, bug: str = "", details: str =
         tuple(answers[key] for key in order),
         order.index(first),
         "What is less than half a rung is rounded away, in each step anew."
+        if bug and first is None
+        else "An update of more than half a rung moves it. What is left over is rounded away, in each step anew."
         if bug
         else "The master keeps every small update, and the ball follows when it is nearer to the next rung.",
     )
@@ -108,6 +110,8 @@ def ladder(name: str, right: Weight, lost: Weight, bug: str = "", details: str =
         Beat(0.4 + PACE * STEPS, end, facts | {"jumps": str(weight.moves(STEPS))}, answers=asked),
     ]
     key = {"float32 master": MASTER, f"{name}, stored and sent": STORED}
+    if bug:
+        key = {"a master, in the right run": "faint", f"{name} without a master": "wrong"}
     verdict = "What was rounded away never comes back." if bug else "Every bit is that of one process."
     return Story(name, "How does a small update survive 16 bits?", marks, beats, verdict, bug, details, key=key)
 

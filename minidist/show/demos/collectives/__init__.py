@@ -25,7 +25,10 @@ def animation(kind: Kind, ranks: int, size: int, seed: int) -> Animation:
                 raise RuntimeError(
                     f"{name} does not end on the right terms, or its bug does no harm: a bug in minidist"
                 )
-            stories += [story.tell(kind, name, right, right), story.tell(kind, name, wrong, right, broken=True)]
+            stories += [
+                story.tell(kind, name, right, right, size),
+                story.tell(kind, name, wrong, right, size, broken=True),
+            ]
         if kind.trains_on is not None:
             harm = training.harm(kind.trains_on, warm, ranks, seed)
             stories += [story.training(kind, harm, broken) for broken in (False, True)]

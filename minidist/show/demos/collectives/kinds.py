@@ -124,10 +124,10 @@ BROADCAST = Kind(
         "tree": Algorithm(
             _broadcast(algorithms.broadcast_tree),
             _broadcast(bug.broadcast_tree),
-            lambda step, n: "Every GPU that has the array passes it on: twice as many have it.",
+            lambda step, n: f"GPUs that have the array pass it on: now {min(2**step, n)} of {n} have it.",
             "⌈log2 N⌉",
             lambda n: (n - 1).bit_length(),
-            "Twice as many have it after each step, and GPU 0 sends in each of them.",
+            "Each step can double the GPUs that have it, and GPU 0 sends in each of them.",
             """\
 while distance < size:
     if (place < distance and
@@ -219,7 +219,7 @@ broadcast_naive(flat, 0)""",
             ),
             "2 (N−1)/N",
             lambda n: 2 * (n - 1) / n,
-            "A half, a quarter, an eighth, and the same again on the way back.",
+            "Half of the array, half of that, down to one chunk; and the same again on the way back.",
             """\
 while high - low > 1:
     keep, give = (halves if rank < middle
@@ -268,7 +268,7 @@ ALL_GATHER = Kind(
         "ring": Algorithm(
             _all_gather,
             partial(_all_gather, algorithm=bug.all_gather_ring),
-            lambda step, n: "Every GPU passes on the chunk that it got last.",
+            lambda step, n: f"Every GPU passes on {'its own chunk' if step == 1 else 'the chunk that it got last'}.",
             "(N−1)/N",
             lambda n: (n - 1) / n,
             "One chunk of N in each of N−1 steps: the other half of an all-reduce.",
@@ -290,7 +290,7 @@ ALL_TO_ALL = Kind(
         "pairwise": Algorithm(
             _all_to_all,
             partial(_all_to_all, algorithm=bug.all_to_all_pairwise),
-            lambda step, n: f"Each GPU sends to the GPU {step} places on.",
+            lambda step, n: f"Each GPU sends to the GPU {step} place{'s' * (step > 1)} on.",
             "(N−1)/N",
             lambda n: (n - 1) / n,
             "Every block but its own.",

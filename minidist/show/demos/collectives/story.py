@@ -27,20 +27,26 @@ SHAPES = {
 FACTORS = {"1": lambda n: 1, "2 (N−1)/N": lambda n: 2 * (n - 1) / n, "N−1": lambda n: n - 1, "N": lambda n: n}
 
 
-def tell(kind: Kind, name: str, steps: Sequence[Step], right: Sequence[Step], broken: bool = False) -> Story:
+def tell(
+    kind: Kind, name: str, steps: Sequence[Step], right: Sequence[Step], size: int = 1, broken: bool = False
+) -> Story:
     """The story of a run.
 
     Args:
         name: of the algorithm.
         right: the same run without the bug, which may be ``steps``.
+        size: numbers in each chunk.
     """
     ranks, last, how = len(steps[0].terms), len(steps) - 1, kind.algorithms[name]
     result = np.array([[kind.result(rank, chunk, ranks) for chunk in range(ranks)] for rank in range(ranks)])
     most = int(right[-1].terms.sum((2, 3)).max())
     picture = _Picture(how.shape, steps[0].terms, result, most, kind is ALL_TO_ALL)
+    spoiled = struck = 0  # the first step after which something is wrong, and how many chunks are then
     for number in range(1, last + 1):
         picture.step(steps, number)
         wrong = (steps[number].terms != right[min(number, len(right) - 1)].terms).any((2, 3))
+        if wrong.any() and not spoiled:
+            spoiled, struck = number, int(wrong.sum())
         done = result & (steps[number].terms == right[-1].terms).all((2, 3))
         picture.judge((number - 1) * STEP + LEAVES + TRAVELS, wrong, done)
     sent = [max(step.sent) for step in steps]
@@ -50,15 +56,20 @@ def tell(kind: Kind, name: str, steps: Sequence[Step], right: Sequence[Step], br
     beats = [
         Beat(
             number * STEP,
-            how.says(number, ranks) if number else kind.opening,
+            kind.opening
+            if not number
+            else f"The bug strikes. Wrong chunks now: {struck}."
+            if number == spoiled
+            else how.says(number, ranks),
             {
                 "step": f"{number} of {last}",
                 "arrays sent": f"{sent[number]:.3g}",
-                "in all": f"{how.formula} = {sent[-1]:.3g}",
+                "in all": _equation(how.formula, sent[-1]),
+                "bytes sent": f"{sent[number] * ranks * size * 4:,.0f}, with {size:,} float32 in each chunk",
             },
             asks=None if number or broken else asked,
             answers=asked if number == last and not broken else None,
-            cue=_cue(number, last, broken),
+            cue=_cue(number, last, broken, spoiled),
             lines=how.lit(number, ranks) if number else (),
         )
         for number in range(last + 1)
@@ -69,7 +80,7 @@ def tell(kind: Kind, name: str, steps: Sequence[Step], right: Sequence[Step], br
         kind.question.format(ranks),
         [*picture.marks, *counter(1110, 250, f"its array, sent\nby {sender}", shown, 76)],
         beats,
-        f"Wrong: {wrong} of {result.sum()} chunks." if broken else "Every bit is that of one process.",
+        f"Wrong: {wrong} of {result.sum()} chunks." if broken else f"Right: all {result.sum()} chunks.",
         kind.bug if broken else "",
         code=how.lines.split("\n"),
     )
@@ -208,7 +219,7 @@ def _question(how: Algorithm, ranks: int, sender: str) -> Question:
         if len(values) < 4:
             values.setdefault(count(ranks), formula)
     ordered = sorted(values)
-    choices = tuple(f"{values[value]} = {value:.3g}" if values[value] != "1" else "1" for value in ordered)
+    choices = tuple(_equation(values[value], value) for value in ordered)
     return Question(
         f"How many arrays does {sender} send in all, with N = {ranks}?",
         choices,
@@ -217,9 +228,13 @@ def _question(how: Algorithm, ranks: int, sender: str) -> Question:
     )
 
 
-def _cue(number: int, last: int, broken: bool) -> str:
+def _equation(formula: str, value: float) -> str:
+    return formula if formula == "1" else f"{formula} = {value:.3g}"
+
+
+def _cue(number: int, last: int, broken: bool, spoiled: int) -> str:
     if broken:
-        return "One message is wrong. Ask who will be wrong next, then go on." if number == 1 else ""
+        return "Now something is wrong. Ask what will be next, then go on." if number == spoiled < last else ""
     if number == 0:
-        return "Let the class find GPU 1's first message before you go on."
+        return "Let the class find the first messages before you go on."
     return "Is one link busier than the others?" if number == last else ""

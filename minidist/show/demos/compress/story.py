@@ -14,6 +14,7 @@ PACE, FIRST = 2.0, 4  # seconds of a training step, and steps before the story o
 BASE, HIGH = 450, 390  # the line to the network, and the highest column above it
 GRADIENT, RESIDUAL, SENT = MEANINGS["gradients"], MEANINGS["residual"], MEANINGS["communication"]
 KEY = {"new gradient": GRADIENT, "waits": RESIDUAL, "sent": SENT}
+LOST = {"new gradient": GRADIENT, "left out": RESIDUAL, "lost": "wrong", "sent": SENT}
 METHOD_COLOURS = ("#882255", "#D55E00", "#0072B2")
 
 
@@ -62,7 +63,9 @@ def columns(name: str, run: Recorded, right: Recorded, nbytes: int, bug: str = "
         f"After {STEPS} steps, how many of {count} numbers have never been sent?",
         never,
         (0, count // 2, count - max(1, count // 8)),
-        "What waits grows with each gradient, until it is among the largest."
+        "Every number sends its sign in every step."
+        if name == "1 bit"
+        else "What waits grows with each gradient, until it is among the largest."
         if not bug
         else "Only what is large at once is ever sent: small gradients are lost, step after step.",
     )
@@ -70,10 +73,12 @@ def columns(name: str, run: Recorded, right: Recorded, nbytes: int, bug: str = "
     facts = {
         "bytes": f"{nbytes} of {full}",
         "never sent": f"{never} of {count}",
-        "sent + waits = what was to be sent": f"{balanced:,} of {total:,}",
+        f"sent + {'lost' if bug else 'waits'} = what was to be sent": f"{balanced:,} of {total:,}",
     }
     end = (
-        f"{never} of {count} numbers have never moved."
+        "Every sign went. How far a number is from the common size is lost."
+        if bug and name == "1 bit"
+        else f"{never} of {count} numbers have never moved."
         if bug
         else "Nothing is lost: what does not go now waits, and goes later."
     )
@@ -91,7 +96,8 @@ def columns(name: str, run: Recorded, right: Recorded, nbytes: int, bug: str = "
         ),
         Beat(len(shown) * PACE, end, facts, answers=asked),
     ]
-    return Story(name, "What becomes of a gradient that is not sent?", marks, beats, "", bug, details, key=KEY)
+    key = LOST if bug else KEY
+    return Story(name, "What becomes of a gradient that is not sent?", marks, beats, "", bug, details, key=key)
 
 
 def low_rank(shown: Approximation, right: Approximation, bug: str = "") -> Story:
@@ -171,11 +177,11 @@ def losses(shown: Curves, bug: str = "") -> Story:
         "Without error feedback, which falls furthest behind?" if bug else "Does sending so little spoil training?",
         tuple(methods) if bug else ("yes, it diverges", "hardly: the rest arrives later", "it trains better"),
         list(methods).index(worst) if bug else 1,
-        "What is never sent is never learned." if bug else "Error feedback delays a gradient, and loses none of it.",
+        "What is left out is never learned." if bug else "Error feedback delays a gradient, and loses none of it.",
     )
     far = methods[worst][-1] - full[-1]
     beats = [
         Beat(0, f"{len(shown.full)} seeds each: full gradients, and three ways to send less.", asks=asked),
-        Beat(5.6, f"{worst} ends {far:+.2f} above full gradients.", answers=asked),
+        Beat(5.6, f"{worst} ends {abs(far):.2f} {'above' if far > 0 else 'below'} full gradients.", answers=asked),
     ]
     return Story("loss", "Does the model still learn?", [*chart.marks(), *marks], beats, "", bug)

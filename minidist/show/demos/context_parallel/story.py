@@ -83,10 +83,8 @@ def backward(run: Pass, right: Pass, wrong: set[tuple[int, int]], bug: str = "",
     facts = {"each GPU sends": f"{run.nbytes:,} bytes"}
     asked = None if bug else asked
     beats = [
-        Beat(0, "A key's gradient is a sum over all queries that used it, on other GPUs.", facts, asks=asked),
-        Beat(
-            _at(run.end(0), longest), "Keys go round again. Each GPU adds a term to their gradient, which grows.", facts
-        ),
+        Beat(0, "A key's gradient is a sum over all queries that used it, on this GPU and others.", facts, asks=asked),
+        Beat(_at(run.end(0), longest), "Keys go round again. Each GPU that uses them adds to their gradient.", facts),
         Beat(
             FIRST + RUNS + 0.3,
             "The loss is right, the gradients are not: forward was right."
@@ -138,14 +136,14 @@ def ulysses(
                 piece.to(5.2, 0.1, fill="wrong")
             x, y = spot(rank, place)
             marks.append(piece.to(6.0, 1.5, x=x + 1, y=y + 1))
-    sent = [sum(exchange[0].nbytes for exchange in run[:count]) for count in (0, 1, 2)]
     asked = Question(
         "Attention mixes tokens, but no heads. What should travel?",
         ("all keys, to every GPU", "each GPU gets one head of all tokens", "nothing"),
         1,
         "A head needs all of its tokens and nothing of the other heads: one all-to-all, and no ring.",
     )
-    facts = {"each GPU has sent": f"{sent[2]:,} bytes", "a ring would send": f"{ring_bytes:,} bytes"}
+    sent = sum(exchange[0].nbytes for exchange in run)
+    facts = {"each GPU sends": f"{sent:,} bytes", "a ring would send": f"{ring_bytes:,} bytes"}
     asked = None if bug else asked
     beats = [
         Beat(0, "Each GPU has some tokens, of all heads.", facts, asks=asked),

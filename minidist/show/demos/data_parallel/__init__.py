@@ -5,7 +5,6 @@ Three ways to sum the gradients; then the same three with one bucket that is nev
 
 from dataclasses import replace
 
-from minidist.comm.transports.cores import cores
 from minidist.nn.gpt import GPT
 from minidist.parallel.data import fill_buckets
 from minidist.show.demos.data_parallel import story
@@ -22,7 +21,7 @@ from minidist.show.demos.data_parallel.run import (
     train_keeping_weights,
 )
 from minidist.show.demos.shared.on_gpus import GIGABYTES, LINK, replays
-from minidist.show.demos.shared.runs import fastest, warm_ranks
+from minidist.show.demos.shared.runs import fastest, on_cores, warm_ranks
 from minidist.show.stage.animation import Animation
 from minidist.show.stage.story import with_dial
 from minidist.verify.comparison import ONE_PROCESS
@@ -60,7 +59,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
         sides.append([dict(zip(runs, steps, strict=True)) for steps in each])
     axes = [max(step.end for side in both for step in side.values()) for both in zip(*sides, strict=True)]
     told = [f"Times for {ranks} GPUs on links of {speed:g} GB/s." for speed in GIGABYTES]
-    told.append(f"Times of {ranks} ranks on the {cores()} cores of this machine.")
+    told.append(f"Times of {ranks} ranks on {on_cores()} of this machine.")
     stories = []
     for steps, details, what in ((sides[0], proof, ""), (sides[1], found, bug)):
         names = ["race"] * len(GIGABYTES) + ["measured"]

@@ -76,7 +76,7 @@ def race(
         "Above, gradients are sent while backward runs. How much of this sending costs no time?",
         hidden,
         (hidden / 3, (1 + hidden) / 2),
-        "A bucket leaves as soon as its gradients are complete; only the last ones find no backward to hide under.",
+        "A bucket leaves as soon as its gradients are complete; what is on its way when backward ends costs time.",
         "{:.0%}",
     )
     facts = {sync: f"{step.end / 1e6:.3g} ms, {step.hidden:.0%} of sending hidden" for sync, step in steps.items()}
@@ -113,7 +113,7 @@ def weights(drift: np.ndarray, most: float, bug: str = "", details: str = "") ->
     for rank, curve in enumerate(drift):
         chart.curve([(step, value) for step, value in enumerate(curve)], of_rank(rank), 0.2, 4)
     marks = chart.marks()
-    far = float(drift[:, -1].max())
+    far = float(drift.max())
     places: list[float] = []
     for rank, curve in enumerate(drift):
         at = chart.at(steps, curve[-1])[1] if far else 100 + 40 * rank
@@ -121,7 +121,7 @@ def weights(drift: np.ndarray, most: float, bug: str = "", details: str = "") ->
             marks.append(text(1060, at, f"rank {rank}", 30, of_rank(rank), "start").enter(4.2, 0.2))
             places.append(at)
     end = (
-        f"In {steps} steps they go {far:.0%} of the right way elsewhere."
+        f"After {steps} steps they are off by up to {drift[:, -1].max():.0%} of the way that the right ones went."
         if far
         else "After every step all ranks have the same weights, those of one process."
     )

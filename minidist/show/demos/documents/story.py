@@ -69,7 +69,7 @@ def packs(packed: Sequence[Packed]) -> Story:
         Beat(end + 0.5, f"A document each: {share:.0%} is padding. In packs: {best.padding:.0%}.", answers=asked),
         Beat(
             end + 2,
-            f"Cut every {best.context} places, {packed[1].cut} of {DRAWN} documents lie in two samples.",
+            f"Cut every {best.context} places, {packed[1].cut} of {DRAWN} documents lie in more than one sample.",
             cue="A model learns a document that is cut from a place at which it lacks its beginning.",
         ),
         Beat(end + 3.5, f"Documents do not see each other: {best.skipped:.0%} of best-fit's tiles are never computed."),
@@ -146,7 +146,7 @@ def one_step(step: Counted, bug: str = "", details: str = "") -> Story:
     for rank in range(ranks):
         foot = (rank + 1) * band - 46
         marks.append(text(20, foot - 20, f"GPU {rank}", 34, anchor="start", weight=700))
-        marks.append(text(20, foot + 20, f"{counts[rank]} targets", 30, anchor="start"))
+        marks.append(text(20, foot + 20, f"{counts[rank]} target{'s' if counts[rank] > 1 else ''}", 30, anchor="start"))
         (places,) = np.nonzero(step.targets[rank] != IGNORED)
         start, end = int(places[0]) + 1, int(places[-1]) + 2
         parts = (
@@ -173,7 +173,7 @@ def one_step(step: Counted, bug: str = "", details: str = "") -> Story:
     marks.append(text(905, y, shown, 70, "wrong" if bug else "right", "end", weight=700).enter(2.6, 0.2))
     marks.append(text(930, y, f"a target of GPU {rich}", 30, anchor="start").enter(2.6, 0.2))
     asked = Question(
-        f"GPU {rich} has {counts[rich]} targets, GPU {poor} {counts[poor]}. What should one on GPU {poor} weigh?",
+        f"GPU {rich} has {counts[rich]} targets, GPU {poor} has {counts[poor]}. What should one on GPU {poor} weigh?",
         (f"as much as one on GPU {rich}", f"{times:.3g} times as much", f"1/{times:.3g} of it"),
         0,
         "The loss is the mean over all targets of the batch: where one lies does not matter.",

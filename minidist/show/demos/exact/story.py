@@ -146,7 +146,7 @@ def three_orders(sums: Sums, bug: str = "") -> Story:
     cue += "float64, where 53 - log2 n are left for each of n numbers, and in a product half of them for each factor."
     beats = [
         Beat(0, f"The same {count} numbers in three orders. A float has room for {WINDOW} bits.", facts, asks=asked),
-        Beat(0.6 * PACE, "The exact sum is longer. The red bits fall off: every addition rounds.", facts),
+        Beat(0.6 * PACE, "The exact sum is longer. The red bits fall off: this addition rounds.", facts),
         Beat(rounding - 0.5, f"Three orders, {COUNTS[floats]} sums.", facts, answers=asked),
         Beat(rounding + 1, "Now each number is rounded first, once, to whole steps of one grid.", facts, cue=cue),
         Beat(end, last, facts),

@@ -83,22 +83,23 @@ def routes(name: str, step: Step, right: Step, bug: str = "", details: str = "")
         busiest,
         (int(mean), int(mean) + (busiest == int(mean)), busiest + 2),
         "All wait for the tallest column: nobody goes home before the last expert is done.",
-        "after {} steps",
+        "after step {}",
     )
-    times = step.gradients.averaged[0] / right.gradients.averaged[0]
+    times = sum(step.gradients.averaged) / sum(right.gradients.averaged)
+    spoiled = sum(a != b for a, b in zip(step.gradients.digests, right.gradients.digests, strict=True))
     lost = step.choices - sum(loads)
-    facts = {"rows": " ".join(map(str, loads)), "mean": f"{mean:g}", "bytes of a row": str(step.row_bytes)}
+    facts = {"rows": " ".join(map(str, loads)), "mean": f"{mean:.3g}", "bytes of a row": str(step.row_bytes)}
     asked = None if bug else asked
     beats = [
-        Beat(0, f"Every token has chosen {TOP_K} experts, and they are on other GPUs.", facts, asks=asked),
+        Beat(0, f"Every token has chosen {TOP_K} of {step.experts} experts; each GPU has one.", facts, asks=asked),
         Beat(
             WORK - 0.4,
-            f"An all-to-all. {lost} rows find their expert full, and are dropped."
+            f"An all-to-all. Dropped, since their expert is full: {lost} of {step.choices} rows."
             if lost
             else "An all-to-all: each token goes to its experts.",
             facts,
         ),
-        Beat(ends + 0.1, f"{busiest} time steps, where even columns would take {mean:g}.", facts, answers=asked),
+        Beat(ends + 0.1, f"{busiest} time steps; the mean of the columns is {mean:.3g}.", facts, answers=asked),
         Beat(ends + 1.8, "A second all-to-all brings the results home.", facts),
         Beat(
             ends + 3.4,
@@ -108,7 +109,9 @@ def routes(name: str, step: Step, right: Step, bug: str = "", details: str = "")
             facts,
         ),
     ]
-    verdict = "Every expert learns too fast." if bug else "Every bit is that of one process."
+    verdict = "Every bit is that of one process."
+    if bug:
+        verdict = f"Wrong: the gradients of {spoiled} of {step.experts} experts."
     title = "What if an expert is full?" if step.capacity is not None else "Who waits for the favourite expert?"
     return Story(name, title, marks, beats, verdict, bug, details)
 

@@ -35,7 +35,7 @@ SAYS = {
 
 def dies(run: Interrupted, details: str, right: Interrupted | None = None, bug: str = "") -> Story:
     """The loss of a run that loses a rank; ``right`` is the run without the bug, if there is one in this."""
-    before, after = run.before, run.after
+    before, after, left = run.before, run.after, run.after.layout.world_size
     losses = list(enumerate(before.losses[run.fault.rank]))
     again = [(after.first + i, loss) for i, loss in enumerate(after.losses[0])]
     reference = [(right.after.first + i, loss) for i, loss in enumerate(right.after.losses[0])] if right else []
@@ -82,13 +82,11 @@ def dies(run: Interrupted, details: str, right: Interrupted | None = None, bug: 
     if right:
         end = f"It trains on, as another run: the loss is {again[-1][1]:.4f}, and {reference[-1][1]:.4f} is right."
     beats = [
-        Beat(
-            0, f"{ranks} ranks train. One of them will be killed.", cue="One rank of a thousand fails every few hours."
-        ),
+        Beat(0, f"{ranks} ranks train. One of them will be killed.", cue="Of 16,384 GPUs one fails every three hours."),
         Beat(3.3, f"Rank {run.fault.rank} is dead, and its memory with it.", asks=where),
         Beat(
             6.2,
-            f"Steps lost: {len(run.lost)}. {after.layout.world_size} ranks go on from the checkpoint.",
+            f"Steps lost: {len(run.lost)}. {left} rank{'s go' if left > 1 else ' goes'} on from the checkpoint.",
             {
                 "layout": str(after.layout),
                 "checkpoint": f"{run.files} files, {run.nbytes:,} bytes",

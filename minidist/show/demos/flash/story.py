@@ -74,10 +74,12 @@ def tell(
     shorter = 1130 if run.kind == "standard" else 890  # the middle of the lower pile
     marks += counter(shorter, 230, "", [(0.0, ""), (RUNS + 0.3, f"{fewer:.1f} ×")], 70)
     asked = Question(
-        "How much more is read and written if all scores are made at once?",
+        "All scores at once, compared with tiles: how much is read and written?",
         ("as much", f"{fewer:.1f} times as much", f"{4 * fewer:.0f} times as much"),
         1,
-        "It writes all scores to the slow memory and reads them again, twice. In tiles no score leaves the fast one.",
+        "It writes all scores to the slow memory and reads them again, twice. In tiles no score leaves the fast one."
+        if fewer > 1
+        else "In tiles no score leaves the fast memory. But each row of tiles reads all keys and values again.",
     )
     facts = {
         "read and written": f"{sum(run.traffic):,} elements",
@@ -87,7 +89,8 @@ def tell(
     }
     done = "Every score is written once and read once, and so is its softmax: 4N² elements."
     if run.kind != "standard":
-        done = f"Only Q, K, V and O cross: {sum(run.traffic):,} elements. Standard: {sum(standard.traffic):,}."
+        ours, theirs = sum(run.traffic), sum(standard.traffic)
+        done = f"Only Q, K, V, O and a number a row cross: {ours:,} elements. Standard: {theirs:,}."
     if bug:
         done = "Where the maximum grew, old and new terms have different scales."
     half = ends[len(run.moments) // 2]
@@ -96,7 +99,8 @@ def tell(
         if run.kind == "standard"
         else "The scores of the framed tile join their row's sums, and are forgotten."
     )
-    opening = f"{run.length} × {run.length} scores. The fast memory holds {run.fast:,} numbers: one tile at a time."
+    part = "row" if run.kind == "standard" else "tile"
+    opening = f"{run.length} × {run.length} scores. The fast memory holds {run.fast:,} numbers: one {part} at a time."
     asked = None if bug else asked
     beats = [
         Beat(0, opening, facts, asks=asked, cue="The fast memory is an SM's shared memory: some 200 KB."),

@@ -74,7 +74,7 @@ def lanes(kind: str, run: Recorded, until: float, bug: str = "", details: str = 
     }[kind]
     if bug:
         copies = sum(one.again for one in landed)
-        end = f"{copies} gradients were applied twice. The loss does not tell."
+        end = f"{copies} gradient{'s were' if copies > 1 else ' was'} applied twice. The loss does not tell."
     answered = None if bug else asked
     beats = [
         Beat(0, says[0], facts, asks=answered),
@@ -125,7 +125,7 @@ def _ages(first: Landing, landed: Sequence[Landing], rows: Lanes) -> tuple[list[
     )
     says = (
         "A colour is a version of the weights. A worker computes with the one that it pulled.",
-        f"The slow worker's gradient lands, {first.staleness} updates old.",
+        f"The slow worker's gradient lands, {first.staleness} update{'s' * (first.staleness != 1)} old.",
     )
     return counter(1180, 220, "updates old", ages), asked, says
 

@@ -7,11 +7,10 @@ activations of two micro-batches; the naive schedule deadlocks then.
 from math import ceil
 
 from minidist.analysis.steps import slots_of
-from minidist.comm.transports.cores import cores
 from minidist.show.demos.pipeline import story
 from minidist.show.demos.pipeline.bug import BUG, activations_swapped, deadlock, slots_with_bug
-from minidist.show.demos.pipeline.kinds import KINDS, NAIVE, config_of
-from minidist.show.demos.shared.runs import fastest, warm_ranks
+from minidist.show.demos.pipeline.kinds import KINDS, NAIVE, config_of, end_of
+from minidist.show.demos.shared.runs import fastest, on_cores, warm_ranks
 from minidist.show.stage.animation import Animation
 
 SAME = "Every bit is that of one process."
@@ -32,21 +31,22 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
             runs[kind.name] = fastest(warm, config, kind.layout(ranks), digests=False)
             rows = kind.slots(ranks, micro_batches)
             proof = warm.prove(config, runs[kind.name])
-            stories.append(story.plan(kind, ranks, micro_batches, SAME, rows, details=proof))
             bad = slots_with_bug(kind, ranks, micro_batches)
+            longest = max(end_of(rows), end_of(bad))
+            stories.append(story.plan(kind, ranks, micro_batches, SAME, rows, longest, details=proof))
             if kind is NAIVE:
                 verdict, details = "Deadlock.", deadlock(warm, config, kind.layout(ranks))
             else:
                 wrong, details = warm.train_broken(config, kind.layout(ranks), activations_swapped)
                 right = warm.reference(config).losses[0]
                 verdict = f"The loss is {wrong.losses[0]:.6f}, and {right:.6f} is right."
-            stories.append(story.plan(kind, ranks, micro_batches, verdict, bad, BUG, details))
+            stories.append(story.plan(kind, ranks, micro_batches, verdict, bad, longest, BUG, details))
     measured = {name: slots_of([rank.log for rank in run.ranks]) for name, run in runs.items()}
     milliseconds = {
         name: [[type(slot)(slot.action, 1e3 * slot.start, 1e3 * slot.end) for slot in row] for row in rows]
         for name, rows in measured.items()
     }
-    told = f"Measured here: {ranks} processes on {cores()} cores."
+    told = f"Measured here: {ranks} processes on {on_cores()}."
     stories.append(story.race(milliseconds, "ms", told, "measured"))
     title = "Pipelines: layers on different GPUs, one micro-batch behind the other"
     return Animation("pp", title, tuple(stories), [rank.log for rank in runs[NAIVE.name].ranks])

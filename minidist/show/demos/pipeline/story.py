@@ -12,7 +12,13 @@ from minidist.show.stage.story import Beat, Dial, Question, Story, with_dial
 
 RUNS = 8.0  # seconds, in which the longest schedule runs through
 BEGUN = 3.0  # seconds of it before the story opens: you see the first waves
-KEY = {"forward": COLOURS["F"], "backward": COLOURS["B"], "backward of weights": COLOURS["W"], "idle": "faint"}
+KEY = {
+    "forward": COLOURS["F"],
+    "backward": COLOURS["B"],
+    "backward of inputs": COLOURS["I"],
+    "backward of weights": COLOURS["W"],
+    "idle": "faint",
+}
 RACING = ("GPipe", "1F1B", "ZB-H1")  # three, so that rows are high; beside naive all others would be short
 CHOICES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # micro-batches on the dial
 
@@ -28,6 +34,7 @@ def race(rows: Mapping[str, Sequence[Sequence[Slot]]], unit: str, told: str, nam
     longest = max(map(end_of, rows.values()))
     marks: list[Mark] = []
     ends, high = {}, 588 / len(rows)
+    idles = {which: bubble(ranks) for which, ranks in rows.items()}
     for number, (which, ranks) in enumerate(rows.items()):
         y = 8 + number * high
         marks.append(text(192, y + high / 2 - 7, which, 30, anchor="end", weight=700))
@@ -38,15 +45,18 @@ def race(rows: Mapping[str, Sequence[Sequence[Slot]]], unit: str, told: str, nam
                 what = f"{which}: micro-batch {slot.action.micro_batch}"
                 lanes.bar(rank, slot.start, slot.end - 0.002 * longest, colour_of(slot.action, len(ranks)), thing=what)
         ends[which] = lanes.at(until[0])
-        idle = text(1275, y + high / 2 - 7, f"{bubble(ranks):.0%} idle", 44, anchor="end", weight=700)
+        idle = text(1275, y + high / 2 - 7, f"{idles[which]:.0%} idle", 44, anchor="end", weight=700)
         marks += [*lanes.marks(), idle.enter(ends[which], 0)]
-    order = sorted(ends, key=ends.__getitem__)
-    first = order[0]
+    first = min(ends, key=ends.__getitem__)
+    slowest = [which for which, ranks in rows.items() if end_of(ranks) == longest]
+    takes = f"{' and '.join(slowest)} take{'s' * (len(slowest) == 1)}"
     asked = Question(
         "Which schedule is done first?",
         tuple(rows),
         list(rows).index(first),
-        "It leaves the fewest GPUs idle: all do the same work.",
+        "It leaves the fewest GPUs idle: all do the same work."
+        if idles[first] == min(idles.values())
+        else "Not because its GPUs idle least: on this machine its slots took less time.",
     )
     beats = [
         Beat(
@@ -55,8 +65,8 @@ def race(rows: Mapping[str, Sequence[Sequence[Slot]]], unit: str, told: str, nam
             asks=asked,
             cue="All do the same work. Let the class vote.",
         ),
-        Beat(max(0.3, min(ends[first] + 0.3, RUNS)), f"{first} is done, the others are not.", answers=asked),
-        Beat(RUNS + 0.3, f"{order[-1]} takes {longest / end_of(rows[first]):.1f} times as long: {longest:.4g} {unit}."),
+        Beat(max(0.3, min(ends[first] + 0.3, RUNS)), f"{first} is done first.", answers=asked),
+        Beat(RUNS + 0.3, f"{takes} {longest / end_of(rows[first]):.1f} times as long: {longest:.4g} {unit}."),
     ]
     return Story(name, "Who idles least?", marks, beats, key=KEY)
 
@@ -78,13 +88,21 @@ def plan(
     micro_batches: int,
     verdict: str,
     slots: Sequence[Sequence[Slot]],
+    longest: float,
     bug: str = "",
     details: str = "",
 ) -> Story:
-    """One schedule, slot by slot, and beside each lane the micro-batches whose activations are stored."""
-    longest, runs = kind.length(ranks, micro_batches), RUNS
+    """One schedule, slot by slot, and beside each lane the micro-batches whose activations are stored.
+
+    Args:
+        longest: the end of the axis: of the right run and of the broken one.
+    """
+    runs, planned = RUNS, kind.slots(ranks, micro_batches)
     shelf, width = 900, 360 / micro_batches
-    lanes = Lanes([f"GPU {rank}" for rank in range(ranks)], (0, 40, shelf - 30, 520), (0, longest), (0, runs))
+    stuck = end_of(slots)
+    finished = stuck >= end_of(planned)
+    names, until = [f"GPU {rank}" for rank in range(ranks)], [stuck if finished else longest] * ranks
+    lanes = Lanes(names, (0, 40, shelf - 30, 520), (0, longest), (0, runs), until=until)
     mistaken = MISTAKEN if bug else {}
     corrupted = corrupted_by(mistaken, slots) if bug else set()
     stored: list[Mark] = []
@@ -103,7 +121,7 @@ def plan(
         stored += _shelf(row, lanes, rank, shelf, width, kind.virtual)
     heading = text(shelf, 14, "stores", anchor="start")
     most = max(kind.most_stored(ranks, micro_batches), 1)
-    idle = bubble(kind.slots(ranks, micro_batches))
+    idle = bubble(slots if finished else planned)
     asked = Question.number(
         f"How much of the time do {ranks} GPUs idle in {kind.name}?",
         idle,
@@ -111,9 +129,11 @@ def plan(
         f"{kind.formula}, with p = {ranks} and m = {micro_batches}.",
         "{:.0%}",
     )
-    stuck = max(rows[-1].end for rows in slots if rows)
     half = lanes.at(min(stuck, longest / 2))
-    facts = {"idle": f"{idle:.1%} = {kind.formula}", "GPU 0 stores at most": f"{most:g} micro-batches"}
+    facts = {
+        "idle": f"{idle:.1%}, and {bubble(planned):.1%} without the bug" if bug else f"{idle:.1%} = {kind.formula}",
+        "GPU 0 stores at most": f"{most:g} micro-batch{'es' * (most != 1)}",
+    }
     asked = None if bug else asked
     beats = [
         Beat(0, "Micro-batches roll down the GPUs, forward, and come back, backward.", asks=asked),
@@ -125,7 +145,7 @@ def plan(
             answers=asked,
         ),
     ]
-    if stuck < longest:
+    if not finished:
         beats[2:] = [Beat(runs + 0.3, "Every GPU waits for another one, and would wait forever.")]
     marks = [*lanes.marks(), heading, *stored]
     return Story(

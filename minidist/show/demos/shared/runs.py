@@ -109,6 +109,11 @@ def check_harm(right: Run, broken: Run) -> None:
         raise RuntimeError(f"the bug injected in {broken.layout} changes no bit: choose another size or seed")
 
 
+def on_cores() -> str:
+    """How many cores the machine has, in words."""
+    return f"{cores()} core{'s' * (cores() > 1)}"
+
+
 def fastest(
     warm: WarmRanks, config: TrainConfig, layout: Layout, rank_function: Callable | None = None, digests: bool = True
 ) -> Run:

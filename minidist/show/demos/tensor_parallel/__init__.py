@@ -3,9 +3,8 @@
 from collections.abc import Callable
 
 from minidist.analysis.steps import step_length, traced_step
-from minidist.comm.transports.cores import cores
 from minidist.show.demos.shared.on_gpus import GIGABYTES, LINK, replays
-from minidist.show.demos.shared.runs import WarmRanks, check_width, fastest, warm_ranks
+from minidist.show.demos.shared.runs import WarmRanks, check_width, fastest, on_cores, warm_ranks
 from minidist.show.demos.tensor_parallel import attention, bug, mlp, story
 from minidist.show.stage.animation import Animation
 from minidist.show.stage.story import Story, with_dial
@@ -96,7 +95,7 @@ def _steps(warm: WarmRanks, config: TrainConfig, layout: Layout, drops: Callable
     axes = [max(step_length(traced_step(logs)) for logs in both) for both in zip(*sides, strict=True)]
     names = ["step"] * len(GIGABYTES) + ["measured"]
     told = ["One step of GPU 0. All others do the same on their part of the weights."] * len(GIGABYTES)
-    told.append(f"The same step as {layout.tp} ranks took it on the {cores()} cores of this machine.")
+    told.append(f"The same step as {layout.tp} ranks took it on {on_cores()} of this machine.")
     stories = []
     for one, side, details, bug_ in ((run, sides[0], proof, ""), (broken, sides[1], found, what)):
         *variants, here = [

@@ -104,7 +104,9 @@ def steps(held: Sequence[MemoryLog], most: int, details: str, stale: Sequence[in
         "Two real steps of rank 0. In which stage is the highest point lowest?",
         STAGES,
         least,
-        "What is sharded is not held between steps; what is gathered is freed at once.",
+        "What is sharded is not held between steps; what is gathered is freed at once."
+        if least == 3
+        else "What is sharded is not held between steps. But gathering takes room, here more than stage 3 saves.",
     )
     facts = {
         name: f"{log.highest('gradients'):,} bytes of gradients at most" for name, log in zip(STAGES, held, strict=True)
@@ -117,7 +119,7 @@ def steps(held: Sequence[MemoryLog], most: int, details: str, stale: Sequence[in
             RUNS + 0.5,
             "Red: it computes with weights of the step before."
             if bug
-            else "The same bits in all four, at other heights.",
+            else f"The same bits in all four. {STAGES[least].capitalize()} has the lowest peak.",
             facts,
             answers=asked,
         ),

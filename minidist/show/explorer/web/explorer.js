@@ -61,7 +61,7 @@ function tell(preset, quickest) {
   const rest = parts.filter((one) => one !== time), second = rest.length ? largestOf(rest) : null;
   const where = `Largest in memory: ${memory.name}, ${gigabytes(memory.value)}. Largest in the step: ${time.name}, ${percent(time.value / step)}`;
   const then = second ? `; then ${second.name}, ${percent(second.value / step)}.` : ".";
-  $("because").textContent = `${preset ? `${preset.note}. ` : quickest ? "Of all layouts here that fit and come within 1 % of the quickest, this one splits least. " : ""}${where}${then}`;
+  $("because").textContent = `${preset ? `${preset.note}. ` : quickest ? "Of all layouts here that fit and come within 1% of the quickest, this one splits least. " : ""}${where}${then}`;
 }
 
 const spread = () => planned.spreads[Number(positionOf(state.model, state.place).zero === 3)]; // of runs that shard as this one

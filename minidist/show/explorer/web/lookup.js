@@ -52,7 +52,13 @@ function nearest(model, place, kept = -1) {
   return best;
 }
 
-// Of the places that fit, where the sliders ``fixed`` stay as they are, the simplest within 1 % of the quickest: the one
+// Whether a place is legal where the sliders ``fixed`` stay as they are.
+function isLegal(model, place, fixed) {
+  for (const other of placesOf(model.sizes)) if (fixed.every((i) => other[i] === place[i]) && !reasonAt(model, other)) return true;
+  return false;
+}
+
+// Of the places that fit, where the sliders ``fixed`` stay as they are, the simplest within 1% of the quickest: the one
 // that moves the fewest sliders from their first position; null if none fits.
 function quickest(model, place, fixed) {
   const fitting = [];

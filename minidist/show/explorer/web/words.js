@@ -10,13 +10,10 @@ function seconds(value) {
   return value >= 0.001 ? `${three(value * 1000)}\u00a0ms` : `${three(value * 1e6)}\u00a0µs`;
 }
 
-const days = (value) => (value >= 1000 ? `${three(value / 365)}\u00a0years` : `${three(value)}\u00a0days`);
-function between(low, high) { // the unit once, where it is the same
-  const [one, other] = [days(low), days(high)], unit = other.split("\u00a0")[1];
-  return `${one.replace(`\u00a0${unit}`, "")} to ${other}`;
-}
+const days = (value, unit = value) => (unit >= 1000 ? `${three(value / 365)}\u00a0years` : `${three(value)}\u00a0days`);
+const between = (low, high) => `${days(low, high).split("\u00a0")[0]} to ${days(high)}`; // in the unit of the longer time
 
-const percent = (share) => (share < 0.0005 && share > 0 ? "<\u00a00.1\u00a0%" : `${(100 * share).toFixed(1)}\u00a0%`);
+const percent = (share) => (share < 0.0005 && share > 0 ? "<0.1%" : `${(100 * share).toFixed(1)}%`);
 const count = (value) => value.toLocaleString("en");
 const gpus = (value) => `${count(value)} GPU${value === 1 ? "" : "s"}`;
 const named = (slider, value) => (slider === "gpus" || slider === "sequence" ? `${planned.sliders[slider]} ${count(value)}` : `${planned.sliders[slider]} ${value}`);

@@ -130,7 +130,8 @@ function show(story, { time = 0, other = null, dials = story.dials.map((dial) =>
   $("clock").max = ends();
   for (const button of $("scenes").children) button.setAttribute("aria-pressed", button.textContent === story.name);
   $("code").replaceChildren(...state.now.code.map((line) => make("li", { textContent: line || " " })));
-  $("key").replaceChildren(...state.now.key.map(([name, fill]) => {
+  const key = new Map(shown().flatMap((one) => one.key).map((entry) => [entry.join(), entry])); // of both runs, each once
+  $("key").replaceChildren(...[...key.values()].map(([name, fill]) => {
     const patch = make("i");
     patch.style.background = colour(fill);
     return make("span", {}, patch, name);
