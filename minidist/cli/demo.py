@@ -105,9 +105,9 @@ def _check_all(options) -> None:
 def _check(options) -> None:
     """Check everything that can be checked before a rank starts."""
     check_outputs({flag: getattr(options, flag) for flag in FILES})
-    if options.name is None:
-        if options.broken or options.notes or any(getattr(options, flag) is not None for flag in ("html", *SINGLE)):
-            raise ValueError(f"name a demonstration: minidist demo NAME, one of {', '.join(DEMONSTRATIONS)}")
+    chosen = any(getattr(options, flag) not in (None, False) for flag in ("broken", "notes", "html", *SINGLE))
+    if options.name is None and chosen:
+        raise ValueError(f"name a demonstration: minidist demo NAME, one of {', '.join(DEMONSTRATIONS)}")
     if options.backend is not None and not DEMONSTRATIONS[options.name].on_gpu:
         raise ValueError(f"{options.name} is NumPy's alone: --backend is for {ON_GPU}")
     if options.scene is not None:
