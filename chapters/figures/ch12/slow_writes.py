@@ -9,11 +9,11 @@ from minidist.train.checkpoint.disk import Disk
 
 
 def train_on_slow_disk(world, config, layout, options):
-    """``md.train_rank`` on a disk that takes 0.2 s to write a rank's file."""
+    """``md.train_rank`` on a disk that takes 0.1 s to write a rank's file."""
     write = Disk.write
 
     def slow_write(self, path, content):
-        time.sleep(0.2 * path.name.startswith(".new-rank"))
+        time.sleep(0.1 * path.name.startswith(".new-rank"))
         write(self, path, content)
 
     with patch.object(Disk, "write", slow_write):
