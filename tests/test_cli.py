@@ -62,7 +62,7 @@ def test_the_summary_says_what_was_counted(capsys, tmp_path, monkeypatch):
     (loss,) = (line for line in lines if line.startswith("loss: "))
     first, *_, last = found["losses"]
     assert loss.startswith(f"loss: {first:.4f} at the start ") and loss.endswith(f"{last:.4f} at the end")
-    assert any(f"MFU {100 * found['utilization']['mfu']:.1f} % of the measured peak" in line for line in lines)
+    assert any(f"MFU {found['utilization']['mfu']:.1%} of the measured peak" in line for line in lines)
 
 
 NEEDS = [  # (of verify: layouts and flags, the usual layouts, exit status, what is printed)

@@ -37,7 +37,7 @@ def draw(panels: Mapping[str, np.ndarray], most: int = 5):
         axes.bar(distances, heights, color=[SAME if distance == 0 else APART for distance in distances], width=0.85)
         changed = 100 * np.count_nonzero(ulps) / ulps.size
         axes.set_title(title, loc="left", fontsize=11)
-        note = "all bits the same" if changed == 0 else f"{changed:.0f} % of the sums\nhave different bits"
+        note = "all bits the same" if changed == 0 else f"{changed:.0f}% of the sums\nhave different bits"
         axes.text(0.98, 0.95, note, transform=axes.transAxes, ha="right", va="top", color=APART if changed else SAME)
         axes.set_xticks([-most, 0, most], [f"≤ −{most}", "0", f"≥ {most}"])
         axes.set_xlabel("distance, ulps")

@@ -47,7 +47,7 @@ def test_a_figure_says_what_it_is_given():
         ("ch16.parts", lambda f: f.draw({"Llama": {"queries": 4, "gate": 8}}, 4, "C²"), ["gate", "3 C²"], [1, 2]),
         ("ch17.rank_work", lambda f: f.draw({"ring": [[0], [2, 1]]}, [2, 1, 3]), ["ring: 75% busy", "2"], [2, 3, 1]),
         ("ulp_histogram", lambda f: f.draw({"changed": np.array([0, 1])}),
-         ["50 % of the sums\nhave different bits"], None),
+         ["50% of the sums\nhave different bits"], None),
     ]  # fmt: skip
     for name, draw, texts, lengths in shows:
         drawn = draw(import_module(f"figures.{name}"))

@@ -81,7 +81,7 @@ def test_a_schedule_is_drawn_action_by_action_with_its_bubble():
     slots = timeline(schedule("1f1b", 3, 4))
     figure = pipelines.draw({"1F1B": slots})
     assert sorted(bars(figure.axes[0])) == sorted((s.start, s.end - s.start) for row in slots for s in row)
-    assert "1F1B: bubble 33.3 %" in words(figure)
+    assert "1F1B: bubble 33.3%" in words(figure)
 
 
 @pytest.mark.parametrize("sp", [0, 1])

@@ -101,8 +101,8 @@ def _ranks_table(result: Run, used: RunUtilization | None) -> Table:
 
 
 def _shares(used: RunUtilization) -> str:
-    recomputed = f", HFU {100 * used.whole.hfu:.1f} %" if used.whole.hfu > used.whole.mfu else ""
-    return f"MFU {100 * used.whole.mfu:.1f} %{recomputed} of the measured peak"
+    recomputed = f", HFU {used.whole.hfu:.1%}" if used.whole.hfu > used.whole.mfu else ""
+    return f"MFU {used.whole.mfu:.1%}{recomputed} of the measured peak"
 
 
 def _experts_table(result: Run) -> Table:

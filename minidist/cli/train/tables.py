@@ -51,7 +51,7 @@ class RunUtilization:
                 if len(self.ranks) == 1:
                     break
                 table.add_section()
-            shares = (f"{100 * share:.1f} %" for share in (used.mfu, used.hfu))
+            shares = (f"{share:.1%}" for share in (used.mfu, used.hfu))
             table.add_row(name, f"{used.speed / 1e9:,.2f}", f"{used.peak / 1e9:,.2f}", *shares)
         return table
 

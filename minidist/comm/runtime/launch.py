@@ -32,12 +32,11 @@ from minidist.comm.runtime.starting import (
 )
 from minidist.comm.runtime.sweep import sweep
 from minidist.comm.runtime.threads import RankThread, run_of_threads
-from minidist.comm.runtime.worker import RankProcess, end_ranks, wait_for_reports
+from minidist.comm.runtime.worker import LOOK_SECONDS, RankProcess, end_ranks, wait_for_reports
 from minidist.comm.transports.cores import PatientClock
 from minidist.comm.transports.shared_memory import MAX_RANKS, Segment
 from minidist.comm.transports.transport import BLOCKED, RUNNING
 
-WATCH_SECONDS = 0.05  # between two looks at the ranks' statuses
 GRACE_SECONDS = 2.0  # after a failure, for the other ranks to say where they are; as an idle machine would count them
 ANSWER_SECONDS = 10.0  # the same for ranks that are to be kept: one that computes hears of it at its next message
 
@@ -244,7 +243,7 @@ class Cluster:
         watch = DeadlockWatch(lambda: [line.read() for line in self._segment.status], self._clock)
         looked = time.monotonic()
         while pending:
-            for rank in wait_for_reports(pending.values(), WATCH_SECONDS):
+            for rank in wait_for_reports(pending.values(), LOOK_SECONDS):
                 kind, content = rank.receive()
                 heard = True
                 if kind == "done":
@@ -259,7 +258,7 @@ class Cluster:
                     self._on_report(rank.number, content)
                 elif kind in ("failed", "gone", "aborted"):
                     raise self._failure(rank, kind, content, pending)
-            if time.monotonic() - looked >= WATCH_SECONDS:
+            if time.monotonic() - looked >= LOOK_SECONDS:
                 for rank in pending.values():
                     if rank.has_died_silently:
                         raise self._failure(rank, "gone", rank.process.exitcode, pending)
@@ -345,11 +344,11 @@ class Cluster:
         def limit() -> float:
             if self._keep_survivors and silent.keys() - self._hopeless:
                 return ANSWER_SECONDS
-            return GRACE_SECONDS if blocked & silent.keys() else WATCH_SECONDS
+            return GRACE_SECONDS if blocked & silent.keys() else LOOK_SECONDS
 
         # a blocked rank answers at once; a computing one may block soon, or never
         while silent and clock() < limit():
-            for rank in wait_for_reports(silent.values(), WATCH_SECONDS):
+            for rank in wait_for_reports(silent.values(), LOOK_SECONDS):
                 kind, content = rank.receive()
                 if kind == "aborted":
                     waiting[rank.number] = content

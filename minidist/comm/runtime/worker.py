@@ -27,7 +27,7 @@ from minidist.comm.transports.transport import Transport
 
 LEAVE_SECONDS = 5.0  # for a background collective to notice that its run has ended
 STOP_SECONDS = 2.0  # for an idle rank to exit by itself
-LOOK_SECONDS = 0.05  # between two looks at whether it is too late for an answer
+LOOK_SECONDS = 0.05  # between two looks at the ranks
 _unreturned: list[Segment] = []
 
 

@@ -45,7 +45,7 @@ def draw(pipelines: Mapping[str, Sequence[Sequence[Slot]]], unit: str = "slots",
         for place, rank in enumerate(pipeline):
             for slot in rank:
                 _cell(axes, place, slot, len(pipeline), longest)
-        axes.set_title(f"{title}: bubble {100 * bubble(pipeline):.1f} %", loc="left", fontsize=10)
+        axes.set_title(f"{title}: bubble {bubble(pipeline):.1%}", loc="left", fontsize=10)
         numbers = range(len(pipeline)) if ranks is None else ranks
         axes.set_yticks(range(len(pipeline)), [f"rank {number}" for number in numbers], fontsize=8)
         axes.set_ylim(len(pipeline) - 0.5, -0.5)
@@ -57,6 +57,8 @@ def draw(pipelines: Mapping[str, Sequence[Sequence[Slot]]], unit: str = "slots",
     if unit == "seconds" and longest < 1:
         factor, unit = (1e3, "milliseconds") if longest >= MILLISECONDS_FROM else (1e6, "microseconds")
         panels[-1].xaxis.set_major_formatter(lambda value, _: f"{value * factor:.10g}")
+    elif unit != "seconds":
+        panels[-1].locator_params(axis="x", integer=True)
     panels[-1].set_xlabel(unit, fontsize=9)
     handles = [Patch(color=COLOURS[kind], label=NAMES[kind]) for kind in "FBIW" if kind in kinds]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=9)
