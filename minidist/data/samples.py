@@ -175,8 +175,7 @@ def parted(documents: Documents) -> tuple[Documents, Documents]:
         prompt = int(documents.bounds[0, 1])
         bounds = np.array([[place, min(prompt, place)], [tokens, max(0, prompt - place)]])
         documents, count = Documents(documents.tokens, bounds, documents.manifest, documents.mapped), 2
-    first = int(np.searchsorted(documents.bounds[:, 0], max(tokens * (1 - HELD_OUT), tokens - MOST_HELD_OUT)))
-    first = min(max(1, first), count - 1)
+    first = max(1, int(np.searchsorted(documents.bounds[:, 0], max(tokens * (1 - HELD_OUT), tokens - MOST_HELD_OUT))))
     return documents.part(0, first), documents.part(first, count)
 
 

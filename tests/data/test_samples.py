@@ -138,6 +138,11 @@ def test_of_one_document_its_end_is_held_out(prompt):
     ]
 
 
+def test_of_a_short_document_as_little_is_held_out_as_has_a_target():
+    documents = Documents(np.arange(30), np.array([[30, 0]]), Manifest(1, "|u1", 30, 1, 30, "", (), 0))
+    assert [part.tokens.tolist() for part in parted(documents)] == [list(range(28)), [28, 29]]
+
+
 def test_validation_has_all_that_is_held_out_once_and_in_order(tmp_path):
     path = tmp_path / "text.jsonl"
     path.write_text("\n".join(f'{{"text": "document {n}, of some words"}}' for n in range(100)))
