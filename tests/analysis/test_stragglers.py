@@ -98,6 +98,7 @@ def test_ranks_with_the_same_work():
         ((1, 3, 1, 1), {}, [[0, 1, 2]]),
         ((2, 2, 1, 1), {}, [[0, 1], [2, 3]]),  # stages have other layers
         ((1, 2, 2, 1), {}, [[0, 1, 2, 3]]),
+        ((1, 1, 4, 2), {}, [[0, 1, 2, 3, 4, 5, 6, 7]]),
         ((1, 2, 2, 2), {"by_chunk": True}, [[0, 1, 4, 5], [2, 3, 6, 7]]),  # in a ring late tokens have more keys
         ((1, 2, 1, 1), {"experts": 2}, [[0], [1]]),  # ranks with the same experts
         ((2, 4, 1, 2), {"experts": 2}, [[0, 1, 4, 5], [2, 3, 6, 7], [8, 9, 12, 13], [10, 11, 14, 15]]),

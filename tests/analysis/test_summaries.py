@@ -114,7 +114,7 @@ def test_the_last_step_of_a_log():
     log = [Event("all_gather", "communication", 12, 13), Event("step 1", "step", 5, 10), Event("wait", "wait", 6, 7)]
     (found,) = steps.traced_step([log])
     assert [(event.name, event.start) for event in found] == [("step 1", 0), ("wait", 1)]
-    assert steps.step_length([found]) == 5
+    assert steps.step_length([found]) == 5 and steps.step_length([found, [Event("step 1", "step", 1, 9)], found]) == 9
     kinds = {
         ("forward 0", "compute"): "forward", ("backward 3", "compute"): "backward", ("s", "step"): None,
         ("all_reduce(SUM)", "communication"): "communication", ("Linear.backward", "compute"): None,

@@ -102,6 +102,10 @@ def crossing(world, elements):
 def test_messages_between_nodes_share_the_uplink(recorded, size):
     found = replay(recorded(crossing, size, 100_000), two_nodes(size // 2, 10e9), None)
     told = report(found)
+    waits = [
+        [entry.name for entry in log if isinstance(entry, trace.Event) and entry.track == "wait"] for log in found.logs
+    ]
+    assert waits == [[f"wait for rank {(rank + size // 2) % size}"] for rank in range(size)]
     assert found.seconds == pytest.approx(size // 2 * 400_000 / 10e9, rel=EXACT)
     assert told.links[0].edge == ("node0", "node1") and told.links[0].utilization == pytest.approx(1)
     assert told.slowed == pytest.approx(size // 2) and told.bytes_between_nodes == size // 2 * 400_000
