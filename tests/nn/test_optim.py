@@ -7,6 +7,7 @@ from math import inf, nan, nextafter, sqrt
 import numpy as np
 import pytest
 
+from minidist import trace
 from minidist.nn.layers import Parameter
 from minidist.nn.optim import clip
 from minidist.nn.optim.clip import NotFinite, clip_factor, clip_grad_norm, grad_norm
@@ -85,3 +86,19 @@ def test_without_a_gradient_a_step_is_none_and_what_is_zero_has_trust_ratio_one(
     zeros, ones = np.zeros(4, np.float32), np.ones(4, np.float32)
     weights, updates = {"a": zeros, "b": ones, "c": ones}, {"a": ones, "b": zeros, "c": 2 * ones}
     assert trust_ratios(weights, updates, dict.fromkeys("abc", 4)) == {"a": 1.0, "b": 1.0, "c": 0.5}
+
+
+def test_kernels_read_and_write_what_an_update_needs():
+    """Weight, gradient, mean and square of gradients, update: each once, and LAMB's again for norms and step."""
+    weight, sizes = parameter([1.0, 2.0, 3.0]), {"weight": 3}
+    for step, reads, writes in (
+        (SGD([weight], 0.1).step, "w g", "w"),
+        (SGD([weight], 0.1, momentum=0.9).step, "w g m", "w m"),
+        (AdamW([weight], 0.1).step, "w g m v", "w m v"),
+        (LAMB([weight], 0.1, sizes).step, "w g m v w u w u", "m v u w"),
+        (lambda: clip_grad_norm([weight], 0.5), "g g", "g"),
+    ):
+        trace.start()
+        step()
+        (kernel,) = trace.stop()
+        assert kernel.nbytes == 3 * 4 * len((reads + writes).replace(" ", "")), kernel.name
