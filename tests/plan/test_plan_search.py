@@ -89,7 +89,8 @@ def test_what_does_not_fit_is_told_what_would_help_and_the_second_why_it_loses()
     ways = dict(what_would_help(costs, run))
     assert not run.fits and all(other.fits for other in ways.values()) and "zero=1" in ways
     assert {*ways} <= {*relatives(run.layout)}
-    assert {"tp=2,dp=3", "cp=2,dp=3"} <= {*relatives(six := PlannedLayout(dp=6))} and "tp=4,dp=1" not in relatives(six)
+    of_six = relatives(PlannedLayout(dp=6))
+    assert {"tp=2,dp=3", "cp=2,dp=3"} <= {*of_six} and "tp=4,dp=1" not in of_six
     assert [other.step_seconds for other in ways.values()] == sorted(other.step_seconds for other in ways.values())
     model = model_of("llama3-405b")
     found, state = search(costs_of(model, "h100:8"), 8), 18 * model.parameters / 8

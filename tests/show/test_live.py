@@ -60,11 +60,8 @@ def test_the_newest_step_that_all_ranks_reported_is_shown_and_news_is_told(live)
         "step 2: rank 1 of 2 was killed", "the run goes on as dp=1 from step 1, the memory of peers",
     ]  # fmt: skip
     assert told["ranks"] == [None] and told["layout"] == "dp=1" and live.reported.keys() <= {3}
-    assert (told["saved"], told["dead"], told["lost"]) == (
-        [],
-        [(1, "dp=2", 2)],
-        [(1, [4.0, 3.0])],
-    )  # step-2 is discarded
+    assert told["saved"] == []  # step-2 is discarded
+    assert (told["dead"], told["lost"]) == ([(1, "dp=2", 2)], [(1, [4.0, 3.0])])
     live.on_step(1, 4.5)  # again
     assert live.as_dict()["losses"] == [5.0, 4.5]
     console = Console(width=100, record=True)
