@@ -27,7 +27,7 @@ A picture (--png, --svg) shows all scenes; with --scene or --break every beat of
 that beat alone, as a slide. --scene X --break is the broken run that belongs to scene X."""
 ON_GPU = ", ".join(one.name for one in DEMONSTRATIONS.values() if one.on_gpu)
 FILES = ("html", "gif", "png", "svg", "trace")
-SINGLE = ("gif", "png", "svg", "trace", "ranks", "size", "scene", "step", "backend")  # flags of one demonstration
+SINGLE = (*FILES[1:], "ranks", "size", "scene", "step", "backend")  # flags of one demonstration
 DPI = 150
 WIDE = 118  # characters: from here on there is room for the sizes
 ABOUT = 62  # characters of what a demonstration shows: with its number and name they fill 80

@@ -64,7 +64,8 @@ def test_the_first_of_a_race_is_the_one_that_leaves_the_fewest_idle_or_is_not_ca
 
 def test_a_schedule_that_cuts_backward_in_two_has_a_colour_for_each_part():
     kinds = [one.name for one in KINDS]
-    keys = [pipeline.plan(kind, 2, 2, "", kind.slots(2, 2), kind.length(2, 2)).shown_key for kind in KINDS]
+    rows = [kind.slots(2, 2) for kind in KINDS]
+    keys = [pipeline.plan(kind, 2, 2, "", row, end_of(row)).shown_key for kind, row in zip(KINDS, rows, strict=True)]
     assert all("backward" in key and len(key) == 3 for key in keys[:-1]) and kinds[-1] == "ZB-H1"
     assert {*keys[-1]} >= {"backward of inputs", "backward of weights"}
 
@@ -78,7 +79,8 @@ def test_the_idle_share_of_a_broken_schedule_is_its_own(kind):
     assert story.beats[-1].facts["idle"] == f"{bubble(broken):.1%}, and {bubble(right):.1%} without the bug"
     bars = [mark.now for mark in story.marks if mark.thing.startswith("micro-batch")]
     assert max(now["x"] + now["w"] for now in bars) <= 870  # the shelf begins behind them
-    one = pipeline.plan(KINDS[0], 2, 2, "", KINDS[0].slots(2, 2), KINDS[0].length(2, 2))
+    naive = KINDS[0].slots(2, 2)
+    one = pipeline.plan(KINDS[0], 2, 2, "", naive, end_of(naive))
     assert one.beats[-1].facts["GPU 0 stores at most"] == "1 micro-batch"
 
 

@@ -34,10 +34,6 @@ class Kind:
         """Any plan in slots; with several stages per rank, each stage takes proportionally less."""
         return timeline(planned, lambda action: SLOTS[action.kind] / self.virtual)
 
-    def length(self, ranks: int, micro_batches: int) -> float:
-        """Slots until the last rank is done."""
-        return end_of(self.slots(ranks, micro_batches))
-
     def most_stored(self, ranks: int, micro_batches: int) -> float:
         """Micro-batches whose activations rank 0 holds at once, at most; those of one of its stages count in part."""
         return in_flight(self.planned(ranks, micro_batches)[0]) / self.virtual
