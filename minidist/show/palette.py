@@ -25,7 +25,6 @@ MEANINGS = {
     "all-gather": "#F0C566",
     "reduce-scatter": "#D55E00",
     "link in use": "#F7DDA6",
-    "full link": "#E69F00",
     "link between nodes": "#D55E00",
     "read": "#E69F00",  # from the slow memory, or written to it
     # what memory holds
@@ -36,12 +35,10 @@ MEANINGS = {
     "optimizer state": "#009E73",
     "second moments": "#7FCEB9",
     "activations": "#CC79A7",
-    "merged activations": "#EBD3E0",  # used, and gone
     "softmax": "#A3507E",
     "softmax sums": "#BFD8A6",
-    "queries": "#1F6570",
+    "queries": "#1C6B74",
     "keys": "#882255",
-    "values": "#DDCC77",
     "replicated": "#DDD3BC",  # the same on every rank
     "checkpoint": "#F0E442",
     # how workers wait for each other
@@ -53,7 +50,6 @@ MEANINGS = {
     "exponent": "#B8A5D8",
     "mantissa": "#E3DC9A",
     # how it went
-    "loss": "#8F6FD6",
     "lost": "#E8A9A0",  # done in vain, or dropped
     "wrong": "wrong",
     "result": "right",

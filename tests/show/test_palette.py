@@ -11,8 +11,8 @@ TOGETHER = (  # what is next to each other in a picture
     ("forward", "backward", "backward of inputs", "backward of weights", "idle", "communication", "wrong"),
     ("forward", "backward", "optimizer", "idle", "communication", "all-gather", "reduce-scatter"),
     ("parameters", "gradients", "optimizer state", "activations", "recomputed", "wrong"),
-    ("queries", "keys", "values", "activations", "result"),
-    ("activations", "merged activations", "softmax", "wrong"),
+    ("queries", "keys", "attention", "parameters", "gradients", "elementwise"),
+    ("softmax", "softmax sums", "read", "wrong"),
     ("gradients", "residual", "communication", "idle", "wrong"),
     ("synchronous", "bounded", "asynchronous"),
 )

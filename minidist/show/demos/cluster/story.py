@@ -30,7 +30,7 @@ def tell(steps: Sequence[Step], step: Step, longest: float, bug: str = "", detai
     ends = _at(step.seconds, longest)
     marks += _time(step, longest)
     micro = f"{1e6 * step.seconds:,.0f} µs"
-    marks += counter(1150, 528, "", [(0.0, ""), (ends, micro)], 50)
+    marks += counter(1156, 528, "", [(0.0, ""), (ends, micro)], 46)
     ratio = step.seconds / steps[0].seconds
     waiting = sum(rank.waiting for rank in step.report.ranks) / step.ranks / step.seconds
     if step.name == ONE:

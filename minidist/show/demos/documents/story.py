@@ -7,7 +7,7 @@ import numpy as np
 
 from minidist.nn.loss import IGNORED
 from minidist.show.demos.documents.run import DRAWN, Counted, Curves, Grid, Packed
-from minidist.show.palette import DOCUMENTS, MEANINGS, of_rank
+from minidist.show.palette import DOCUMENTS, of_rank
 from minidist.show.stage.curve import Chart
 from minidist.show.stage.marks import Mark, box, counter, text
 from minidist.show.stage.story import Beat, Question, Story
@@ -15,7 +15,6 @@ from minidist.show.stage.story import Beat, Question, Story
 PACE, BEGUN = 0.3, 7  # seconds of a document, and how many are there when the story opens
 FILLS = 6.0  # seconds in which all tiles of a pack are computed
 WINDOW = 10  # steps of which a point of a curve is the mean
-LEARNED = MEANINGS["loss"]
 
 
 def of_document(number: int) -> str:
@@ -210,7 +209,7 @@ def losses(right: Curves, broken: Curves, bug: str = "", details: str = "") -> S
     if bug:
         runs.append(("broken", broken, means[1], "wrong", 370))
     for name, run, mean, colour, y in runs:
-        chart.curve(list(enumerate(mean, 1)), colour if bug else LEARNED, 0.2, 5)
+        chart.curve(list(enumerate(mean, 1)), colour, 0.2, 5)
         marks.append(text(1050, y, f"{name}: ends at {mean[-1]:.2f}", 34, colour).enter(5.3, 0.2))
         marks.append(text(1050, y + 70, f"{run.held_out.mean():.2f}", 80, colour, weight=700).enter(7, 0.2))
         marks.append(text(1050, y + 130, "on held-out text").enter(7, 0.2))
