@@ -69,7 +69,7 @@ def load_corpus(path: str | None, context: int, tokenizer: str | None = None) ->
         cut = by.place_to_cut(text, len(text) - held_out)
         validation = by.encode(memoryview(text)[cut:])
         # where it is still too short, as tokens have several bytes: as much more as it lacks
-        held_out = max(held_out + 1, -(-held_out * shortest // max(1, len(validation))))
+        held_out = -(-held_out * shortest // max(1, len(validation)))
     training = by.encode(memoryview(text)[:cut])
     if min(len(training), len(validation)) < shortest:
         count = len(training) + len(validation)
