@@ -213,6 +213,12 @@ def overflows_in_the_background(world):
     work.wait()
 
 
+@fails("RankFailed", r"^rank 1 of 3 failed: MemoryError: out of memory\n\n.*started asynchronously at failing.py")
+def runs_out_of_memory_in_the_background(world):
+    world.run_in_background("a program", lambda: bytearray(world.rank % 2 << 62)).wait()
+    md.barrier(world)
+
+
 # No end
 
 
