@@ -84,7 +84,7 @@ class Collective:
 
 
 def _reduce_scatter_chunks(algorithm: Callable, output: np.ndarray, input: np.ndarray, combine, group) -> None:
-    chunks = list(input.reshape(group.size, -1).copy()) if input.size else [input] * group.size
+    chunks = list(input.reshape(group.size, output.size).copy())
     algorithm(chunks, combine, group)
     output[:] = chunks[group.rank]
 
