@@ -114,7 +114,7 @@ def test_messages_of_every_size_and_dtype_arrive_whole(ranks):
 
 def sums_without_a_yield(world) -> None:
     world.transport.core._crowded_until = time.perf_counter_ns() + 10**12
-    programs(world)
+    programs(world, 4)
     sums_in_a_ring(world)
 
 
@@ -170,10 +170,10 @@ def progress_without_waiting(world) -> None:
     assert (x == world.size).all()
 
 
-def programs(world) -> None:
+def programs(world, count: int) -> None:
     """Each sums an array, then sums what it has made of the sum, on a group of the same ranks."""
     inside, order = world.new_group(list(range(world.size))), []
-    arrays, sums = [np.full(5, float(world.rank + i)) for i in range(4)], sum(range(world.size + 1))
+    arrays, sums = [np.full(5, float(world.rank + i)) for i in range(count)], sum(range(world.size + 1))
 
     def program(i):
         md.all_reduce(arrays[i], group=inside)
@@ -181,12 +181,12 @@ def programs(world) -> None:
         md.all_reduce(arrays[i], group=inside)
         order.append(i)
 
-    works = [world.run_in_background(f"program {i}", lambda i=i: program(i)) for i in range(4)]
+    works = [world.run_in_background(f"program {i}", lambda i=i: program(i)) for i in range(count)]
     after = np.ones(1)
     md.all_reduce(after, group=world)  # of the group itself: waits its turn behind them
-    assert order == [0, 1, 2, 3] and all(work.is_completed() for work in works)
+    assert order == [*range(count)] and all(work.is_completed() for work in works)
     works[-1].wait()
-    assert [array[0] for array in arrays] == [sums * sum(i + rank for rank in range(world.size)) for i in range(4)]
+    assert [array[0] for array in arrays] == [sums * sum(i + rank for rank in range(world.size)) for i in range(count)]
     assert after[0] == world.size
 
 
@@ -219,7 +219,8 @@ def numpys_errors(world) -> None:
 def test_what_runs_in_the_background_ends_in_order_and_disturbs_nobody(ranks):
     ranks(3).run(progress_without_waiting)
     for size in available(1, 3, 5):
-        ranks(size).run(programs)
+        for count in (1, 4):
+            ranks(size).run(programs, count)
     ranks(2).run(forgets_to_wait)
     ranks(2).run(numpys_errors)
 
