@@ -167,7 +167,7 @@ def progress_without_waiting(world) -> None:
     while not work.is_completed():
         assert time.monotonic() < deadline
         np.sqrt(np.ones(100_000))  # computing
-    assert (x == world.size).all()
+    assert (x == world.size).all() and not world.unwaited
 
 
 def programs(world, count: int) -> None:
