@@ -12,6 +12,7 @@ from calls import available
 from threadpoolctl import threadpool_info
 
 import minidist as md
+from minidist.comm.failures import is_plumbing
 from minidist.comm.point_to_point import _irecv, recv_reduce, sendrecv
 from minidist.comm.transports.messages import SHORT
 
@@ -301,6 +302,7 @@ def test_no_run_finds_anything_of_an_earlier_one(ranks):
         told = sorted(str(warning.message).partition(" in a message of")[0] for warning in caught)
         assert [text.partition("rank 0 sent")[2] for text in told[:3]] == [" rank 1 3 elements (24 bytes, tag 4)"] * 3
         assert len(told) == 4 and told[3].endswith("rank 1 sent rank 0 5 elements (40 bytes, tag 0)")
+        assert not [warning.filename for warning in caught if is_plumbing(warning.filename)]
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert ranks(2).run(takes_one) == [[7, 7, 7]] * 2
