@@ -39,8 +39,8 @@ def everywhere(world):
 def test_they_run_in_this_process_and_leave_nothing(cluster):
     assert cluster.run(everywhere) == [(os.getpid(), f"rank {rank}", 3.0, 3.0) for rank in range(SIZE)]
     before = {*threading.enumerate()}
-    with PatientCluster(2, start_method="thread") as other:
-        assert other.run(lambda world: world.rank) == [0, 1]
+    with PatientCluster(2, start_method="thread") as one, PatientCluster(2, start_method="thread") as other:
+        assert one.run(lambda world: world.rank) == other.run(lambda world: world.rank) == [0, 1]
     assert {*threading.enumerate()} == before
     assert cluster.run(lambda world: world.rank) == [0, 1, 2]  # the ranks are warm
 
