@@ -98,9 +98,8 @@ def call(group, case: Case, put=np.copy) -> tuple[list, list[np.ndarray]]:
     small, large, inside = put(one[rank]), put(many[rank]), case.how.startswith("in place")
     others = {"group": group, "algorithm": case.algorithm, "async_op": case.how.endswith("background")}
     others |= {"op": case.op} if name in REDUCING else {}
-    read = {"all_gather_into_tensor": small, "gather": small, "reduce_scatter_tensor": large, "all_to_all_single": large}
-    if name in read and put is np.copy and not inside:
-        read[name].flags.writeable = False
+    if put is np.copy and not inside:
+        (small if "gather" in name else large).flags.writeable = False  # it is only read
     function = getattr(md, name)
     if name in ("broadcast", "reduce"):
         work, found = function(small, root, **others), [small]
