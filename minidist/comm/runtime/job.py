@@ -134,7 +134,9 @@ def ranges(numbers: list[int]) -> str:
 def end_job(job: Job, error: BaseException, status: int, called_in: str) -> NoReturn:
     """End all processes of the job because of an error in this one, after its traceback: see ``own_traceback``."""
     text = f"rank {job.rank} of {job.size} failed: {summary(error)}"
-    if not isinstance(error, Deadlock | Hang):  # they say where each rank is
+    if isinstance(error, Deadlock | Hang):  # they say where each rank is
+        text = "\n".join([text, *getattr(error, "__notes__", [])])
+    else:
         text += f"\n\n{own_traceback(error, called_in).rstrip()}"
     print(text, file=sys.__stderr__, flush=True)
     time.sleep(TELL_SECONDS)
