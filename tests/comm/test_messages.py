@@ -306,6 +306,8 @@ def test_no_run_finds_anything_of_an_earlier_one(ranks):
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert ranks(2).run(takes_one) == [[7, 7, 7]] * 2
+    ranks(2).run(lambda world: world.kept.update(mine=world.rank))
+    assert ranks(2).run(lambda world: world.kept.pop("mine")) == [0, 1]  # but for what a rank keeps
     if sys.platform == "linux":
         before = ranks(3).run(open_files, False)
         for _ in range(5):

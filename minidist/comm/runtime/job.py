@@ -49,6 +49,7 @@ class Job:
         first = self.comm.allgather(shared.bcast(self.rank))  # of each rank: the first rank on its node
         self.nodes = tuple(sorted(set(first)).index(rank) for rank in first)  # ranks that can share memory are on one
         shared.Free()
+        self.kept: dict = {}  # of every world
         unlink_segments()
         sys.setswitchinterval(SWITCH_SECONDS)
 
@@ -60,6 +61,7 @@ class Job:
         questions = Questions(self.comm, limit)
         transport = MPITransport(self.comm.Create_group(members), self.nodes[:size], questions)
         world = ProcessGroup(transport, tuple(range(size)), context=0)
+        world.kept = self.kept
         transport.groups.append(world)
         return world
 
