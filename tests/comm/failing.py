@@ -53,7 +53,7 @@ def raises(world):
 
 
 @fails("RankFailed", *(rf"rank {r} was in barrier\(\)" for r in (0, 2)), "^rank 1 of 3 failed",
-       rank=1, exitcode=None, ranks=(1,))  # fmt: skip
+       "ranks 0, 2 were ended because of it:", rank=1, exitcode=None, ranks=(1,))  # fmt: skip
 def raises_while_others_wait(world):
     if world.rank == 1:
         while any(world.transport.segment.status[rank].read().state != BLOCKED for rank in (0, 2)):
