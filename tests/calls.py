@@ -98,6 +98,8 @@ def call(group, case: Case, put=np.copy) -> tuple[list, list[np.ndarray]]:
     small, large, inside = put(one[rank]), put(many[rank]), case.how.startswith("in place")
     others = {"group": group, "algorithm": case.algorithm, "async_op": case.how.endswith("background")}
     others |= {"op": case.op} if name in REDUCING else {}
+    if put is np.copy and not inside:
+        (small if "gather" in name else large).flags.writeable = False  # it is only read
     function = getattr(md, name)
     if name in ("broadcast", "reduce"):
         work, found = function(small, root, **others), [small]

@@ -84,7 +84,7 @@ class Collective:
 
 
 def _reduce_scatter_chunks(algorithm: Callable, output: np.ndarray, input: np.ndarray, combine, group) -> None:
-    chunks = list(input.reshape(group.size, -1).copy()) if input.size else [input] * group.size
+    chunks = list(input.reshape(group.size, output.size).copy())
     algorithm(chunks, combine, group)
     output[:] = chunks[group.rank]
 
@@ -365,7 +365,7 @@ def choose(call: Call) -> str:
     on_one_node = nodes.count(nodes[0]) == len(nodes) or len(set(group.nodes)) == 1
     if not on_one_node and len(row.algorithms) > 1:
         return cheapest(call.name, call.nbytes, group.nodes, group.transport.links, call.root)
-    if group.size == 1 or call.nbytes <= FEW_STEPS_BYTES:
+    if call.nbytes <= FEW_STEPS_BYTES:
         return row.few_steps
     if "halving_doubling" in row.algorithms and group.size > 2 and group.size.bit_count() == 1:
         return "halving_doubling"

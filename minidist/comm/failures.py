@@ -142,9 +142,10 @@ def describe_exit(exitcode: int) -> str:
 
 
 def summary(error: BaseException) -> str:
-    lines = list(
-        traceback.TracebackException.from_exception(error).format_exception_only()
-    )  # survives a failing __str__
+    """Return an error's kind and message without its notes, which its traceback has."""
+    own = traceback.TracebackException.from_exception(error)  # survives a failing __str__
+    own.__notes__ = None
+    lines = list(own.format_exception_only())
     if isinstance(error, SyntaxError) and error.filename:  # the other lines show the location, not the error
         lines = [lines[-1].rstrip() + f" ({os.path.basename(error.filename)}, line {error.lineno})"]
     kind, colon, text = "".join(lines).strip().partition(": ")

@@ -7,6 +7,7 @@ each rank. Here all processes run on one machine, and ``place_on_nodes`` says wh
 
 from collections import Counter
 from dataclasses import dataclass
+from operator import index
 
 import numpy as np
 
@@ -54,7 +55,7 @@ def place_on_nodes(world: ProcessGroup, node_size: int, links: Links | None = No
 
 def check_node_size(node_size: int, world_size: int) -> None:
     """Raise ValueError if the ranks do not fill nodes of ``node_size``; it names the nearest numbers that do."""
-    if node_size < 1:
+    if index(node_size) < 1:
         raise ValueError(f"node_size={node_size}: a node has at least 1 rank")
     if world_size % node_size:
         sizes = [n for n in range(1, world_size + 1) if world_size % n == 0]

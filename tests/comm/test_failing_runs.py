@@ -84,7 +84,7 @@ def test_a_killed_rank_is_noticed_although_its_child_lives_on(ranks):
     assert caught.value.exitcode == -signal.SIGKILL
 
 
-def test_prints_and_results_come_whole(ranks, capsys):
+def test_prints_and_results_come_whole(ranks, capsys, monkeypatch):
     """Also if a print prints, if a rank closes its standard output, and if they are large."""
 
     def main(world, x):
@@ -116,3 +116,5 @@ def test_prints_and_results_come_whole(ranks, capsys):
     out = capsys.readouterr().out
     assert out.count("no newline") == 2
     assert sorted(out.replace("no newline", "").split()) == ["gone"] * 600 + ["here"] * 600
+    monkeypatch.setattr(sys, "stdout", None)  # in a program without a console
+    assert ranks(2).run(lambda world: print(world.rank)) == [None, None]

@@ -12,6 +12,7 @@ from calls import available
 from threadpoolctl import threadpool_info
 
 import minidist as md
+from minidist.comm.failures import is_plumbing
 from minidist.comm.point_to_point import _irecv, recv_reduce, sendrecv
 from minidist.comm.transports.messages import SHORT
 
@@ -114,7 +115,7 @@ def test_messages_of_every_size_and_dtype_arrive_whole(ranks):
 
 def sums_without_a_yield(world) -> None:
     world.transport.core._crowded_until = time.perf_counter_ns() + 10**12
-    programs(world)
+    programs(world, 4)
     sums_in_a_ring(world)
 
 
@@ -167,13 +168,13 @@ def progress_without_waiting(world) -> None:
     while not work.is_completed():
         assert time.monotonic() < deadline
         np.sqrt(np.ones(100_000))  # computing
-    assert (x == world.size).all()
+    assert (x == world.size).all() and not world.unwaited
 
 
-def programs(world) -> None:
+def programs(world, count: int) -> None:
     """Each sums an array, then sums what it has made of the sum, on a group of the same ranks."""
     inside, order = world.new_group(list(range(world.size))), []
-    arrays, sums = [np.full(5, float(world.rank + i)) for i in range(4)], sum(range(world.size + 1))
+    arrays, sums = [np.full(5, float(world.rank + i)) for i in range(count)], sum(range(world.size + 1))
 
     def program(i):
         md.all_reduce(arrays[i], group=inside)
@@ -181,12 +182,12 @@ def programs(world) -> None:
         md.all_reduce(arrays[i], group=inside)
         order.append(i)
 
-    works = [world.run_in_background(f"program {i}", lambda i=i: program(i)) for i in range(4)]
+    works = [world.run_in_background(f"program {i}", lambda i=i: program(i)) for i in range(count)]
     after = np.ones(1)
     md.all_reduce(after, group=world)  # of the group itself: waits its turn behind them
-    assert order == [0, 1, 2, 3] and all(work.is_completed() for work in works)
+    assert order == [*range(count)] and all(work.is_completed() for work in works)
     works[-1].wait()
-    assert [array[0] for array in arrays] == [sums * sum(i + rank for rank in range(world.size)) for i in range(4)]
+    assert [array[0] for array in arrays] == [sums * sum(i + rank for rank in range(world.size)) for i in range(count)]
     assert after[0] == world.size
 
 
@@ -219,7 +220,8 @@ def numpys_errors(world) -> None:
 def test_what_runs_in_the_background_ends_in_order_and_disturbs_nobody(ranks):
     ranks(3).run(progress_without_waiting)
     for size in available(1, 3, 5):
-        ranks(size).run(programs)
+        for count in (1, 4):
+            ranks(size).run(programs, count)
     ranks(2).run(forgets_to_wait)
     ranks(2).run(numpys_errors)
 
@@ -300,9 +302,12 @@ def test_no_run_finds_anything_of_an_earlier_one(ranks):
         told = sorted(str(warning.message).partition(" in a message of")[0] for warning in caught)
         assert [text.partition("rank 0 sent")[2] for text in told[:3]] == [" rank 1 3 elements (24 bytes, tag 4)"] * 3
         assert len(told) == 4 and told[3].endswith("rank 1 sent rank 0 5 elements (40 bytes, tag 0)")
+        assert not [warning.filename for warning in caught if is_plumbing(warning.filename)]
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             assert ranks(2).run(takes_one) == [[7, 7, 7]] * 2
+    ranks(2).run(lambda world: world.kept.update(mine=world.rank))
+    assert ranks(2).run(lambda world: world.kept.pop("mine")) == [0, 1]  # but for what a rank keeps
     if sys.platform == "linux":
         before = ranks(3).run(open_files, False)
         for _ in range(5):

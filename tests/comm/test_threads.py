@@ -2,6 +2,7 @@
 
 import os
 import re
+import sys
 import threading
 from types import SimpleNamespace
 from unittest.mock import patch
@@ -39,8 +40,8 @@ def everywhere(world):
 def test_they_run_in_this_process_and_leave_nothing(cluster):
     assert cluster.run(everywhere) == [(os.getpid(), f"rank {rank}", 3.0, 3.0) for rank in range(SIZE)]
     before = {*threading.enumerate()}
-    with PatientCluster(2, start_method="thread") as other:
-        assert other.run(lambda world: world.rank) == [0, 1]
+    with PatientCluster(2, start_method="thread") as one, PatientCluster(2, start_method="thread") as other:
+        assert one.run(lambda world: world.rank) == other.run(lambda world: world.rank) == [0, 1]
     assert {*threading.enumerate()} == before
     assert cluster.run(lambda world: world.rank) == [0, 1, 2]  # the ranks are warm
 
@@ -67,7 +68,7 @@ sys.exit(cli.main(sys.argv[1:]))
     assert here == there
 
 
-def test_what_each_prints_and_reports(cluster, capsys):
+def test_what_each_prints_and_reports(cluster, capsys, monkeypatch):
     def tell(world):
         print("I am", world.rank)
         world.report(world.rank)
@@ -76,6 +77,8 @@ def test_what_each_prints_and_reports(cluster, capsys):
     cluster.run(tell, on_report=lambda rank, thing: (told.append(thing), print("told", rank)))
     lines = capsys.readouterr().out.splitlines()
     assert sorted(lines) == ["I am 0", "I am 1", "I am 2", "told 0", "told 1", "told 2"] and sorted(told) == [0, 1, 2]
+    monkeypatch.setattr(sys, "stdout", None)  # in a program without a console
+    cluster.run(tell, on_report=lambda *_: print("told"))
 
 
 def test_what_a_rank_sets_is_its_own(cluster):

@@ -95,8 +95,11 @@ def messages(collective: str, algorithm: str, nodes: int, each: int, m: int, roo
     }.get(collective) or (ring(ranks, one, n - 1) if algorithm == "ring" else everyone(ranks, one)))()  # fmt: skip
 
 
-def seconds(n: int, a: float, b: float) -> dict[tuple[str, str], float]:
-    """On links that are all alike: a seconds for a message, b for all bytes of the buffer (Thakur et al.)."""
+def seconds(n: int, a: float, b: float, pieces: int) -> dict[tuple[str, str], float]:
+    """On links that are all alike: a seconds for a message, b for all bytes of the buffer (Thakur et al.).
+
+    Of two trees, each with half of the buffer in pieces, as drawn by hand for two and three ranks.
+    """
     parts, wholes, levels = (n - 1) * (a + b / n), (n - 1) * (a + b), ceil(log2(n)) * (a + b)
     found = {
         ("all_reduce", "ring"): 2 * parts, ("all_reduce", "two_shot"): 2 * parts, ("all_reduce", "tree"): 2 * levels,
@@ -107,6 +110,9 @@ def seconds(n: int, a: float, b: float) -> dict[tuple[str, str], float]:
     found |= {(name, "tree"): levels for name in ("broadcast", "reduce")}
     for half in ("reduce_scatter_tensor", "all_gather_into_tensor"):
         found[half, "ring"] = found[half, "direct"] = parts
+    piece = a + b / (2 * pieces)
+    found |= {("all_reduce", "double_tree"): 2 * (n - 1) * pieces * piece} if n in (2, 3) else {}
+    found |= {("broadcast", "double_tree"): (2 * pieces + n - 2) * piece} if n in (2, 3) else {}
     if n & (n - 1) == 0:
         found["all_reduce", "halving_doubling"] = 2 * log2(n) * a + 2 * (n - 1) / n * b
     return found

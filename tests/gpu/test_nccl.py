@@ -208,6 +208,20 @@ def test_counts_are_those_of_a_ring(device_ranks, elements):
         assert [name.split("(")[0] for name in names] == [name.split("(")[0] for name in host_names]
 
 
+def reduced(world) -> tuple[list, list]:
+    """Bytes of a reduce to rank 1, after a first: sent to each rank, and received from each."""
+    for _ in range(2):
+        before = world.traffic
+        md.reduce(xp.asarray(np.ones(7)), 1, group=world)
+    moved = world.traffic - before
+    return moved.sent[:, 0].tolist(), moved.received[:, 0].tolist()
+
+
+def test_a_reduce_counts_as_a_chain(device_ranks):
+    sent, received = zip(*device_ranks(3).run(with_gpus, 3, reduced), strict=True)
+    assert sent == ([0, 56, 0], [0, 0, 0], [56, 0, 0]) and received == ([0, 0, 56], [56, 0, 0], [0, 0, 0])
+
+
 # What goes wrong
 
 

@@ -49,6 +49,7 @@ class Job:
         first = self.comm.allgather(shared.bcast(self.rank))  # of each rank: the first rank on its node
         self.nodes = tuple(sorted(set(first)).index(rank) for rank in first)  # ranks that can share memory are on one
         shared.Free()
+        self.kept: dict = {}  # of every world
         unlink_segments()
         sys.setswitchinterval(SWITCH_SECONDS)
 
@@ -60,6 +61,7 @@ class Job:
         questions = Questions(self.comm, limit)
         transport = MPITransport(self.comm.Create_group(members), self.nodes[:size], questions)
         world = ProcessGroup(transport, tuple(range(size)), context=0)
+        world.kept = self.kept
         transport.groups.append(world)
         return world
 
@@ -134,7 +136,9 @@ def ranges(numbers: list[int]) -> str:
 def end_job(job: Job, error: BaseException, status: int, called_in: str) -> NoReturn:
     """End all processes of the job because of an error in this one, after its traceback: see ``own_traceback``."""
     text = f"rank {job.rank} of {job.size} failed: {summary(error)}"
-    if not isinstance(error, Deadlock | Hang):  # they say where each rank is
+    if isinstance(error, Deadlock | Hang):  # they say where each rank is
+        text = "\n".join([text, *getattr(error, "__notes__", [])])
+    else:
         text += f"\n\n{own_traceback(error, called_in).rstrip()}"
     print(text, file=sys.__stderr__, flush=True)
     time.sleep(TELL_SECONDS)

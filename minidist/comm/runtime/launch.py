@@ -360,6 +360,9 @@ class Cluster:
         return waiting
 
     def _warn_of_leftovers(self) -> None:
+        level = 1  # Python shows a warning again if another line of the user's code is its place
+        while sys._getframe(level).f_code.co_filename == __file__:
+            level += 1
         for rank in self._ranks:
             rank.send("leftovers", None)
         for rank in self._ranks:
@@ -367,7 +370,7 @@ class Cluster:
             while kind not in ("leftovers", "gone"):
                 kind, content = rank.receive()
             for line in content if kind == "leftovers" else ():
-                warnings.warn(line, RuntimeWarning, stacklevel=4)
+                warnings.warn(line, RuntimeWarning, stacklevel=level + 1)
 
 
 def _check_size(world_size: int) -> None:

@@ -6,6 +6,7 @@ changes for all of them, but for what turns.py lists and what it patches with ``
 """
 
 import ctypes
+import io
 import os
 import sys
 import threading
@@ -74,7 +75,8 @@ class PrintsOfThreads:
     """Stands for ``sys.stdout`` or ``sys.stderr``: what a rank prints goes to its own, all else to the usual one."""
 
     def __init__(self, name: str) -> None:
-        self._name, self._usual = name, getattr(sys, name)
+        usual = getattr(sys, name)
+        self._name, self._usual = name, io.StringIO() if usual is None else usual  # as in a program without a console
 
     def __getattr__(self, attribute: str):
         return getattr(getattr(_prints, self._name, self._usual), attribute)

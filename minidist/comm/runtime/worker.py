@@ -240,9 +240,9 @@ class RankProcess:
             self.attached = True
         elif kind == "print":
             name, text = content
-            stream = getattr(sys, name)
-            stream.write(text)
-            stream.flush()
+            if (stream := getattr(sys, name)) is not None:  # as in a program without a console
+                stream.write(text)
+                stream.flush()
         return kind, content
 
     def ask_where(self) -> None:

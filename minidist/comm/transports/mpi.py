@@ -71,8 +71,8 @@ class MPITransport(Transport):
         sent = np.array([self.numbers.get(rank, 0) for rank in range(self.size)], np.int64)  # (ranks,) messages
         coming = np.empty_like(sent)
         wait(self.comm.Ialltoall(sent, coming).Test)
-        for peer, unexpected in self.unexpected.items():
-            while self.traffic.received[peer][1] + len(unexpected) < coming[peer]:
+        for peer, incoming in self.incoming.items():
+            while incoming.complete < coming[peer]:
                 self._pull(peer)
 
     def close(self) -> None:
@@ -128,6 +128,7 @@ class MPITransport(Transport):
                 self._store(message, piece.array)
             if piece.scratch is not None:
                 incoming.scratch.append(piece.scratch)
+        incoming.complete += 1
         self._end_if_complete(message, peer)
 
 
@@ -151,6 +152,7 @@ class Incoming:
         self.comm, self.peer = comm, peer
         self.buffer = np.empty(HEADER_BYTES + SHORT, np.uint8)
         self.header = comm.Recv_init([self.buffer, MPI.BYTE], peer, HEADERS)
+        self.complete = 0  # messages
         self.pieces: deque[Piece] = deque()
         self.scratch: list[np.ndarray] = []  # (PIECE,) uint8 each, for pieces that are combined where they belong
         self.expect_header()

@@ -52,7 +52,7 @@ class StatusLine:
 def queue_capacity(world_size: int) -> int:
     """Default bytes per queue: 1 MiB, or less if all queues would exceed 32 MiB in total."""
     pairs = max(1, world_size * (world_size - 1))
-    return max(8 << 10, min(MIB, padded(32 * MIB // pairs)))
+    return min(MIB, padded(32 * MIB // pairs))
 
 
 class PrivateMemory:
