@@ -285,10 +285,11 @@ def test_help_begins_short_and_shows_a_group_on_request(capsys):
 def test_a_file_gives_flags_that_the_command_line_overrides(capsys, tmp_path):
     """TOML with tables or without, and what --json wrote: the same run, and the same bits."""
     flags = ["--dp", "2", "--zero", "2", "--layers", "1", "--steps", "2", "--fault", "rank=0,step=1,kind=slow:1.1"]
+    flags += ["--warmup", "0", "--weight-decay", "0"]
     settings = tmp_path / "run.toml"
     settings.write_text(
         'layout = "dp=2,zero=2"\nsteps = 7\ntables = true\nfault = ["rank=0,step=1,kind=slow:1.1"]\n'
-        "[model]\nlayers = 1\n"
+        "[model]\nlayers = 1\nwarmup = 0\nweight-decay = 0.0\n"
     )
     given, first, second = (tmp_path / f"{name}.json" for name in "abc")
     assert cli.main(["train", *flags, "--json", str(given)]) == 0
@@ -299,9 +300,10 @@ def test_a_file_gives_flags_that_the_command_line_overrides(capsys, tmp_path):
     runs = [json.loads(path.read_text()) for path in (given, first, second)]
     for key in ("layout", "config", "fingerprint", "losses"):
         assert runs[0][key] == runs[1][key] == runs[2][key]
-    settings.write_text("steps = [[")
-    assert cli.main(["train", "--config", str(settings)]) == 2
-    assert f"--config {settings}: " in capsys.readouterr().err
+    for name, text in (("run.toml", "steps = [["), ("run.json", "[]")):
+        (tmp_path / name).write_text(text)
+        assert cli.main(["train", "--config", str(tmp_path / name)]) == 2
+        assert f"--config {tmp_path / name}: " in capsys.readouterr().err
 
 
 def test_a_missing_cupy_is_told(capsys):
