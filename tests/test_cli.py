@@ -10,6 +10,7 @@ import sys
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from scripts import python
@@ -184,7 +185,9 @@ def test_a_full_disk_leaves_the_old_file_as_it_was(tmp_path, monkeypatch):
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-    commands = [["train", *SIZES, flag] for flag in ("--json", "--trace", "--png")]
+    run = str(tmp_path / "run")
+    assert cli.main(["train", *SIZES, "--save", run]) == 0
+    commands = [["train", *SIZES, flag] for flag in ("--json", "--trace", "--png")] + [["checkpoint", run, "--export"]]
     for number, command in enumerate([*commands, ["verify", "dp=2", *SIZES, "--json"], ["demo", "bf16", "--html"]]):
         path = tmp_path / str(number) / f"old.{command[-1][2:]}"
         path.parent.mkdir()
@@ -193,6 +196,7 @@ def test_a_full_disk_leaves_the_old_file_as_it_was(tmp_path, monkeypatch):
         arguments = [*command, str(path)]
         with monkeypatch.context() as patch:
             patch.setattr("minidist.cli.output.replacing", replacing_on_a_full_disk)
+            patch.setattr(sys, "dont_write_bytecode", True)  # of what is imported then, the cache would keep 500 bytes
             assert cli.main(arguments) == 2
         assert path.read_text() == "old" and list(path.parent.iterdir()) == [path], arguments
         assert cli.main(arguments) == 0
@@ -208,6 +212,20 @@ def test_a_link_stays_a_link_and_a_device_stays_a_device(tmp_path):
         assert cli.main(["train", *SIZES, "--json", str(path)]) == 0
     assert link.is_symlink() and json.loads(target.read_text())["fingerprint"]
     assert sys.platform == "win32" or Path(os.devnull).is_char_device()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with a name, as on Unix")
+def test_an_export_goes_through_a_pipe_which_stays_one(tmp_path):
+    assert cli.main(["train", *SIZES, "--save", str(tmp_path)]) == 0
+    pipe, file, read = tmp_path / "pipe", tmp_path / "file", []
+    os.mkfifo(pipe)
+    reader = Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    for path in (pipe, file):
+        assert cli.main(["checkpoint", str(tmp_path), "--export", str(path)]) == 0
+    assert pipe.is_fifo()
+    reader.join()
+    assert read == [file.read_bytes()]
 
 
 @pytest.mark.long
