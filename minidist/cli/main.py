@@ -57,6 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
     failure.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    if os.environ.get("COLUMNS") == "0":
+        del os.environ["COLUMNS"]  # rich would print nothing
     found = None
     try:
         check_working_folder()
@@ -98,7 +100,7 @@ def with_config_file(arguments: list[str]) -> list[str]:
     except (OSError, ValueError) as error:
         raise ValueError(f"--config {path}: {error}") from None
     if "fingerprint" in content:  # what --json wrote has results as well
-        content = {key: content.get(key) for key in ("layout", "config")}
+        content = {key: content.get(key) for key in ("layout", "config", "init_from")}
     flags = []
     for key, value in content.items():
         if key == "layout" and isinstance(value, str):
