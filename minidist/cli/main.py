@@ -104,7 +104,7 @@ def with_config_file(arguments: list[str]) -> list[str]:
     flags = []
     for key, value in content.items():
         if key == "layout" and isinstance(value, str):
-            value = dict(item.partition("=")[::2] for item in value.split(","))
+            value = {name: text for name, _, text in (item.partition("=") for item in value.split(","))}
         for name, setting in value.items() if isinstance(value, dict) else [(key, value)]:
             flag = "--" + name.replace("_", "-")
             for one in setting if isinstance(setting, list) else [setting]:
