@@ -26,7 +26,7 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         new.touch()
         mode = (target if target.exists() else new).stat().st_mode
         yield new
-        new.chmod(S_IMODE(mode))  # safetensors makes a file that only its owner may read
+        new.chmod(S_IMODE(mode))
         new.replace(target)
     except BaseException:
         new.unlink(missing_ok=True)

@@ -102,6 +102,7 @@ def test_no_character_ends_a_command(monkeypatch, encoding, command):
     out, err = (io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2))
     monkeypatch.setattr(sys, "stdout", out)
     monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setenv("COLUMNS", "0")  # of a terminal whose width nobody knows
     cli.print_in_any_encoding()
     assert cli.main(command.split()) == 0
     out.flush()

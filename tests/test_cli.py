@@ -10,6 +10,7 @@ import sys
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from scripts import python
@@ -184,7 +185,9 @@ def test_a_full_disk_leaves_the_old_file_as_it_was(tmp_path, monkeypatch):
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
-    commands = [["train", *SIZES, flag] for flag in ("--json", "--trace", "--png")]
+    run = str(tmp_path / "run")
+    assert cli.main(["train", *SIZES, "--save", run]) == 0
+    commands = [["train", *SIZES, flag] for flag in ("--json", "--trace", "--png")] + [["checkpoint", run, "--export"]]
     for number, command in enumerate([*commands, ["verify", "dp=2", *SIZES, "--json"], ["demo", "bf16", "--html"]]):
         path = tmp_path / str(number) / f"old.{command[-1][2:]}"
         path.parent.mkdir()
@@ -193,6 +196,7 @@ def test_a_full_disk_leaves_the_old_file_as_it_was(tmp_path, monkeypatch):
         arguments = [*command, str(path)]
         with monkeypatch.context() as patch:
             patch.setattr("minidist.cli.output.replacing", replacing_on_a_full_disk)
+            patch.setattr(sys, "dont_write_bytecode", True)  # of what is imported then, the cache would keep 500 bytes
             assert cli.main(arguments) == 2
         assert path.read_text() == "old" and list(path.parent.iterdir()) == [path], arguments
         assert cli.main(arguments) == 0
@@ -208,6 +212,20 @@ def test_a_link_stays_a_link_and_a_device_stays_a_device(tmp_path):
         assert cli.main(["train", *SIZES, "--json", str(path)]) == 0
     assert link.is_symlink() and json.loads(target.read_text())["fingerprint"]
     assert sys.platform == "win32" or Path(os.devnull).is_char_device()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with a name, as on Unix")
+def test_an_export_goes_through_a_pipe_which_stays_one(tmp_path):
+    assert cli.main(["train", *SIZES, "--save", str(tmp_path)]) == 0
+    pipe, file, read = tmp_path / "pipe", tmp_path / "file", []
+    os.mkfifo(pipe)
+    reader = Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    for path in (pipe, file):
+        assert cli.main(["checkpoint", str(tmp_path), "--export", str(path)]) == 0
+    assert pipe.is_fifo()
+    reader.join()
+    assert read == [file.read_bytes()]
 
 
 @pytest.mark.long
@@ -285,10 +303,11 @@ def test_help_begins_short_and_shows_a_group_on_request(capsys):
 def test_a_file_gives_flags_that_the_command_line_overrides(capsys, tmp_path):
     """TOML with tables or without, and what --json wrote: the same run, and the same bits."""
     flags = ["--dp", "2", "--zero", "2", "--layers", "1", "--steps", "2", "--fault", "rank=0,step=1,kind=slow:1.1"]
+    flags += ["--warmup", "0", "--weight-decay", "0"]
     settings = tmp_path / "run.toml"
     settings.write_text(
         'layout = "dp=2,zero=2"\nsteps = 7\ntables = true\nfault = ["rank=0,step=1,kind=slow:1.1"]\n'
-        "[model]\nlayers = 1\n"
+        "[model]\nlayers = 1\nwarmup = 0\nweight-decay = 0.0\n"
     )
     given, first, second = (tmp_path / f"{name}.json" for name in "abc")
     assert cli.main(["train", *flags, "--json", str(given)]) == 0
@@ -299,9 +318,10 @@ def test_a_file_gives_flags_that_the_command_line_overrides(capsys, tmp_path):
     runs = [json.loads(path.read_text()) for path in (given, first, second)]
     for key in ("layout", "config", "fingerprint", "losses"):
         assert runs[0][key] == runs[1][key] == runs[2][key]
-    settings.write_text("steps = [[")
-    assert cli.main(["train", "--config", str(settings)]) == 2
-    assert f"--config {settings}: " in capsys.readouterr().err
+    for name, text in (("run.toml", "steps = [["), ("run.json", "[]")):
+        (tmp_path / name).write_text(text)
+        assert cli.main(["train", "--config", str(tmp_path / name)]) == 2
+        assert f"--config {tmp_path / name}: " in capsys.readouterr().err
 
 
 def test_a_missing_cupy_is_told(capsys):

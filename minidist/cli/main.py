@@ -57,6 +57,8 @@ def main(arguments: list[str] | None = None) -> int:
     failure.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    if os.environ.get("COLUMNS") == "0":
+        del os.environ["COLUMNS"]  # rich would print nothing
     found = None
     try:
         check_working_folder()
@@ -93,18 +95,20 @@ def with_config_file(arguments: list[str]) -> list[str]:
     try:
         with open(path, "rb") as file:
             content = json.load(file) if path.endswith(".json") else tomllib.load(file)
+        if not isinstance(content, dict):
+            raise ValueError("expected a JSON object")
     except (OSError, ValueError) as error:
         raise ValueError(f"--config {path}: {error}") from None
     if "fingerprint" in content:  # what --json wrote has results as well
-        content = {key: content[key] for key in ("layout", "config")}
+        content = {key: content.get(key) for key in ("layout", "config", "init_from")}
     flags = []
     for key, value in content.items():
         if key == "layout" and isinstance(value, str):
-            value = dict(item.split("=") for item in value.split(","))
+            value = {name: text for name, _, text in (item.partition("=") for item in value.split(","))}
         for name, setting in value.items() if isinstance(value, dict) else [(key, value)]:
             flag = "--" + name.replace("_", "-")
             for one in setting if isinstance(setting, list) else [setting]:
-                flags += [] if one in (None, False) else [flag] if one is True else [f"{flag}={one}"]
+                flags += [] if one is None or one is False else [flag] if one is True else [f"{flag}={one}"]
     return [arguments[0], *flags, *arguments[1:]]
 
 

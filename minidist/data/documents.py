@@ -239,7 +239,7 @@ def _stop(error: OSError) -> None:
 def _read_line(where: str, line: bytes) -> tuple[bytes, bytes]:
     """The prompt and the rest of a document in a line of JSON."""
     try:
-        found = json.loads(line)
+        found = json.loads(line.decode("utf-8-sig"))  # json would guess UTF-16, of which lines are no lines
     except (ValueError, RecursionError):
         raise ValueError(f"{where} is not JSON in UTF-8") from None
     keys = found.keys() if isinstance(found, dict) else set()

@@ -173,7 +173,10 @@ def test_it_is_exported_from_checkpoints_resumed_and_begun_again_after_a_failure
 def test_rotary_positions_are_for_any_length_and_other_flags_are_not_free(tmp_path, monkeypatch, capsys):
     write_folder(tmp_path, MODELS["llama"], arrays_of(shaken(MODELS["llama"])))
     flags = ["train", "--steps", "1", "--init-from", str(tmp_path), "--global-batch", "2"]
-    assert cli([*flags, "--context", "4", "--heads", "6"]) == 0
+    first, again = (tmp_path / f"{name}.json" for name in ("first", "again"))
+    assert cli([*flags, "--context", "4", "--heads", "6", "--json", str(first)]) == 0
+    assert cli(["train", "--config", str(first), "--json", str(again)]) == 0
+    assert len({json.loads(path.read_text())["fingerprint"] for path in (first, again)}) == 1
     assert cli([*flags, "--context", "16"]) == 2
     assert "--context 16 contradicts max_position_embeddings in" in capsys.readouterr().err
 

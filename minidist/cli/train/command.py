@@ -168,6 +168,7 @@ def _train(options) -> int:
         except ValueError as error:  # the run's own results are not lost for it
             problem = f"--as-if {wanted.cluster}: {error}"
     content = result.as_dict() | implementations_as_dict(implementations, [result])
+    content["init_from"] = options.init_from
     used = utilization_of(result)
     content["utilization"] = used and used.as_dict()
     content["stragglers"] = [asdict(straggler) for straggler in narrator.stragglers]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from minidist import backend
 from minidist.nn.models import model_of
@@ -238,5 +238,10 @@ def full_arrays(folder: Path, manifest: Manifest, optimizer: bool = False) -> di
 
 
 def export(folder: Path, manifest: Manifest, to: Path, optimizer: bool = False) -> None:
-    """Write ``full_arrays`` to one safetensors file."""
-    save_file(full_arrays(folder, manifest, optimizer), to, metadata={"step": str(manifest.progress.step)})
+    """Write ``full_arrays`` to one safetensors file.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    # save_file would put a new file in the place of a device or a pipe, and raise errors of its own
+    to.write_bytes(save(full_arrays(folder, manifest, optimizer), {"step": str(manifest.progress.step)}))
