@@ -155,3 +155,11 @@ def test_a_worker_that_fails_or_diverges_ends_the_run(ranks):
             trained(ranks, text, options=slow("rank=1,step=2,kind=raise"))
     with pytest.raises(md.RankFailed, match=r"training diverged in step \d"):
         trained(ranks, "dp=2,sync=async,arrivals=seeded", replace(CONFIG, lr=1e30, clip=inf, warmup=0, steps=8))
+
+
+def test_a_bit_that_flips_in_a_workers_weights_is_told_and_shows(ranks):
+    events, options = [], slow("rank=0,step=1,kind=flip:weights")
+    struck = trained(ranks, "dp=2,sync=server", options=options, on_event=lambda *event: events.append(event))
+    ((rank, (_, name, *_)),) = [event for event in events if event[1][0] == "flipped"]
+    assert rank == 0 and name in {parameter.name for parameter in GPT(CONFIG.model, seed=0).parameters()}
+    assert struck.fingerprint != trained(ranks, "dp=2,sync=server").fingerprint

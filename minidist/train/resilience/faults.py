@@ -199,7 +199,7 @@ class Faults(StepHook):
             name, array = f"exp_avg of {name}", self.share.optimizer.kinds["exp_avg."][name]
         elif not model.trained:  # a parameter server's worker, until it pulls others; 16 bits are stored otherwise
             array = array.copy()
-        self.flipped(name, model.regions()[parameter.name], *flip_bit(array, random))
+        self.flipped(name, model.regions(bool(model.trained))[parameter.name], *flip_bit(array, random))
         if not model.trained:
             parameter.data = array
 
