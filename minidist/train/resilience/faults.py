@@ -111,8 +111,9 @@ class Fault:
         Raises:
             ValueError: if it is written otherwise.
         """
-        settings = {key: value for key, _, value in (part.partition("=") for part in text.replace(" ", "").split(","))}
-        if settings.keys() != {"rank", "step", "kind"}:
+        parts = text.replace(" ", "").split(",")
+        settings = {key: value for key, _, value in (part.partition("=") for part in parts)}
+        if settings.keys() != {"rank", "step", "kind"} or len(parts) > len(settings):
             raise ValueError(f"fault {text!r}: write it as rank=2,step=7,kind=kill")
         kind, _, detail = settings["kind"].partition(":")
         if detail and kind not in ("slow", "flip"):
