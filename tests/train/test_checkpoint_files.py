@@ -115,6 +115,7 @@ def test_a_folder_that_becomes_a_file_costs_checkpoints_and_nothing_else(ranks, 
     result = run(ranks(1), CONFIG, Layout(), saving, rank_function=partial(train_acting, end=become_a_file))
     assert result.fingerprint == run(ranks(1), CONFIG, Layout()).fingerprint and folder.read_text() == "mine"
     assert ["Not a directory" in error for error in result.ranks[0].save_errors] == [True] * 3
+    assert len(result.ranks[0].pauses) == 4  # of each save, done or not: one was
 
 
 def test_what_no_run_has_saved_is_not_removed(tmp_path):
