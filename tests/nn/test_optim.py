@@ -83,6 +83,9 @@ def test_without_a_gradient_a_step_is_none_and_what_is_zero_has_trust_ratio_one(
         optimizer.step()
         average_gradients([weight], 2)
         assert optimizer.steps == 0 and weight.grad is None and not weight.data.any()
+    for optimizer in (AdamW([], 0.1), LAMB([], 0.1, {}), SGD([], 0.1)):
+        optimizer.step()
+        assert optimizer.steps == 1  # a rank without parameters, which may play another's role in a replay
     zeros, ones = np.zeros(4, np.float32), np.ones(4, np.float32)
     weights, updates = {"a": zeros, "b": ones, "c": ones}, {"a": ones, "b": zeros, "c": 2 * ones}
     assert trust_ratios(weights, updates, dict.fromkeys("abc", 4)) == {"a": 1.0, "b": 1.0, "c": 0.5}
