@@ -132,15 +132,11 @@ class Optimizer:
 
     def step(self) -> None:
         """Change each parameter that has a gradient. Without any gradient it is no step."""
-        with together():
-            for parameter in self.begin_step():
-                self.update(parameter, self.weight_decay if parameter.decay else 0.0)
-
-    def begin_step(self) -> list[Parameter]:
-        """Count the step, as others do on a rank that has no parameters, and return those that have a gradient."""
         trained = [parameter for parameter in self.parameters if parameter.grad is not None]
-        self.steps += bool(trained) or not self.parameters
-        return trained
+        self.steps += bool(trained) or not self.parameters  # a rank without parameters counts what all others count
+        with together():
+            for parameter in trained:
+                self.update(parameter, self.weight_decay if parameter.decay else 0.0)
 
     def update(self, parameter: Parameter, weight_decay: float) -> None:
         """Change one parameter by its gradient."""
