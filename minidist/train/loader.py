@@ -23,6 +23,7 @@ from minidist.train.hooks import StepHook
 from minidist.train.share import Share, batch_of, corpus_of
 
 Numbers = tuple[int | None, ...]
+ROOM = 2048  # bytes that a pipe holds on every system
 
 
 class Loader(StepHook):
@@ -30,7 +31,7 @@ class Loader(StepHook):
 
     Args:
         config: the run's settings; ``config.steps`` is the last step that is asked for.
-        ahead: how many steps are prepared beyond the one that is taken.
+        ahead: how many steps are prepared beyond the one that is taken, at most: no more than pipes hold.
     """
 
     def __init__(self, config: TrainConfig, ahead: int) -> None:
@@ -52,7 +53,9 @@ class Loader(StepHook):
         while self.asked and self.asked[0] != wanted:
             self.asked.popleft()
             self._receive()
-        for later in range(step + len(self.asked), min(step + self.ahead + 1, self.config.steps)):
+        # Requests that filled their pipe, and samples that fill theirs, would have both processes wait for each other.
+        ahead = min(self.ahead, ROOM // len(pickle.dumps(wanted)))
+        for later in range(step + len(self.asked), min(step + ahead + 1, self.config.steps)):
             self.asked.append((later, wanted[1]))
             self._send(self.asked[-1])
         self.asked.popleft()

@@ -12,7 +12,7 @@ from minidist.nn.layers import Parameter
 from minidist.nn.optim import clip
 from minidist.nn.optim.clip import NotFinite, clip_factor, clip_grad_norm, grad_norm
 from minidist.nn.optim.lamb import LAMB, trust_ratios
-from minidist.nn.optim.optimizers import SGD, AdamW, average_gradients
+from minidist.nn.optim.optimizers import SGD, AdamW, average_gradients, warmup_stable_decay
 
 
 def parameter(gradient, name: str = "weight") -> Parameter:
@@ -83,6 +83,9 @@ def test_without_a_gradient_a_step_is_none_and_what_is_zero_has_trust_ratio_one(
         optimizer.step()
         average_gradients([weight], 2)
         assert optimizer.steps == 0 and weight.grad is None and not weight.data.any()
+    for optimizer in (AdamW([], 0.1), LAMB([], 0.1, {}), SGD([], 0.1)):
+        optimizer.step()
+        assert optimizer.steps == 1  # a rank without parameters, which may play another's role in a replay
     zeros, ones = np.zeros(4, np.float32), np.ones(4, np.float32)
     weights, updates = {"a": zeros, "b": ones, "c": ones}, {"a": ones, "b": zeros, "c": 2 * ones}
     assert trust_ratios(weights, updates, dict.fromkeys("abc", 4)) == {"a": 1.0, "b": 1.0, "c": 0.5}
@@ -102,3 +105,8 @@ def test_kernels_read_and_write_what_an_update_needs():
         step()
         (kernel,) = trace.stop()
         assert kernel.nbytes == 3 * 4 * len((reads + writes).replace(" ", "")), kernel.name
+
+
+def test_a_run_that_ends_while_it_warms_up_never_climbs():
+    rates = [warmup_stable_decay(step, 5, 1.0, warmup=9, decay=4, final=0.1) for step in range(5)]
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.325, 0.1])  # of the warm-up and of the decay the lower one

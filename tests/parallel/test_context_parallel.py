@@ -5,7 +5,14 @@ import itertools
 import pytest
 
 from minidist.nn.attention.tiled import tiles
-from minidist.parallel.context import BOTH_ENDS, KINDS, chunks_of_ranks, sequence_chunks_of, tiles_of_ranks
+from minidist.parallel.context import (
+    BOTH_ENDS,
+    KINDS,
+    chunks_of_ranks,
+    deal_chunks,
+    sequence_chunks_of,
+    tiles_of_ranks,
+)
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.trainer import run
@@ -23,6 +30,7 @@ def test_every_chunk_is_on_one_rank():
         assert len(set(work)) == 1 if kind in BOTH_ENDS else work == sorted(work)
         assert kind in BOTH_ENDS or ranks == 1 or work[0] < work[-1]
     assert [sequence_chunks_of(rank, 2, 8, "zigzag") for rank in range(2)] == [[0, 1, 6, 7], [2, 3, 4, 5]]
+    assert deal_chunks([9, 1, 1, 1], 2) == [[0, 3], [1, 2]]  # as many each, although one chunk has most of the work
 
 
 def test_tiles_never_cross_a_chunk():

@@ -133,13 +133,14 @@ def test_it_is_training_with_gradients_of_old_weights(ranks):
 
 @pytest.mark.long
 def test_no_worker_runs_ahead_further_than_it_may_and_servers_may_be_more_than_parameters(ranks):
-    """With staleness 0 no gradient is old."""
+    """With staleness 0 no gradient is old. On a server without parameters no bit flips."""
+    faults = Fault.parse("rank=2,step=1,kind=slow:9"), Fault.parse("rank=26,step=1,kind=flip:moments")
     config = replace(CONFIG, steps=8, layers=1, global_batch=3)
     assert len(GPT(config.model, seed=0).parameters()) < 24
     for staleness, arrivals, servers in ((0, "live", 24), (1, "live", 1), (1, "1+1+9", 1), (2, "1+1+9", 2)):
         text = f"dp=3,sync=server,staleness={staleness},arrivals={arrivals},servers={servers}"
         clocks, ahead = [0, 0, 0], []
-        pushes = trained(ranks, text, config, options=slow("rank=2,step=1,kind=slow:9")).ranks[3].pushes
+        pushes = trained(ranks, text, config, options=RunOptions(faults=faults)).ranks[3].pushes
         for push in pushes:
             assert push.step == clocks[push.worker]
             ahead.append(push.step - min(clocks))
@@ -155,3 +156,11 @@ def test_a_worker_that_fails_or_diverges_ends_the_run(ranks):
             trained(ranks, text, options=slow("rank=1,step=2,kind=raise"))
     with pytest.raises(md.RankFailed, match=r"training diverged in step \d"):
         trained(ranks, "dp=2,sync=async,arrivals=seeded", replace(CONFIG, lr=1e30, clip=inf, warmup=0, steps=8))
+
+
+def test_a_bit_that_flips_in_a_workers_weights_is_told_and_shows(ranks):
+    events, options = [], slow("rank=0,step=1,kind=flip:weights")
+    struck = trained(ranks, "dp=2,sync=server", options=options, on_event=lambda *event: events.append(event))
+    ((rank, (_, name, *_)),) = [event for event in events if event[1][0] == "flipped"]
+    assert rank == 0 and name in {parameter.name for parameter in GPT(CONFIG.model, seed=0).parameters()}
+    assert struck.fingerprint != trained(ranks, "dp=2,sync=server").fingerprint

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from minidist.parallel.tools.regions import Region, overlaps
+from minidist.parallel.tools.regions import Region, overlaps, place_in_full
 
 
 def cut_at_random(rng: random.Random, shape: tuple[int, ...]) -> tuple[Region, np.ndarray]:
@@ -31,6 +31,7 @@ def test_cuts_are_those_of_numpy_and_what_overlaps_is_copied_to_its_place():
         shape = tuple(rng.randrange(1, 6) for _ in range(rng.randrange(1, 5)))
         (wanted, at), (there, stored) = cut_at_random(rng, shape), cut_at_random(rng, shape)
         assert [place for run in wanted.runs for place in range(*run)] == at.reshape(-1).tolist(), seed
+        assert [place_in_full(wanted.runs, place) for place in range(at.size)] == at.reshape(-1).tolist(), seed
         assert wanted.size == at.size and all(start < stop for start, stop in wanted.runs)
         assert all(one[1] != two[0] for one, two in pairwise(wanted.runs))  # touching ones are joined
         values = np.full(wanted.size, -1)

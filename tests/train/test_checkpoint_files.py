@@ -115,6 +115,7 @@ def test_a_folder_that_becomes_a_file_costs_checkpoints_and_nothing_else(ranks, 
     result = run(ranks(1), CONFIG, Layout(), saving, rank_function=partial(train_acting, end=become_a_file))
     assert result.fingerprint == run(ranks(1), CONFIG, Layout()).fingerprint and folder.read_text() == "mine"
     assert ["Not a directory" in error for error in result.ranks[0].save_errors] == [True] * 3
+    assert len(result.ranks[0].pauses) == 4  # of each save, done or not: one was
 
 
 def test_what_no_run_has_saved_is_not_removed(tmp_path):
@@ -249,7 +250,7 @@ def test_another_run_is_refused_and_other_versions_are_told(saved, folder, tmp_p
     assert "the bits of its products" not in told and "bits of its products" in library.other_versions(
         manifest, "numpy"
     )
-    assert library.other_versions(exact, "numpy") == ""
+    assert library.other_versions(exact, "numpy") == library.other_versions(replace(exact, versions={}), "numpy") == ""
     with pytest.raises(library.BadCheckpoint, match="another version of minidist, with other settings: rope_theta"):
         library.config_in(replace(manifest, config=manifest.config | {"rope_theta": 1}))
     path = folder / name_of(4) / MANIFEST

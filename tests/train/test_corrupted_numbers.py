@@ -177,21 +177,41 @@ def test_a_broken_rank_is_named_by_three(ranks):
     assert isinstance(fingerprint, str)  # alone it repeats its error, and nobody can know
 
 
+def changing(change, when, world, *arguments):
+    """Train; on rank 1 ``change(checks)`` is called after step ``when``, before its numbers are noted."""
+    end_step = ReplicaChecks.end_step
+
+    def change_first(self, step, *rest):
+        if world.rank == 1 and step == when:
+            change(self)
+        end_step(self, step, *rest)
+
+    with mock.patch.object(checks.ReplicaChecks, "end_step", change_first):
+        return until_found(world, *arguments)
+
+
 def test_a_copy_that_changes_in_memory_is_no_wrong_computation(ranks):
-    def with_a_changed_copy(world, *arguments):
-        end_step = ReplicaChecks.end_step
+    def change(self):
+        self.kept.arrays[0][3] += 1
 
-        def changing(self, step, *rest):
-            if world.rank == 1 and step == 2:
-                self.kept.arrays[0][3] += 1
-            end_step(self, step, *rest)
-
-        with mock.patch.object(checks.ReplicaChecks, "end_step", changing):
-            return until_found(world, *arguments)
-
-    finding, _ = attempt(ranks, "dp=2", RunOptions(check_replicas=1, check_by="replay"), with_a_changed_copy)
+    options = RunOptions(check_replicas=1, check_by="replay")
+    finding, _ = attempt(ranks, "dp=2", options, partial(changing, change, 2))
     assert (finding.rank, finding.step, finding.verified) == (1, 1, 1)
     assert "the copy of its state after step 1 that rank 1 kept for a replay has changed in memory" in str(finding)
+
+
+@pytest.mark.parametrize(("text", "precision"), [("zero=1,dp=3", "fp32"), ("dp=3", "bf16")])
+def test_weights_that_are_not_the_optimizers_are_voted_on_too(ranks, text, precision):
+    """Those that ZeRO has gathered, and those in 16 bits."""
+
+    def change(self):
+        weight = self.share.gpt.embeddings.token.weight
+        weight.stored.reshape(-1)[1] += weight.stored.dtype.type(1)  # of rank 0's shard
+
+    options = RunOptions(check_replicas=1, check_by="vote")
+    finding, _ = attempt(ranks, text, options, partial(changing, change, STEP), precision=precision)
+    assert (finding.rank, finding.step, finding.names) == (1, STEP, ("gathered embeddings.token.weight",))
+    assert finding.element.index == (0, 0, 1)
 
 
 def test_every_rank_ends_the_run(ranks):

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from minidist.train.checkpoint.commit import (
     name_of,
     step_of,
 )
-from minidist.train.checkpoint.disk import BadCheckpoint
+from minidist.train.checkpoint.disk import BadCheckpoint, Disk
 from minidist.train.checkpoint.manifest import Manifest, Progress
 from minidist.train.checkpoint.saver import Part, Saver, Saving
 
@@ -80,6 +81,20 @@ def test_the_power_stays_off():
         with pytest.raises(PowerFailure, match=r"in operation 1: \('write'"):
             do(disk, operation)
     assert next(iter(disk.left()))[1].read(FILE) == b"ne"  # a write may be cut off in its middle
+
+
+@pytest.mark.skipif(not hasattr(os, "O_DIRECTORY"), reason="a system that opens no folder as a file")
+def test_the_real_one_flushes_files_and_folders_and_keeps_none_open(tmp_path, monkeypatch):
+    flushed, path = {}, tmp_path / "file"
+    monkeypatch.setattr(os, "fsync", lambda place: flushed.update({place: os.fstat(place).st_ino}))
+    for flush, one in ((Disk().flush, path), (Disk().flush_folder, tmp_path)):
+        path.touch()
+        flush(one)
+        ((place, inode),) = flushed.items()
+        assert inode == one.stat().st_ino
+        with pytest.raises(OSError):
+            os.fstat(place)
+        flushed.clear()
 
 
 # The Saver

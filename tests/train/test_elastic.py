@@ -97,6 +97,15 @@ def test_what_is_not_to_be_relied_on_stays_so_when_going_back_fails_too(tmp_path
     assert [it.resumed for it in seen] == [3] and not failures and result.fingerprint == expected
 
 
+def test_a_run_goes_on_without_what_a_smaller_layout_cannot_have(tmp_path, expected):
+    for asked in ({"rebalance": True}, {"check_replicas": 1, "check_by": "vote"}):
+        notes, saving = [], sync(tmp_path / next(iter(asked)), 1)
+        note = lambda _, event, notes=notes: notes.append(event[1]) if event[0] == "note" else None  # noqa: E731
+        result, _ = elastic("dp=2", "rank=1,step=2,kind=kill", saving=saving, on_event=note, **asked)
+        assert result.fingerprint == expected and result.layout == Layout()
+        assert len(notes) == 1 and "going on without this: --" in notes[0]
+
+
 def two_die(first, second, step):
     """A rank function in which the first of two ranks takes the second with it in this step, of five ranks."""
 

@@ -71,6 +71,11 @@ def test_what_was_prepared_for_other_micro_batches_is_thrown_away():
         made.end_run()
 
 
+def test_more_may_be_prepared_than_pipes_hold(ranks):
+    config, options = replace(SMALL, steps=5000), RunOptions(loader=5000, stop_after=0)
+    assert agrees(*(run(ranks(1), config, Layout(), replace(options, loader=ahead)) for ahead in (0, options.loader)))
+
+
 def test_the_time_that_a_rank_waits_for_its_loader_shows(ranks):
     (rank,) = run(ranks(1), SMALL, Layout(), RunOptions(loader=1, trace=True)).ranks
     (steps,) = seconds_by_kind([rank.log])

@@ -117,7 +117,7 @@ class LAMB(AdamW):
     def step(self) -> None:
         """Change each parameter that has a gradient. All processes that hold other shards call it together."""
         trained = [parameter for parameter in self.parameters if parameter.grad is not None]
-        self.steps += bool(trained)
+        self.steps += bool(trained) or not self.parameters
         updates = {parameter.name: self._direction(parameter) for parameter in trained}
         counted = {parameter.name: parameter for parameter in trained if parameter.decay and self.owns(parameter)}
         weights = {name: parameter.data for name, parameter in counted.items()}

@@ -133,7 +133,7 @@ class Optimizer:
     def step(self) -> None:
         """Change each parameter that has a gradient. Without any gradient it is no step."""
         trained = [parameter for parameter in self.parameters if parameter.grad is not None]
-        self.steps += bool(trained)
+        self.steps += bool(trained) or not self.parameters  # a rank without parameters counts what all others count
         with together():
             for parameter in trained:
                 self.update(parameter, self.weight_decay if parameter.decay else 0.0)
@@ -217,7 +217,7 @@ def warmup_stable_decay(
 
     Before the decay it does not depend on how long the run is, so a run can be prolonged from there. (Hu et al.,
     "MiniCPM", 2024, section 4; Hägele et al., "Scaling Laws and Compute-Optimal Training Beyond Fixed Training
-    Durations", 2024.)
+    Durations", 2024.) Where a short run has the warm-up and the decay in the same steps, the lower rate counts.
 
     Args:
         step, steps, peak, warmup, final: as of ``warmup_cosine``; ``final`` is reached in the last step.
@@ -225,4 +225,4 @@ def warmup_stable_decay(
     """
     rising = min(1.0, (step + 1) / (warmup + 1))
     falling = max(0, step + 1 - (steps - decay)) / max(1, decay)
-    return peak * rising + (final - peak) * min(1.0, falling)
+    return min(peak * rising, peak + (final - peak) * min(1.0, falling))

@@ -261,7 +261,7 @@ def other_versions(manifest: Manifest, backend: str) -> str:
     """What differs on this backend from when the checkpoint was written, and may change bits, in words; or ""."""
     there = {"backend": manifest.config["backend"]} | manifest.versions
     if manifest.config["products"] == "exact":  # random numbers remain
-        there = {"numpy": there["numpy"]}
+        there = {name: old for name, old in there.items() if name == "numpy"}
     here = {"backend": backend} | versions(backend)
     changed = [f"{name} {old}, now {here[name]}" for name, old in there.items() if here.get(name, old) != old]
     return f"the checkpoint was written with {' and '.join(changed)}: the bits may be others" if changed else ""

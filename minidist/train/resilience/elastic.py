@@ -30,6 +30,7 @@ from minidist.train.layout import Layout
 from minidist.train.resilience.faults import Fault, cancel_orders
 from minidist.train.resilience.shrink import best_layout
 from minidist.train.result import Run, RunOptions
+from minidist.train.rules import of_options
 from minidist.train.trainer import run_in_folder
 
 ON_FAILURE = ("shrink", "restart")
@@ -162,6 +163,17 @@ def newest_intact(folder: str, after: int, not_after: int | None) -> str | None:
     return next((str(root / name) for name in reversed(due) if is_whole(disk, root / name)), None)
 
 
+def without_what_cannot_be(options: RunOptions, config: TrainConfig, layout: Layout) -> tuple[RunOptions, list[str]]:
+    """The options that a run has left in a smaller layout, and why it has no others, in words."""
+    lost = []
+    for fewer in ({"rebalance": False}, {"check_replicas": 0, "check_by": "auto"}):
+        left = replace(options, **fewer)
+        broken = set(of_options(config, layout, options)) - set(of_options(config, layout, left))
+        if broken:
+            options, lost = left, [*lost, *sorted(broken)]
+    return options, lost
+
+
 @dataclass(frozen=True)
 class Elasticity:
     """How a run is to go on after a failure."""
@@ -256,6 +268,9 @@ def run_elastic(
                 # a rank may die after a number went wrong and before a check could tell
                 unsure = options.check_replicas or kind_of(error) == "CorruptedNumbers"
                 not_after = verified if unsure else None
+                options, lost = without_what_cannot_be(options, config, layout)
+                for why in lost:
+                    on_event(0, ("note", f"going on without this: {why}"))
                 options = replace(options, faults=tuple(f for f in options.faults if f not in attempt.struck))
                 interruptions.append(failed)
                 staying = len(set(cluster.survivors) - set(failed.ranks))

@@ -111,8 +111,9 @@ class Fault:
         Raises:
             ValueError: if it is written otherwise.
         """
-        settings = {key: value for key, _, value in (part.partition("=") for part in text.replace(" ", "").split(","))}
-        if settings.keys() != {"rank", "step", "kind"}:
+        parts = text.replace(" ", "").split(",")
+        settings = {key: value for key, _, value in (part.partition("=") for part in parts)}
+        if settings.keys() != {"rank", "step", "kind"} or len(parts) > len(settings):
             raise ValueError(f"fault {text!r}: write it as rank=2,step=7,kind=kill")
         kind, _, detail = settings["kind"].partition(":")
         if detail and kind not in ("slow", "flip"):
@@ -193,13 +194,17 @@ class Faults(StepHook):
         if place == "gradients":
             self.flip_in_next_gradient(_drawn(model.local.parameters(), random), random)
             return
-        parameter = _drawn(model.trained or model.local.parameters(), random)
+        regions = model.regions(bool(model.trained))
+        held = [one for one in model.trained or model.local.parameters() if one.name in regions]
+        if not held or (place == "moments" and not model.trained):
+            return  # one of so many ranks that nothing was left for it
+        parameter = _drawn(held, random)
         name, array = parameter.name, parameter.data
         if place == "moments":
             name, array = f"exp_avg of {name}", self.share.optimizer.kinds["exp_avg."][name]
         elif not model.trained:  # a parameter server's worker, until it pulls others; 16 bits are stored otherwise
             array = array.copy()
-        self.flipped(name, model.regions()[parameter.name], *flip_bit(array, random))
+        self.flipped(name, regions[parameter.name], *flip_bit(array, random))
         if not model.trained:
             parameter.data = array
 
