@@ -302,12 +302,12 @@ def test_help_begins_short_and_shows_a_group_on_request(capsys):
 
 def test_a_file_gives_flags_that_the_command_line_overrides(capsys, tmp_path):
     """TOML with tables or without, and what --json wrote: the same run, and the same bits."""
-    flags = ["--dp", "2", "--zero", "2", "--layers", "1", "--steps", "2", "--fault", "rank=0,step=1,kind=slow:1.1"]
-    flags += ["--warmup", "0", "--weight-decay", "0"]
+    flags = ["--dp", "2", "--zero", "3", "--layers", "1", "--steps", "2", "--fault", "rank=0,step=1,kind=slow:1.1"]
+    flags += ["--warmup", "0", "--weight-decay", "0", "--reshard-after-forward", "0"]
     settings = tmp_path / "run.toml"
     settings.write_text(
-        'layout = "dp=2,zero=2"\nsteps = 7\ntables = true\nfault = ["rank=0,step=1,kind=slow:1.1"]\n'
-        "[model]\nlayers = 1\nwarmup = 0\nweight-decay = 0.0\n"
+        'layout = "dp=2,zero=3"\nsteps = 7\ntables = true\nelastic = false\nfault = ["rank=0,step=1,kind=slow:1.1"]\n'
+        "[model]\nlayers = 1\nwarmup = 0\nweight-decay = 0.0\nreshard-after-forward = false\n"
     )
     given, first, second = (tmp_path / f"{name}.json" for name in "abc")
     assert cli.main(["train", *flags, "--json", str(given)]) == 0

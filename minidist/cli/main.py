@@ -101,6 +101,10 @@ def with_config_file(arguments: list[str]) -> list[str]:
         raise ValueError(f"--config {path}: {error}") from None
     if "fingerprint" in content:  # what --json wrote has results as well
         content = {key: content.get(key) for key in ("layout", "config", "init_from")}
+    from minidist.train.config import TrainConfig
+    from minidist.train.layout import Layout
+
+    numbers = TrainConfig.__dataclass_fields__.keys() | Layout.__dataclass_fields__.keys()  # no setting is a bool
     flags = []
     for key, value in content.items():
         if key == "layout" and isinstance(value, str):
@@ -108,6 +112,7 @@ def with_config_file(arguments: list[str]) -> list[str]:
         for name, setting in value.items() if isinstance(value, dict) else [(key, value)]:
             flag = "--" + name.replace("_", "-")
             for one in setting if isinstance(setting, list) else [setting]:
+                one = int(one) if isinstance(one, bool) and name.replace("-", "_") in numbers else one
                 flags += [] if one is None or one is False else [flag] if one is True else [f"{flag}={one}"]
     return [arguments[0], *flags, *arguments[1:]]
 

@@ -75,7 +75,7 @@ def add_commands(commands) -> None:
         type=integer,
         default=0,
         metavar="N",
-        help="have a process beside each rank prepare the micro-batches of the next N steps (default: 0, none)",
+        help="have a process beside each rank prepare its next micro-batches, of N steps at most (default: 0, none)",
     )
     output = command.add_argument_group("output")
     output.add_argument(
