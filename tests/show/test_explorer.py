@@ -208,10 +208,11 @@ def position_on(page, explorer) -> tuple[str, dict]:
 
 
 def go_to(page, key: str, position: dict, tab: str) -> None:
-    """Open an address, in a page that has another one."""
+    """Open an address, in a tab that shows another one."""
     words = "&".join(f"{name}={value}" for name, value in ({"model": key} | position | {"tab": tab}).items())
-    page.goto(f"{page.url.split('#')[0]}#{words}")
-    page.reload()
+    address = f"{page.url.split('#')[0]}#{words}"
+    page.goto("about:blank")  # of the same page, it would be a jump, and a reload might come before the page has jumped
+    page.goto(address)
     page.wait_for_selector("body.ready")
 
 
