@@ -17,7 +17,7 @@ from math import inf
 
 from multiprocess import get_all_start_methods  # pyright: ignore[reportAttributeAccessIssue]
 
-from minidist.comm.failures import Deadlock, Hang, RankFailed, describe_exit
+from minidist.comm.failures import Deadlock, Hang, RankFailed, describe_exit, users_frame
 from minidist.comm.runtime import serialization
 from minidist.comm.runtime.deadlock import DeadlockWatch, describe
 from minidist.comm.runtime.starting import (
@@ -360,9 +360,8 @@ class Cluster:
         return waiting
 
     def _warn_of_leftovers(self) -> None:
-        level = 1  # Python shows a warning again if another line of the user's code is its place
-        while sys._getframe(level).f_code.co_filename == __file__:
-            level += 1
+        frame = users_frame(sys._getframe()) or sys._getframe()  # a program may run none, only a command
+        place = frame.f_code.co_filename, frame.f_lineno
         for rank in self._ranks:
             rank.send("leftovers", None)
         for rank in self._ranks:
@@ -370,7 +369,7 @@ class Cluster:
             while kind not in ("leftovers", "gone"):
                 kind, content = rank.receive()
             for line in content if kind == "leftovers" else ():
-                warnings.warn(line, RuntimeWarning, stacklevel=level + 1)
+                warnings.warn_explicit(line, RuntimeWarning, *place)
 
 
 def _check_size(world_size: int) -> None:

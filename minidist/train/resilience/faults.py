@@ -197,7 +197,7 @@ class Faults(StepHook):
         regions = model.regions(bool(model.trained))
         held = [one for one in model.trained or model.local.parameters() if one.name in regions]
         if not held or (place == "moments" and not model.trained):
-            return  # one of so many ranks that nothing was left for it
+            return  # a rank that holds no parameters
         parameter = _drawn(held, random)
         name, array = parameter.name, parameter.data
         if place == "moments":
