@@ -72,12 +72,13 @@ def _data(options) -> int:
             manifest = prepare(options.text, open_tokenizer(options.tokenizer), Path(options.out), progress.track)
         told = f"{options.out}: files: {len(manifest.files):,}, documents: {manifest.documents:,} (left out as empty: "
         told += f"{manifest.empty:,}), tokens: {manifest.tokens:,}, bytes per token: {manifest.bytes_per_token:.2f}"
-        console.print(told, soft_wrap=True)
         content = asdict(manifest)
     else:
-        content = _measured(options)
-        _print(console, content, options)
-    write_outputs(console, json_output(options.json, content))
+        content, told = _measured(options), ""
+    try:
+        console.print(told, soft_wrap=True) if told else _print(console, content, options)
+    finally:  # also if nobody reads to the end, as in `| head`
+        write_outputs(console, json_output(options.json, content))
     return 0
 
 

@@ -122,11 +122,13 @@ def _failures(options) -> int:
         ),
     }
     console = console_of(options)
-    console.print(_table(options, estimates, cases))
-    if options.simulate is not None:
-        console.print(_where_time_went(cases))
     content = estimates | {"cases": [case.as_dict() for case in cases]}
-    write_outputs(console, json_output(options.json, content))
+    try:
+        console.print(_table(options, estimates, cases))
+        if options.simulate is not None:
+            console.print(_where_time_went(cases))
+    finally:  # also if nobody reads to the end, as in `| head`
+        write_outputs(console, json_output(options.json, content))
     return 0
 
 

@@ -48,12 +48,14 @@ def _hardware(options) -> int:
         tables, content = [_TABLES[kind](known, name) for kind in entries], {k: asdict(v) for k, v in entries.items()}
     else:
         tables, content = [_accelerators(known), _links(known), _nodes(known)], asdict(known)
-    for table in tables:
-        console.print(table)
     files = [json_output(options.json, content)]
     if accelerator:
         files.append(Output("png", options.png, lambda path: _draw(accelerator, path), f"roofline: {options.png}"))
-    write_outputs(console, *files)
+    try:
+        for table in tables:
+            console.print(table)
+    finally:  # also if nobody reads to the end, as in `| head`
+        write_outputs(console, *files)
     return 0
 
 

@@ -215,9 +215,11 @@ def _head(asked: Asked) -> dict:
 
 def _validate(options, console) -> int:
     compared = compare_all()
-    for table in validation_tables(compared):
-        console.print(table)
-    write_outputs(console, json_output(options.json, validation_numbers(compared)))
+    try:
+        for table in validation_tables(compared):
+            console.print(table)
+    finally:  # also if nobody reads to the end, as in `| head`
+        write_outputs(console, json_output(options.json, validation_numbers(compared)))
     return 0
 
 

@@ -49,8 +49,10 @@ def _scaling(options) -> int:
         runs = {name: _run(law, options.params, options.tokens) for name, law in LAWS.items()}
         table, content = _comparison(options.params, options.tokens, runs), runs
     console = console_of(options)
-    console.print(table)
-    write_outputs(console, json_output(options.json, content))
+    try:
+        console.print(table)
+    finally:  # also if nobody reads to the end, as in `| head`
+        write_outputs(console, json_output(options.json, content))
     return 0
 
 

@@ -96,10 +96,19 @@ def release(folder: Path, solutions: bool) -> None:
             so does the library, which has most answers in another form.
 
     Raises:
-        ValueError: if there is something at this place already.
+        ValueError: if there is something at this place already, or the folder cannot be written.
     """
     if folder.exists():
         raise ValueError(f"{folder} exists already: name a new folder")
+    try:
+        _write_course(folder, solutions)
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)  # so that its name is free again
+        why = error.args[0][0][2] if isinstance(error, shutil.Error) else str(error)  # of many files the first
+        raise ValueError(f"the course cannot be written to {folder}: {why.partition('] ')[2]}") from None
+
+
+def _write_course(folder: Path, solutions: bool) -> None:
     root = clone_here()
     unwanted = shutil.ignore_patterns("__pycache__", ".*", "clone", *([] if solutions else ["mutants"]))
     for name in HANDED_OUT:

@@ -176,7 +176,7 @@ def test_what_threads_cannot_do_is_refused(cluster):
     refusal(lambda: md.Cluster(2, start_method="thread", keep_survivors=True))
     assert "one function at a time" in told[0] and "keep_survivors needs processes" in told[1]
     with pytest.raises(md.RankFailed, match="this process is a rank, which starts no ranks of its own"):
-        cluster.run(lambda world: md.launch(len, 1, start_method="thread"))
+        cluster.run(lambda world: md.launch(len, np.int64(1), start_method="thread"))
 
 
 def test_an_environment_variable_chooses_them(monkeypatch):

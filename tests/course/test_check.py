@@ -209,6 +209,7 @@ ANSWERS = [  # (functions solved, (old, new) text, the task that is checked, exi
     # one rank waits forever for another that loops forever; both are in this function
     (["broadcast_tree"], ENDLESS, "3.1", 1, "3.1 fails|did not end within 10 s"),
     (["all_gather_ring"], ("sendrecv(outgoing, right, incoming", "recv(incoming"), "3.4", 1, "deadlock|{NAME}.py:"),
+    (["broadcast_tree"], ("def broadcast_tree(", "def broadcast("), "3.1", 1, "{NAME}.py has no 'broadcast_tree'"),
     # not Python: said once, not for every task
     (["broadcast_tree"], ("distance *= 2", "distance = ("), "3", 1, "SyntaxError|cannot be loaded"),
     # all_reduce_ring is right, but calls what fails; on its own it is told so from what was found before

@@ -1,11 +1,14 @@
 """Exercises are their solutions without the bodies, and nobody's work is overwritten."""
 
+import errno
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 
+from minidist.course import stubs
 from minidist.course.answers import chapter_names, course_folder, read_answers, solutions
 from minidist.course.stubs import (
     ANSWER,
@@ -116,6 +119,17 @@ def test_a_release_has_no_answers_and_is_a_course(tmp_path):
     assert (folder / "chapters" / "lab.py").exists() and (folder / "AGENTS.md").exists()
     with pytest.raises(ValueError, match="handed out exists already"):
         release(folder, solutions=False)
+
+
+def test_a_release_on_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
+    def full(source, *_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device", str(source))
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    monkeypatch.setattr(stubs, "HANDED_OUT", ("minidist",))  # a folder, of which shutil collects all errors
+    with pytest.raises(ValueError, match=r"^the course cannot be written to .*course: No space left on device"):
+        release(tmp_path / "course", solutions=True)
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.long

@@ -273,3 +273,5 @@ def test_a_resumed_command_takes_its_settings_from_the_checkpoint(folder, capsys
     assert one["config"]["width"] == CONFIG.width and one["resumed_after"] == 2
     assert cli(["train", "--resume", str(folder), "--width", "16"]) == 2
     assert "width 8 there and 16 here" in capsys.readouterr().err
+    assert cli(["train", "--resume", str(folder / name_of(2)), "--fault", "rank=0,step=1,kind=kill"]) == 2
+    assert "rank=0,step=1,kind=kill: the run goes on with step 2" in capsys.readouterr().err

@@ -248,6 +248,7 @@ def _checked(options, console: Console) -> Request:
             checkpoint.check(config)
         for line in checkpoint.notes(layout, config.backend):
             console.print(line, soft_wrap=True)
+    first = checkpoint.manifest.progress.step if checkpoint else 0
     run_options = RunOptions(
         progress=True,
         saving=saving_of(options, checkpoint),
@@ -255,7 +256,7 @@ def _checked(options, console: Console) -> Request:
         resume=checkpoint and str(checkpoint.folder),
         init_from=options.init_from,
         peer_copies=peer_copies_of(options, layout),
-        faults=faults_of(options, config, layout),
+        faults=faults_of(options, config, layout, first),
         check_replicas=options.check_replicas,
         check_by=options.check_by,
         links=wanted and wanted.cluster.links,
@@ -277,7 +278,6 @@ def _checked(options, console: Console) -> Request:
     if job_size() not in (None, layout.world_size):
         ranks = f"{layout.world_size} rank" + "s" * (layout.world_size > 1)
         raise ValueError(f"{layout} has {ranks}, but the MPI job has {job_size()}: mpiexec -n {layout.world_size}")
-    first = checkpoint.manifest.progress.step if checkpoint else 0
     return Request(config, layout, run_options, first, wanted, elasticity, implementations)
 
 

@@ -182,7 +182,7 @@ def saving_of(options: argparse.Namespace, checkpoint: Checkpoint | None) -> Sav
     return saving
 
 
-def faults_of(options: argparse.Namespace, config: TrainConfig, layout: Layout) -> tuple[Fault, ...]:
+def faults_of(options: argparse.Namespace, config: TrainConfig, layout: Layout, first: int) -> tuple[Fault, ...]:
     """The faults that were ordered.
 
     Raises:
@@ -194,6 +194,8 @@ def faults_of(options: argparse.Namespace, config: TrainConfig, layout: Layout) 
             raise ValueError(f"--fault {fault}: layout {layout} has ranks 0 to {layout.world_size - 1}")
         if fault.step >= config.steps:
             raise ValueError(f"--fault {fault}: the run has steps 0 to {config.steps - 1}")
+        if fault.step < first and fault.kind != "slow":  # which goes on from its step
+            raise ValueError(f"--fault {fault}: the run goes on with step {first}, counted from 0")
         if why := _why_it_cannot_happen(fault, config, layout):
             raise ValueError(f"--fault {fault}: {why}")
     return faults

@@ -11,9 +11,10 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from itertools import permutations
 from math import inf
+from operator import index
 
 from multiprocess import get_all_start_methods  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -82,7 +83,7 @@ class Cluster:
         queue_bytes: int | None = None,
         keep_survivors: bool = False,
     ) -> None:
-        _check_size(world_size)
+        self.world_size = _checked_size(world_size)
         check_alone()
         methods = [*get_all_start_methods(), "thread"]
         start_method = start_method or usual_start_method()
@@ -90,7 +91,6 @@ class Cluster:
             raise ValueError(f"start_method {start_method!r} is not available here; choose from {', '.join(methods)}")
         if queue_bytes is not None and (queue_bytes < 1024 or queue_bytes % 64):
             raise ValueError(f"queue_bytes must be a multiple of 64, at least 1024, but is {queue_bytes}")
-        self.world_size = world_size
         if keep_survivors and start_method == "thread":
             raise ValueError("ranks that are threads of one process end together: keep_survivors needs processes")
         self._method, self._queue_bytes, self._keep_survivors = start_method, queue_bytes, keep_survivors
@@ -119,7 +119,7 @@ class Cluster:
         Args:
             without: survivors to end, which are not relied on any longer. So are those that are too many.
         """
-        _check_size(world_size)
+        world_size = _checked_size(world_size)
         staying = [rank for rank in self._ranks if rank.number not in without][:world_size]
         self._end_all_but(staying)
         self.world_size = world_size
@@ -372,9 +372,11 @@ class Cluster:
                 warnings.warn_explicit(line, RuntimeWarning, *place)
 
 
-def _check_size(world_size: int) -> None:
-    if isinstance(world_size, bool) or not isinstance(world_size, int) or not 1 <= world_size <= MAX_RANKS:
-        raise ValueError(f"world_size must be a whole number from 1 to {MAX_RANKS}, but is {world_size!r}")
+def _checked_size(world_size: int) -> int:
+    with suppress(TypeError):  # of what is no whole number; NumPy's integers are
+        if not isinstance(world_size, bool) and 1 <= index(world_size) <= MAX_RANKS:
+            return index(world_size)
+    raise ValueError(f"world_size must be a whole number from 1 to {MAX_RANKS}, but is {world_size!r}")
 
 
 def _name_ranks(ranks, one: str = "was", more: str = "were") -> str:

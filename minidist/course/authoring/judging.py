@@ -155,7 +155,9 @@ def explain(error: BaseException, name: str, called: str = "the answer") -> tupl
         where = f" (rank {error.rank}, {name}.py:{places[-1][0]} in {places[-1][1]})" if places else ""
         summary = error.summary.removeprefix("AssertionError: ") or "the process ended"
         if not places and summary.startswith(("TypeError: ", "AttributeError: ")) and "the answer" not in summary:
-            summary = unusable + summary.partition(": ")[2]
+            problem, lacking = summary.partition(": ")[2], f"module '{name}' has no attribute "
+            summary = f"{name}.py has no " * (lacking in problem) or unusable
+            summary += problem.removeprefix(lacking)
         return f"{summary}{where}", own_frames(error.traceback_text, name)
     if isinstance(error, Deadlock):
         return f"deadlock: {error}", ""

@@ -151,6 +151,10 @@ class Faults(StepHook):
         if before == 1:
             self.slowed_to = self.world.transport.clock.seconds()
 
+    def end_run(self) -> dict:
+        vars(self.world.transport).pop("isend", None)  # a bit that still waits to flip: what follows is no training
+        return {}
+
     def take_order(self, step: int) -> None:
         """Add what was ordered for this rank meanwhile."""
         what = None if self.orders is None else take_order(self.orders, self.world.rank)
