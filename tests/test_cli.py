@@ -231,9 +231,11 @@ def test_an_export_goes_through_a_pipe_which_stays_one(tmp_path):
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes as on Unix")
 def test_a_closed_pipe_has_an_exit_status_of_its_own_and_files_are_written(tmp_path):
-    line = shlex.join([sys.executable, "-m", "minidist.cli", "train", *SIZES, "--png", str(tmp_path / "x.png")])
-    result = subprocess.run(["bash", "-c", f"{line} | true; exit ${{PIPESTATUS[0]}}"], timeout=300)
-    assert result.returncode == 141 and (tmp_path / "x.png").stat().st_size > 5000
+    for command in (["challenge"], ["train", *SIZES, "--png", str(tmp_path / "x.png")]):
+        line = shlex.join([sys.executable, "-m", "minidist.cli", *command])
+        result = subprocess.run(["bash", "-c", f"{line} | true; exit ${{PIPESTATUS[0]}}"], timeout=300)
+        assert result.returncode == 141
+    assert (tmp_path / "x.png").stat().st_size > 5000
 
 
 INTERRUPTED = """
