@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -138,7 +139,10 @@ def _reset(options) -> int:
     if not options.yes and file.exists():
         if not sys.stdin.isatty():
             raise ValueError(f"this would replace {lost}; confirm with --yes")
-        if input(f"Replace {lost}? A copy is kept. [y/N] ").strip().lower() not in ("y", "yes"):
+        answer = ""
+        with suppress(EOFError):  # Ctrl-D
+            answer = input(f"Replace {lost}? A copy is kept. [y/N] ")
+        if answer.strip().lower() not in ("y", "yes"):
             print("nothing changed")
             return 0
     copy = write_reset(file, text)

@@ -21,6 +21,7 @@ import re
 import shutil
 from functools import lru_cache, partial
 from io import StringIO
+from itertools import count
 from pathlib import Path
 
 from minidist.course.answers import (
@@ -222,10 +223,10 @@ def plan_reset(target: str, folder: Path) -> tuple[Path, str, str]:
     solution = solutions()[name].text
     stub, definitions = stub_of(solution, name), definitions_by_task(solution)
     file = folder / f"{name}.py"
+    if "." in target and target not in definitions:
+        raise ValueError(f"there is no task {target}; chapter {target.partition('.')[0]} has {', '.join(definitions)}")
     if "." not in target or not file.exists():
         return file, stub, ""
-    if target not in definitions:
-        raise ValueError(f"there is no task {target}; chapter {target.partition('.')[0]} has {', '.join(definitions)}")
     try:
         text = replace_definitions(file.read_text(encoding="utf-8-sig"), stub, definitions[target])
     except (SyntaxError, UnicodeDecodeError) as error:
@@ -243,8 +244,7 @@ def write_reset(file: Path, text: str) -> Path | None:
     if file.exists():
         folder = file.parent / BACKUPS
         folder.mkdir(exist_ok=True)
-        numbers = [int(old.stem.rpartition("-")[2]) for old in folder.glob(f"{file.stem}-*.py")]
-        copy = folder / f"{file.stem}-{max(numbers, default=0) + 1}.py"
+        copy = next(new for n in count(1) if not (new := folder / f"{file.stem}-{n}.py").exists())
         copy.write_bytes(file.read_bytes())
     write_atomically(file, text)
     return copy
