@@ -14,7 +14,7 @@ from scripts import LIMIT, segments_of, until
 
 from minidist.course.answers import solutions
 from minidist.course.grading.supervisor import can_have_own_shared_memory
-from minidist.course.grading.workplace import Workplace
+from minidist.course.grading.workplace import Limits, Workplace
 
 NAME = "ch03_collectives"
 SOLUTION = solutions()[NAME].text
@@ -98,7 +98,8 @@ def test_a_program_that_hides_from_its_supervisor_ends():
     code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {hide!r}])"
     with Workplace() as workplace:
         output = workplace.folder / "output"
-        outcome = workplace.run([sys.executable, "-c", code], {}, workplace.folder, output)
+        limits = Limits(memory=2.0**34)  # more than there are addresses: no limit
+        outcome = workplace.run([sys.executable, "-c", code], {}, workplace.folder, output, limits)
         assert outcome.status == 0 and outcome.exceeded == ""
         pid = int(output.read_text())
         assert not psutil.pid_exists(pid)
