@@ -97,11 +97,13 @@ def release(folder: Path, solutions: bool) -> None:
             so does the library, which has most answers in another form.
 
     Raises:
-        ValueError: if there is something at this place already.
+        ValueError: if there is something at this place already, or it is in a folder that is written.
     """
     if folder.exists():
         raise ValueError(f"{folder} exists already: name a new folder")
     root = clone_here()
+    if any(folder.resolve().is_relative_to(root / name) for name in HANDED_OUT):
+        raise ValueError(f"{folder} is in the course, which would have itself in it: name a folder outside of {root}")
     unwanted = shutil.ignore_patterns("__pycache__", ".*", "clone", *([] if solutions else ["mutants"]))
     for name in HANDED_OUT:
         source = root / name if (root / name).exists() else LIBRARY  # which a wheel does not have twice

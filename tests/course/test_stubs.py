@@ -114,8 +114,9 @@ def test_a_release_has_no_answers_and_is_a_course(tmp_path):
     assert without_answers(hidden) == hidden
     assert not (folder / "tests" / "exercises" / "mutants").exists()
     assert (folder / "chapters" / "lab.py").exists() and (folder / "AGENTS.md").exists()
-    with pytest.raises(ValueError, match="handed out exists already"):
-        release(folder, solutions=False)
+    for place, why in ((folder, "exists already"), (course_folder("chapters") / "handed out", "would have itself")):
+        with pytest.raises(ValueError, match=f"handed out.* {why}"):
+            release(place, solutions=False)
 
 
 @pytest.mark.long
