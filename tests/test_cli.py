@@ -54,7 +54,9 @@ def test_the_summary_says_what_was_counted(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     path = tmp_path / "results.json"
     assert cli.main(["train", *SIZES, "--dp", "4", "--node-size", "2", "--json", str(path)]) == 0
-    lines, found = capsys.readouterr().out.splitlines(), json.loads(path.read_text())
+    printed, found = capsys.readouterr(), json.loads(path.read_text())
+    lines = printed.out.splitlines()
+    assert re.search(rf"3/3 loss {found['losses'][-1]:.4f} [\d,]+ tokens/s ", printed.err)  # the bar, at its end
     cells = [line.strip("│").replace("│", " ").split() for line in lines if line.startswith("│")]
     for rank, (moved, memory) in enumerate(zip(found["traffic"], found["memory"], strict=True)):
         kilobytes = [f"{moved[what] / 3 / 1e3:,.0f}" for what in ("bytes_sent", "bytes_between_nodes")]
