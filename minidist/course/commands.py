@@ -137,7 +137,7 @@ def _reset(options) -> int:
         return 0
     lost = f"what you wrote in {names} of {path}" if names else f"everything you wrote in {path}"
     if not options.yes and file.exists():
-        if not sys.stdin.isatty():
+        if sys.stdin is None or not sys.stdin.isatty():  # None where it is closed
             raise ValueError(f"this would replace {lost}; confirm with --yes")
         answer = ""
         with suppress(EOFError):  # Ctrl-D

@@ -137,6 +137,7 @@ def test_progress_that_cannot_be_stored_or_read(folder, capsys, judged):
 def test_reset_asks(folder, capsys, monkeypatch):
     mine = folder / f"{NAME}.py"
     mine.write_text(solve("broadcast_tree"))
+    monkeypatch.setattr("sys.stdin", None)  # closed
     assert main(["reset", "3.1", "--impl", str(folder)]) == 2
     assert "this would replace what you wrote in broadcast_tree of" in capsys.readouterr().err
     for typed, text in (("", solve("broadcast_tree")), ("n\n", solve("broadcast_tree")), ("y\n", STUB)):  # first Ctrl-D
