@@ -138,8 +138,8 @@ def _prepare(own_shared_memory: bool, memory: float) -> None:
     if memory < math.inf:
         limits.append((resource.RLIMIT_AS, int(memory * 2**30)))
     for kind, limit in limits:
-        most = resource.getrlimit(kind)[1] % 2**63  # the system's own limit; none is -1 on Linux, 2^63 - 1 on macOS
-        resource.setrlimit(kind, (min(limit, most),) * 2)
+        limit = min(limit, resource.getrlimit(kind)[1] % 2**63)  # the system's; none is -1 on Linux, 2^63 - 1 on macOS
+        resource.setrlimit(kind, (limit, limit))
 
 
 def _interrupt(process: subprocess.Popen) -> None:
