@@ -69,9 +69,11 @@ def main(arguments: list[str] | None = None) -> int:
                 return 0
             options = build_parser(arguments[0]).parse_args(with_config_file(arguments))
         return options.command(options) if found is None else run_in_job(options, found)
-    except BrokenPipeError:  # whoever reads the output has closed it, as `| head` does
+    except (BrokenPipeError, SystemExit) as end:  # whoever reads the output has closed it, as `| head` does
+        if isinstance(end, SystemExit) and not isinstance(end.__context__, BrokenPipeError):
+            raise
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  Python flushes it at exit
-        return 141
+        return 141  # rich ends with 1, which means that a fingerprint differs or a task fails
     except MemoryError as error:
         problem = str(error) or OUT_OF_MEMORY
     except (ValueError, RuntimeError, OSError) as error:

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -136,9 +137,12 @@ def _reset(options) -> int:
         return 0
     lost = f"what you wrote in {names} of {path}" if names else f"everything you wrote in {path}"
     if not options.yes and file.exists():
-        if not sys.stdin.isatty():
+        if sys.stdin is None or not sys.stdin.isatty():  # None where it is closed
             raise ValueError(f"this would replace {lost}; confirm with --yes")
-        if input(f"Replace {lost}? A copy is kept. [y/N] ").strip().lower() not in ("y", "yes"):
+        answer = ""
+        with suppress(EOFError):  # Ctrl-D
+            answer = input(f"Replace {lost}? A copy is kept. [y/N] ")
+        if answer.strip().lower() not in ("y", "yes"):
             print("nothing changed")
             return 0
     copy = write_reset(file, text)

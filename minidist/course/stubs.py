@@ -21,6 +21,7 @@ import re
 import shutil
 from functools import lru_cache, partial
 from io import StringIO
+from itertools import count
 from pathlib import Path
 
 from minidist.course.answers import (
@@ -96,20 +97,22 @@ def release(folder: Path, solutions: bool) -> None:
             so does the library, which has most answers in another form.
 
     Raises:
-        ValueError: if there is something at this place already, or the folder cannot be written.
+        ValueError: if there is something at this place already, it is in a folder that is copied, or it cannot be written.
     """
     if folder.exists():
         raise ValueError(f"{folder} exists already: name a new folder")
+    root = clone_here()
+    if any(folder.resolve().is_relative_to(root / name) for name in HANDED_OUT):
+        raise ValueError(f"{folder} is in the course, which would have itself in it: name a folder outside of {root}")
     try:
-        _write_course(folder, solutions)
+        _write_course(root, folder, solutions)
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)  # so that its name is free again
         why = error.args[0][0][2] if isinstance(error, shutil.Error) else str(error)  # of many files the first
         raise ValueError(f"the course cannot be written to {folder}: {why.partition('] ')[2]}") from None
 
 
-def _write_course(folder: Path, solutions: bool) -> None:
-    root = clone_here()
+def _write_course(root: Path, folder: Path, solutions: bool) -> None:
     unwanted = shutil.ignore_patterns("__pycache__", ".*", "clone", *([] if solutions else ["mutants"]))
     for name in HANDED_OUT:
         source = root / name if (root / name).exists() else LIBRARY  # which a wheel does not have twice
@@ -231,10 +234,10 @@ def plan_reset(target: str, folder: Path) -> tuple[Path, str, str]:
     solution = solutions()[name].text
     stub, definitions = stub_of(solution, name), definitions_by_task(solution)
     file = folder / f"{name}.py"
+    if "." in target and target not in definitions:
+        raise ValueError(f"there is no task {target}; chapter {target.partition('.')[0]} has {', '.join(definitions)}")
     if "." not in target or not file.exists():
         return file, stub, ""
-    if target not in definitions:
-        raise ValueError(f"there is no task {target}; chapter {target.partition('.')[0]} has {', '.join(definitions)}")
     try:
         text = replace_definitions(file.read_text(encoding="utf-8-sig"), stub, definitions[target])
     except (SyntaxError, UnicodeDecodeError) as error:
@@ -252,8 +255,7 @@ def write_reset(file: Path, text: str) -> Path | None:
     if file.exists():
         folder = file.parent / BACKUPS
         folder.mkdir(exist_ok=True)
-        numbers = [int(old.stem.rpartition("-")[2]) for old in folder.glob(f"{file.stem}-*.py")]
-        copy = folder / f"{file.stem}-{max(numbers, default=0) + 1}.py"
+        copy = next(new for n in count(1) if not (new := folder / f"{file.stem}-{n}.py").exists())
         copy.write_bytes(file.read_bytes())
     write_atomically(file, text)
     return copy

@@ -1,5 +1,6 @@
 """minidist check as a learner sees it: one chapter from untouched to solved."""
 
+import io
 import os
 import time
 from pathlib import Path
@@ -136,11 +137,12 @@ def test_progress_that_cannot_be_stored_or_read(folder, capsys, judged):
 def test_reset_asks(folder, capsys, monkeypatch):
     mine = folder / f"{NAME}.py"
     mine.write_text(solve("broadcast_tree"))
+    monkeypatch.setattr("sys.stdin", None)  # closed
     assert main(["reset", "3.1", "--impl", str(folder)]) == 2
     assert "this would replace what you wrote in broadcast_tree of" in capsys.readouterr().err
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    for answer, text in (("n", solve("broadcast_tree")), ("y", STUB)):
-        monkeypatch.setattr("builtins.input", lambda question, answer=answer: answer)
+    for typed, text in (("", solve("broadcast_tree")), ("n\n", solve("broadcast_tree")), ("y\n", STUB)):  # first Ctrl-D
+        monkeypatch.setattr("sys.stdin", io.StringIO(typed))
+        monkeypatch.setattr("sys.stdin.isatty", lambda: True)
         assert main(["reset", "3.1", "--impl", str(folder)]) == 0 and mine.read_text() == text
 
 

@@ -19,6 +19,7 @@ import pytest
 
 from minidist.cli.main import main
 from minidist.course.answers import ROOT, solutions
+from minidist.course.grading import grade_submission
 from minidist.course.grading.grade_class import write_grades
 from minidist.course.grading.grade_submission import Grade
 from minidist.course.grading.supervisor import MARK
@@ -206,6 +207,15 @@ def test_other_commands_run_without_the_courses_packages(tmp_path):
         code = f"{hidden}import minidist.cli.main as cli; sys.exit(cli.main({arguments}))"
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT)
         assert result.returncode == 2 and all(word in result.stderr for word in words), result.stderr
+
+
+def test_what_a_process_of_graders_printed_when_it_ended_is_in_the_grades(tmp_path, monkeypatch):
+    (tmp_path / "in" / "ann").mkdir(parents=True)
+    monkeypatch.setattr(grade_submission, "grader_command", lambda *_: [sys.executable, "-c", "import no_graders"])
+    assert main(["grade", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--task=3.2"]) == 0
+    (grade,) = json.loads((tmp_path / "out" / "grades.json").read_text())
+    message = grade["tasks"]["3.2"]["message"]
+    assert message.startswith("it ended the grading process\n") and message.endswith("No module named 'no_graders'")
 
 
 def test_a_spreadsheet_gets_no_formula(tmp_path):

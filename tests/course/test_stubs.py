@@ -117,8 +117,9 @@ def test_a_release_has_no_answers_and_is_a_course(tmp_path):
     assert without_answers(hidden) == hidden
     assert not (folder / "tests" / "exercises" / "mutants").exists()
     assert (folder / "chapters" / "lab.py").exists() and (folder / "AGENTS.md").exists()
-    with pytest.raises(ValueError, match="handed out exists already"):
-        release(folder, solutions=False)
+    for place, why in ((folder, "exists already"), (course_folder("chapters") / "handed out", "would have itself")):
+        with pytest.raises(ValueError, match=f"handed out.* {why}"):
+            release(place, solutions=False)
 
 
 def test_a_release_on_a_full_disk_leaves_nothing(tmp_path, monkeypatch):
@@ -165,12 +166,16 @@ def test_reset_of_one_task_and_of_a_chapter(tmp_path):
     mine.write_text(solution)
     file, text, _ = plan_reset("3.3", tmp_path)
     assert file == mine and mine.read_text() == solution  # only a plan so far
+    (tmp_path / ".backups").mkdir()
+    (tmp_path / ".backups" / "ch03_collectives-mine.py").touch()
     copy = write_reset(file, text)
     again = write_reset(*plan_reset("3.4", tmp_path)[:2])  # in the same second
     assert again != copy and copy.read_text() == solution and again.read_text() == text
     assert untouched(mine.read_text(), stub, ["reduce_scatter_ring", "all_gather_ring"])
     assert untouched(mine.read_text(), solution, ["all_reduce_ring", "broadcast_tree"])
     mine.unlink()
+    with pytest.raises(ValueError, match=r"no task 3\.99; chapter 3 has 3\.1, "):
+        plan_reset("3.99", tmp_path)
     assert write_reset(*plan_reset("3.3", tmp_path)[:2]) is None  # without a file, the whole chapter is written
     assert mine.read_text() == stub
     mine.write_text("def broken(:\n")

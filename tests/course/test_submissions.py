@@ -97,11 +97,13 @@ def test_whatever_is_handed_in(tmp_path, seed, lay_out):
 
 
 def test_a_link_is_no_submission(tmp_path):
-    """Else whoever knows where the solutions are has full points."""
-    (tmp_path / "ann").mkdir()
-    (tmp_path / "bob").symlink_to(tmp_path / "ann")
-    (tmp_path / "carl.zip").symlink_to(tmp_path / "ann")
-    assert find_submissions(tmp_path) == ([("ann", tmp_path / "ann")], ["bob", "carl.zip"])
+    """Else whoever knows where the solutions are has full points. Names may have dots in them."""
+    ann, dee = tmp_path / "J. Ann", tmp_path / "J. Dee.zip"
+    ann.mkdir()
+    dee.touch()
+    (tmp_path / "bob").symlink_to(ann)
+    (tmp_path / "carl.zip").symlink_to(ann)
+    assert find_submissions(tmp_path) == ([("J. Ann", ann), ("J. Dee", dee)], ["bob", "carl.zip"])
 
 
 def test_the_name_of_a_submission_can_be_the_name_of_a_folder(tmp_path):
@@ -111,9 +113,12 @@ def test_the_name_of_a_submission_can_be_the_name_of_a_folder(tmp_path):
     (tmp_path / student).mkdir()
 
 
-def test_thousands_of_files_are_one_remark(tmp_path):
-    with zipfile.ZipFile(tmp_path / "ann.zip", "w") as archive:
+def test_thousands_of_files_are_one_remark_and_one_without_a_name_is_none(tmp_path):
+    file = tmp_path / "ann.zip"
+    with zipfile.ZipFile(file, "w") as archive:
         for number in range(3_000):
             archive.writestr(f"ch{number % 100:02}_{number}.py", "")
-    grade = Grade("ann", [], take_answers(tmp_path / "ann.zip", tmp_path))
+        archive.writestr("nameless", "")
+    file.write_bytes(file.read_bytes().replace(b"nameless", b"\0ameless"))
+    grade = Grade("ann", [], take_answers(file, tmp_path))
     assert len(grade.remarks) == REMARKS + 1 and grade.remarks[-1].endswith("more")

@@ -14,7 +14,7 @@ from scripts import LIMIT, segments_of, until
 
 from minidist.course.answers import solutions
 from minidist.course.grading.supervisor import can_have_own_shared_memory
-from minidist.course.grading.workplace import Workplace
+from minidist.course.grading.workplace import Limits, Workplace
 
 NAME = "ch03_collectives"
 SOLUTION = solutions()[NAME].text
@@ -92,13 +92,15 @@ def test_watch_judges_at_once_and_when_a_file_is_saved_and_leaves_nothing(tmp_pa
             mine.write_text(SOLUTION)
 
 
-def test_a_program_that_hides_from_its_supervisor_ends():
+def test_a_program_that_hides_from_its_supervisor_ends(monkeypatch):
     """It has an empty environment, a session of its own, and a parent that has ended."""
     hide = "import subprocess\nprint(subprocess.Popen(['sleep', '3600'], env={}, start_new_session=True).pid)"
-    code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {hide!r}])"
+    code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {hide!r}])\nassert '/own' in sys.path"
+    monkeypatch.syspath_prepend("/own")  # a command imports what this process does
     with Workplace() as workplace:
         output = workplace.folder / "output"
-        outcome = workplace.run([sys.executable, "-c", code], {}, workplace.folder, output)
+        limits = Limits(memory=2.0**34)  # more than there are addresses: no limit
+        outcome = workplace.run([sys.executable, "-c", code], {}, workplace.folder, output, limits)
         assert outcome.status == 0 and outcome.exceeded == ""
         pid = int(output.read_text())
         assert not psutil.pid_exists(pid)

@@ -315,7 +315,7 @@ def _nothing_overlaps(result: Run) -> str:
     sums = [row["calls"] for row in result.ranks[0].collectives if row["axis"] == "dp" and row["elements"] != 1]
     if sum(sums) != 1:
         return ""
-    return " (one bucket holds all gradients, so their all-reduce waits for backward: --bucket-mb 0.25 lets it overlap)"
+    return " (one bucket holds all gradients, and waits for the end of backward: a smaller --bucket-mb lets it overlap)"
 
 
 def _draw(path: Path, logs: list[list], layout: Layout, wanted: Wanted | None) -> None:

@@ -66,7 +66,7 @@ def grade_submission(
                 why = "it ended the grading process"
                 if exceeded == "processes":
                     why = f"it exceeded the limit of {limits.processes} processes"
-                verdicts.append(Verdict(unjudged[0], "", "failed", why, output))
+                verdicts.append(Verdict(unjudged[0], "", "failed", f"{why}\n{output}".strip()))
                 remarks.append(f"{unjudged[0]}: {why}")
                 results = results_of(tasks, verdicts)
     return Grade(student, results, remarks + _remarks_of(results), time.monotonic() - started)
@@ -101,7 +101,7 @@ def _judge(
     return read_verdicts(verdicts)[1], outcome.exceeded, _end_of(output)
 
 
-def _end_of(file: Path, nbytes: int = 2000) -> str:
+def _end_of(file: Path, nbytes: int = 1000) -> str:
     with open(file, "rb") as text:
         text.seek(max(0, file.stat().st_size - nbytes))
         return text.read().decode(errors="replace")

@@ -9,8 +9,10 @@ from minidist.course.grading.workplace import Workplace
 from minidist.course.tasks import TaskResult, Verdict, read_verdicts, results_of
 
 USAGE_ERROR = 4  # pytest's exit status
-# Other installed plugins take time and may interfere, the user's options may be theirs, and graders need their asserts.
-NO_OTHER_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "PYTHONOPTIMIZE": ""}
+# Other installed plugins take time and may interfere, the user's options may be theirs, graders need their asserts, and
+# what pytest says of an error is passed on, without colors.
+NO_OTHER_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "", "PYTEST_ADDOPTS": ""}
+NO_OTHER_PLUGINS |= {"PYTHONOPTIMIZE": "", "PY_COLORS": "0"}
 
 
 def pytest_arguments(graders: Path, verdicts: Path, impl: str, targets: Sequence[str], *more: str) -> list[str]:

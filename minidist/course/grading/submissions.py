@@ -121,6 +121,6 @@ def _in_folder(folder: Path) -> Iterator[File]:
 def _in_zip(path: Path) -> Iterator[File]:
     archive = zipfile.ZipFile(path)
     for info in archive.infolist():
-        if not info.is_dir() and not stat.S_ISLNK(info.external_attr >> 16):
+        if info.filename and not info.is_dir() and not stat.S_ISLNK(info.external_attr >> 16):
             place = PurePosixPath(info.filename.replace("\\", "/"))  # some Windows tools write backslashes
             yield place, info.file_size, lambda info=info: archive.read(info)

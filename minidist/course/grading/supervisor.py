@@ -138,6 +138,7 @@ def _prepare(own_shared_memory: bool, memory: float) -> None:
     if memory < math.inf:
         limits.append((resource.RLIMIT_AS, int(memory * 2**30)))
     for kind, limit in limits:
+        limit = min(limit, resource.getrlimit(kind)[1] % 2**63)  # the system's; none is -1 on Linux, 2^63 - 1 on macOS
         resource.setrlimit(kind, (limit, limit))
 
 

@@ -4,6 +4,7 @@ Whatever happens to this process and to what runs there, all processes end and t
 """
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -90,6 +91,7 @@ class Workplace:
         command = [sys.executable, "-m", "minidist.course.grading.supervisor", tempfile.gettempdir()]
         self._supervisor = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},  # a relative one means another folder there
             start_new_session=True,  # Ctrl-C reaches every process of the terminal, but this one ends last
         )  # fmt: skip
         assert self._supervisor.stdin and self._supervisor.stdout
