@@ -141,6 +141,11 @@ def test_whatever_a_manifest_or_a_file_is(folder, capsys):
         (checkpoint / MANIFEST).write_text(text)
         assert cli(["checkpoint", str(folder)]) == 1
         assert "is not a manifest, or was cut off" in capsys.readouterr().out.replace("\n", ""), text[:20]
+    large = "of a model that is too large for this machine"
+    for setting, size, says in (("layers", 10**4, "10000 layers"), ("width", 10**12, large), ("width", 2**62, large)):
+        write_manifest(checkpoint, content | {"config": content["config"] | {setting: size}})
+        assert cli(["checkpoint", str(folder)]) == 1
+        assert says in capsys.readouterr().out.replace("\n", ""), (setting, size)
     file = checkpoint / "rank-0.safetensors"
     file.write_bytes(b"x" * 100)
     content["files"][file.name] = {"bytes": 100, "sha256": hashlib.sha256(b"x" * 100).hexdigest()}
