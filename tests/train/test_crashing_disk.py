@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -115,10 +116,10 @@ class Numbers:
         return {"weight": Part(np.arange(6.0) + self.step, ((0, 6),), (2, 3))}
 
 
-def saver_on(world, disk: CrashingDisk, first: int, promised: list[int]) -> Saver:
+def saver_on(world, disk: CrashingDisk, first: int, promised: list[int], mode: str = "sync") -> Saver:
     """It adds to ``promised`` each step whose checkpoint it says is saved."""
     return Saver(
-        world, Saving(str(ROOT), 1, KEEP, "sync"), Numbers(), lambda it: Manifest("dp=1", {}, "", {}, it), first,
+        world, Saving(str(ROOT), 1, KEEP, mode), Numbers(), lambda it: Manifest("dp=1", {}, "", {}, it), first,
         lambda name, error: None if error else promised.append(step_of(name)), disk,
     )  # fmt: skip
 
@@ -127,10 +128,10 @@ def newest(disk: CrashingDisk) -> int:
     return step_of(latest(disk, ROOT) or name_of(0))
 
 
-def save(world, disk: CrashingDisk, promised: list[int], count: int = KEEP + 1) -> None:
+def save(world, disk: CrashingDisk, promised: list[int], count: int = KEEP + 1, mode: str = "sync") -> None:
     """What a run does: it goes on from the last checkpoint, or from the beginning, and saves each step."""
     first = newest(disk)
-    one = saver_on(world, disk, first, promised)
+    one = saver_on(world, disk, first, promised, mode)
     for step in range(first + 1, first + count + 1):
         one.snapshots.step = step
         one.end_step(step - 1, 1.0, last=step == first + count)
@@ -199,6 +200,16 @@ def test_the_last_checkpoint_is_whole_whenever_the_power_fails(ranks):
 
     ((count, states, wrong),) = ranks(1).run(main)
     assert count > 30 and states > count and wrong == []
+
+
+def test_training_waits_for_a_disk_that_cannot_keep_up(ranks):
+    def main(world):
+        disk, promised = CrashingDisk(), []
+        disk.make_folder = lambda path: (time.sleep(0.1), CrashingDisk.make_folder(disk, path))
+        save(world, disk, promised, 3, "async")
+        return promised
+
+    assert ranks(1).run(main) == [[1, 2, 3]]
 
 
 @pytest.mark.long
