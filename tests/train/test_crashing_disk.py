@@ -212,6 +212,18 @@ def test_training_waits_for_a_disk_that_cannot_keep_up(ranks):
     assert ranks(1).run(main) == [[1, 2, 3]]
 
 
+def test_the_newest_that_a_check_found_right_stays_and_no_older_one(ranks):
+    def main(world):
+        one, kept = saver_on(world, CrashingDisk(), 0, []), []
+        for step, verified in enumerate((0, 2, 2, 2, 5), 1):
+            one.snapshots.step, one.verified = step, verified
+            one.end_step(step - 1, 1.0, last=False)
+            kept.append([step_of(name) for name in committed(one.disk, ROOT)])
+        return kept
+
+    assert ranks(1).run(main) == [[[1], [2], [2, 3], [2, 4], [5]]]
+
+
 @pytest.mark.long
 def test_a_run_may_fail_while_it_removes_what_another_left(ranks):
     """The power fails twice."""
