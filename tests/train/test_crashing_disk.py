@@ -6,6 +6,7 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from minidist.train.checkpoint.commit import (
 )
 from minidist.train.checkpoint.disk import BadCheckpoint, Disk
 from minidist.train.checkpoint.manifest import Manifest, Progress
+from minidist.train.checkpoint.peers import PeerCopies, Peers, forget, generations_of, survey
 from minidist.train.checkpoint.saver import Part, Saver, Saving
 
 FOLDER, FILE = Path("folder"), Path("folder/file")
@@ -213,15 +215,25 @@ def test_training_waits_for_a_disk_that_cannot_keep_up(ranks):
 
 
 def test_the_newest_that_a_check_found_right_stays_and_no_older_one(ranks):
+    """Beside the newest one on a disk, and the newest two in memory."""
+
     def main(world):
         one, kept = saver_on(world, CrashingDisk(), 0, []), []
+        peers = Peers(world, PeerCopies(1), one.snapshots, "dp=1")
         for step, verified in enumerate((0, 2, 2, 2, 5), 1):
-            one.snapshots.step, one.verified = step, verified
-            one.end_step(step - 1, 1.0, last=False)
-            kept.append([step_of(name) for name in committed(one.disk, ROOT)])
-        return kept
+            one.snapshots.step, one.verified, peers.verified = step, verified, verified
+            for keeper in (one, peers):
+                keeper.end_step(step - 1, 1.0, last=False)
+            saved = [step_of(name) for name in committed(one.disk, ROOT)]
+            kept.append((saved, [generation.progress.step for generation in generations_of(world)]))
+        forget(world)
+        peers.begin_run(SimpleNamespace(losses=[1.0]))  # a run that goes on: what it goes on from has lost copies
+        return [*kept, [generation.progress.step for generation in generations_of(world)]]
 
-    assert ranks(1).run(main) == [[[1], [2], [2, 3], [2, 4], [5]]]
+    disk, memory = [[1], [2], [2, 3], [2, 4], [5]], [[1], [1, 2], [2, 3], [2, 3, 4], [4, 5]]
+    assert ranks(1).run(main) == [[*zip(disk, memory, strict=True), [5]]]
+    assert [survey(ranks(1), step, 60) for step in (4, 5, None)] == [(None, ""), (5, ""), (5, "")]
+    ranks(1).run(forget)
 
 
 @pytest.mark.long
