@@ -92,7 +92,7 @@ class Pipeline(Axis):
         super().__init__(group, group)
         self.layers, self.activations, self.schedule_of, self.policy = layers, activations, schedule_of, current()
         self.last = len(layers) - 1
-        self.embedding_group = group.new_group(sorted({0, self.last % group.size}))  # Megatron-LM's name for it
+        self.embedding_group = group.new_group([0, group.size - 1])  # Megatron-LM's name for it
         if self.embedding_group is not None:
             self.embedding_group.name = "embedding"
 

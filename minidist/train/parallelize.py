@@ -244,7 +244,7 @@ class ParallelModel:
         """
         if self.model.balance is not None:
             # layers with experts add losses of their own, of all places, which are averaged over the micro-batches
-            self.model.balance.loss_scale = scale * (self.divisor / max(1, self.averaged_micro_batches))
+            self.model.balance.loss_scale = scale * (self.divisor / self.global_micro_batches)
         if self.pipeline is not None:
             return self.pipeline.run(batch, scale, self.no_sync)
         total = xp.zeros(())
@@ -280,7 +280,7 @@ class ParallelModel:
             if axis.splits_loss:
                 all_reduce(sums, ReduceOp.SUM, axis.group)
         self.loss_sum = float(sums[0])
-        return self.loss_sum / (self.divisor or 1)  # a parameter server has no micro-batches
+        return self.loss_sum / self.divisor
 
     def join_losses(self, losses: list[float], sums: Sequence[float]) -> list[float]:
         """After the last step: the mean losses of all steps over the global batch, on all ranks alike.

@@ -120,11 +120,14 @@ def test_a_folder_that_becomes_a_file_costs_checkpoints_and_nothing_else(ranks, 
 
 def test_what_no_run_has_saved_is_not_removed(tmp_path):
     """The rests of a save that was cut off may be: they bear names that a saver gives."""
-    for strange in ("step-000100/mine.bin", "step-000100/rank-0.safetensors/mine.bin", "step-000100"):
+    for strange in (
+        "step-000100/mine.bin", "step-000100/rank-0.safetensors.old", "step-000100/rank-0.safetensors/mine.bin",
+        "step-000100",
+    ):  # fmt: skip
         folder = tmp_path / strange.replace("/", "-")
         path, half = folder / strange, folder / "step-000002"
         half.mkdir(parents=True)
-        for name in ("rank-0.safetensors", ".new-rank-1.safetensors", ".new-manifest.json"):
+        for name in ("rank-0.safetensors", ".new-rank-1.safetensors", "tokenizer.json", ".new-manifest.json"):
             (half / name).write_bytes(b"half")
         check_folder(str(folder), None)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -142,8 +145,13 @@ def test_checkpoints_of_other_runs_are_not_mixed(ranks, saved, folder, tmp_path)
     newer = r"has newer checkpoints than step-000002 \(step-000004\).*save in another folder, or remove"
     with pytest.raises(ValueError, match=newer):
         run(ranks(1), CONFIG, Layout(), branch)
-    check_folder(str(folder), str(folder / name_of(4)))
+    check_folder(f"{folder}/../{folder.name}", str(folder / name_of(4)))
     check_folder(str(tmp_path / "new" / "deep"), None)
+    (folder / LATEST).write_text(name_of(2))  # the run was killed before it wrote the newer name
+    check_folder(str(folder), str(folder / name_of(2)))
+    (folder / LATEST).write_text(name_of(4))
+    (folder / name_of(4) / "rank-0.safetensors").write_text("damaged")  # nobody can go on from it
+    check_folder(str(folder), str(folder / name_of(2)))
 
 
 def test_two_runs_do_not_save_in_one_folder(ranks, tmp_path, monkeypatch):
@@ -208,6 +216,10 @@ def test_a_manifest_has_no_element_twice_and_no_more_updates_than_steps(folder):
 def test_only_committed_checkpoints_are_found(folder):
     assert find_checkpoint(str(folder)) == folder / name_of(4)
     assert find_checkpoint(str(folder / name_of(2))) == folder / name_of(2)
+    (folder / name_of(4)).rename(folder / name_of(5))
+    with pytest.raises(library.BadCheckpoint, match=f"it is of step 4, and its folder is called {name_of(5)}"):
+        manifest_of(folder / name_of(5))
+    (folder / name_of(5)).rename(folder / name_of(4))
     (folder / name_of(4) / MANIFEST).unlink()
     assert find_checkpoint(str(folder)) == folder / name_of(2)  # although `latest` says otherwise
     with pytest.raises(library.BadCheckpoint, match=f"no checkpoint in .*: beside it are {name_of(2)}"):

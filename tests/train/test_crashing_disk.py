@@ -3,8 +3,10 @@
 import hashlib
 import itertools
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from minidist.train.checkpoint.commit import (
 )
 from minidist.train.checkpoint.disk import BadCheckpoint, Disk
 from minidist.train.checkpoint.manifest import Manifest, Progress
+from minidist.train.checkpoint.peers import PeerCopies, Peers, forget, generations_of, survey
 from minidist.train.checkpoint.saver import Part, Saver, Saving
 
 FOLDER, FILE = Path("folder"), Path("folder/file")
@@ -115,10 +118,10 @@ class Numbers:
         return {"weight": Part(np.arange(6.0) + self.step, ((0, 6),), (2, 3))}
 
 
-def saver_on(world, disk: CrashingDisk, first: int, promised: list[int]) -> Saver:
+def saver_on(world, disk: CrashingDisk, first: int, promised: list[int], mode: str = "sync") -> Saver:
     """It adds to ``promised`` each step whose checkpoint it says is saved."""
     return Saver(
-        world, Saving(str(ROOT), 1, KEEP, "sync"), Numbers(), lambda it: Manifest("dp=1", {}, "", {}, it), first,
+        world, Saving(str(ROOT), 1, KEEP, mode), Numbers(), lambda it: Manifest("dp=1", {}, "", {}, it), first,
         lambda name, error: None if error else promised.append(step_of(name)), disk,
     )  # fmt: skip
 
@@ -127,10 +130,10 @@ def newest(disk: CrashingDisk) -> int:
     return step_of(latest(disk, ROOT) or name_of(0))
 
 
-def save(world, disk: CrashingDisk, promised: list[int], count: int = KEEP + 1) -> None:
+def save(world, disk: CrashingDisk, promised: list[int], count: int = KEEP + 1, mode: str = "sync") -> None:
     """What a run does: it goes on from the last checkpoint, or from the beginning, and saves each step."""
     first = newest(disk)
-    one = saver_on(world, disk, first, promised)
+    one = saver_on(world, disk, first, promised, mode)
     for step in range(first + 1, first + count + 1):
         one.snapshots.step = step
         one.end_step(step - 1, 1.0, last=step == first + count)
@@ -199,6 +202,38 @@ def test_the_last_checkpoint_is_whole_whenever_the_power_fails(ranks):
 
     ((count, states, wrong),) = ranks(1).run(main)
     assert count > 30 and states > count and wrong == []
+
+
+def test_training_waits_for_a_disk_that_cannot_keep_up(ranks):
+    def main(world):
+        disk, promised = CrashingDisk(), []
+        disk.make_folder = lambda path: (time.sleep(0.1), CrashingDisk.make_folder(disk, path))
+        save(world, disk, promised, 3, "async")
+        return promised
+
+    assert ranks(1).run(main) == [[1, 2, 3]]
+
+
+def test_the_newest_that_a_check_found_right_stays_and_no_older_one(ranks):
+    """Beside the newest one on a disk, and the newest two in memory."""
+
+    def main(world):
+        one, kept = saver_on(world, CrashingDisk(), 0, []), []
+        peers = Peers(world, PeerCopies(1), one.snapshots, "dp=1")
+        for step, verified in enumerate((0, 2, 2, 2, 5), 1):
+            one.snapshots.step, one.verified, peers.verified = step, verified, verified
+            for keeper in (one, peers):
+                keeper.end_step(step - 1, 1.0, last=False)
+            saved = [step_of(name) for name in committed(one.disk, ROOT)]
+            kept.append((saved, [generation.progress.step for generation in generations_of(world)]))
+        forget(world)
+        peers.begin_run(SimpleNamespace(losses=[1.0]))  # a run that goes on: what it goes on from has lost copies
+        return [*kept, [generation.progress.step for generation in generations_of(world)]]
+
+    disk, memory = [[1], [2], [2, 3], [2, 4], [5]], [[1], [1, 2], [2, 3], [2, 3, 4], [4, 5]]
+    assert ranks(1).run(main) == [[*zip(disk, memory, strict=True), [5]]]
+    assert [survey(ranks(1), step, 60) for step in (4, 5, None)] == [(None, ""), (5, ""), (5, "")]
+    ranks(1).run(forget)
 
 
 @pytest.mark.long

@@ -141,6 +141,11 @@ def test_whatever_a_manifest_or_a_file_is(folder, capsys):
         (checkpoint / MANIFEST).write_text(text)
         assert cli(["checkpoint", str(folder)]) == 1
         assert "is not a manifest, or was cut off" in capsys.readouterr().out.replace("\n", ""), text[:20]
+    large = "of a model that is too large for this machine"
+    for setting, size, says in (("layers", 10**4, "10000 layers"), ("width", 10**12, large), ("width", 2**62, large)):
+        write_manifest(checkpoint, content | {"config": content["config"] | {setting: size}})
+        assert cli(["checkpoint", str(folder)]) == 1
+        assert says in capsys.readouterr().out.replace("\n", ""), (setting, size)
     file = checkpoint / "rank-0.safetensors"
     file.write_bytes(b"x" * 100)
     content["files"][file.name] = {"bytes": 100, "sha256": hashlib.sha256(b"x" * 100).hexdigest()}
@@ -210,15 +215,19 @@ def test_whatever_a_name_stands_for(folder, tmp_path, no_ranks, capsys, place, k
 
 
 def test_retention_does_not_follow_a_link(ranks, tmp_path):
-    """A checkpoint is moved to an archive while the run goes on, and a link left in its place."""
+    """A checkpoint is moved to an archive while the run goes on, and a link left in its place; into another, a folder
+    is put, which stays: it costs no step.
+    """
     folder, archive = tmp_path / "run", tmp_path / "archive"
 
     def move(step):
         if step == 0:
             (folder / name_of(1)).rename(archive)
             (folder / name_of(1)).symlink_to(archive)
+        if step == 1:
+            (folder / name_of(2) / "mine").mkdir()
 
     options = RunOptions(saving=Saving(str(folder), every=1, keep=1, mode="sync"))
     run(ranks(1), CONFIG, Layout(), options, rank_function=partial(train_acting, end=move))
-    assert sorted(path.name for path in folder.iterdir()) == [LATEST, name_of(1), name_of(4)]
+    assert sorted(path.name for path in folder.iterdir()) == [LATEST, name_of(1), name_of(2), name_of(4)]
     assert is_whole(Disk(), archive) and Manifest.read(Disk(), archive).progress.step == 1

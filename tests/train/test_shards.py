@@ -162,6 +162,16 @@ def test_another_model_takes_the_place_of_the_one_before(before, after, tmp_path
     assert found == {path.name for path in tmp_path.iterdir() if path.is_file()} | {"tokenizer.json"}
 
 
+def test_a_config_that_is_a_link_stays_one(tmp_path):
+    """As in the cache of Hugging Face's hub: the new model has the new config."""
+    folder, elsewhere = tmp_path / "model", tmp_path / "elsewhere.json"
+    folder.mkdir()
+    elsewhere.write_text("old")
+    (folder / "config.json").symlink_to(elsewhere)
+    write(folder, numbers(), config="new")
+    assert (folder / "config.json").is_symlink() and (folder / "config.json").read_text() == "new"
+
+
 def test_one_file_counts_where_there_are_shards_too(tmp_path):
     """As for transformers, so that nobody reads a mixture."""
     old, new = numbers(), numbers(2.0)

@@ -142,12 +142,13 @@ def test_moments(ranks, tmp_path):
     result, events = watched(ranks, tmp_path, 2, lambda step: None, trace=True)
     moments = [(rank, event[1]) for rank, event in events if event[0] == "moment"]
     assert {rank for rank, _ in moments} == {0, 1}  # at least one each: the first step is always reported
-    for _, moment in moments:
+    for rank, moment in moments:
         assert isinstance(moment, Moment) and 0 <= moment.step < LONGER.steps
         names = [name.split()[0] for name, *_ in moment.events]
         assert {"forward", "backward", "optimizer"} <= set(names)
         assert all(moment.start <= begin <= end <= moment.end for *_, begin, end in moment.events)
-        assert moment.sent > 0 and moment.memory["parameters"] > 0
+        assert moment.sent * LONGER.steps == result.ranks[rank].traffic.sent[:, 0].sum() > 0  # bytes, each step as many
+        assert moment.memory["parameters"] > 0
     assert result.ranks[0].log  # what a trace records at the end is whole
 
 

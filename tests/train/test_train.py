@@ -10,12 +10,14 @@ import minidist as md
 from minidist import trace
 from minidist.nn.gpt import GPT
 from minidist.nn.optim.optimizers import AdamW, average_gradients
+from minidist.nn.precision.underflow import GradScaler
 from minidist.train import step as step_module
 from minidist.train.config import Ramp, TrainConfig, read_ramp
 from minidist.train.fingerprint import fingerprint, state
 from minidist.train.layout import Layout
+from minidist.train.measuring.instruments import traced_from
 from minidist.train.result import RunOptions
-from minidist.train.trainer import run, train_rank
+from minidist.train.trainer import MIN_SCALE, diverging, run, train_rank
 from minidist.verify.interruption import Interruption, run_interrupted
 
 CONFIG = TrainConfig(
@@ -57,6 +59,7 @@ def test_what_a_run_brings_back(ranks):
     assert seen == list(enumerate(result.losses)) and len(set(first.step_digests)) == CONFIG.steps
     steps = {entry.name for entry in first.log if isinstance(entry, trace.Event) and entry.track == "step"}
     assert steps == {"step 2", "step 3"}  # the last ones
+    assert traced_from(0, replace(CONFIG, steps=9), Layout.parse("dp=2,sync=local,local_steps=5")) == 4  # a round
     assert len(first.sample) == 7 and result.ranks[1].sample is None
     slowest = max(rank.seconds for rank in result.ranks)
     assert result.tokens_per_second == pytest.approx(6 * 8 * 4 / slowest)
@@ -84,6 +87,15 @@ def test_every_rank_names_the_gradient_that_diverged(ranks):
         assert len(set(errors)) == 1, errors
         assert errors[0].startswith("training diverged in step 0: the gradient of ")
         assert " is not finite: " in errors[0]
+
+
+def test_gradients_that_overflow_whatever_the_scale_end_the_run():
+    """It would skip every step from then on."""
+    scaler = GradScaler(init_scale=MIN_SCALE)
+    with diverging(6, scaler, None):
+        scaler.update(overflow=True)
+    with pytest.raises(FloatingPointError, match="step 7: gradients overflow in 2"), diverging(7, scaler, None):
+        scaler.update(overflow=True)
 
 
 def test_traffic_is_that_of_the_training_alone(ranks):

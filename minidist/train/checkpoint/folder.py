@@ -16,7 +16,7 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-OURS = re.compile(r"(\.new-)?(rank-\d+\.safetensors|manifest\.json)")  # what is in a checkpoint's folder
+OURS = re.compile(r"(\.new-)?(rank-\d+\.safetensors|(tokenizer|manifest)\.json)")  # what is in a checkpoint's folder
 
 
 @contextmanager

@@ -69,7 +69,10 @@ def check_files(folder: Path, manifest: Manifest) -> None:
     if config.layers > len(manifest.arrays):
         raise BadCheckpoint(f"{folder} has {len(manifest.arrays)} arrays of a model with {config.layers} layers")
     there = {name: (array.shape, array.dtype) for name, array in manifest.arrays.items()}
-    expected = arrays_of(config)
+    try:
+        expected = arrays_of(config)
+    except (MemoryError, ValueError):  # NumPy's, of arrays that no memory holds
+        raise BadCheckpoint(f"{folder} has the settings of a model that is too large for this machine") from None
     for name in sorted(name for name in there | expected if there.get(name) != expected.get(name)):
         one, other = (f"{a[name][1]} {a[name][0]}" if name in a else "none" for a in (expected, there))
         problems.append(f"{folder}: expected {name} to be {one}, got {other}")

@@ -253,8 +253,7 @@ class Saver(StepHook):
 
     def commit(self, name: str, arrays: dict[str, ArrayEntry], files: dict[str, FileEntry]) -> str:
         """Make a checkpoint of the ranks' files. Returns what went wrong; "" if nothing did."""
-        checked = None if self.verified is None else min(self.verified, self.progress.step)
-        manifest = replace(self.manifest(self.progress), checked=checked, arrays=arrays, files=files)
+        manifest = replace(self.manifest(self.progress), checked=self.verified, arrays=arrays, files=files)
         try:
             commit(self.disk, self.root, name, manifest.encoded())
         except OSError as error:
