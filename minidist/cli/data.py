@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from minidist.cli.flags import HELP, integer
-from minidist.cli.output import bar, check_outputs, console_of, json_output, terminal_console, titled, write_outputs
+from minidist.cli.output import bar, check_outputs, console_of, json_output, terminal_console, titled, written_last
 from minidist.data.documents import Documents, prepare
 from minidist.data.packing import PACKINGS, PADDED, Packing
 from minidist.data.samples import DocumentCorpus, targets_in
@@ -75,10 +75,8 @@ def _data(options) -> int:
         content = asdict(manifest)
     else:
         content, told = _measured(options), ""
-    try:
+    with written_last(console, json_output(options.json, content)):
         console.print(told, soft_wrap=True) if told else _print(console, content, options)
-    finally:  # also if nobody reads to the end, as in `| head`
-        write_outputs(console, json_output(options.json, content))
     return 0
 
 

@@ -6,7 +6,7 @@ from math import inf
 from rich.table import Table
 
 from minidist.cli.flags import integer, real
-from minidist.cli.output import check_outputs, console_of, json_output, titled, write_outputs
+from minidist.cli.output import check_outputs, console_of, json_output, titled, written_last
 from minidist.plan.failing_run import Machines, TimeSpent, simulate
 from minidist.plan.goodput import (
     GPUS,
@@ -123,12 +123,10 @@ def _failures(options) -> int:
     }
     console = console_of(options)
     content = estimates | {"cases": [case.as_dict() for case in cases]}
-    try:
+    with written_last(console, json_output(options.json, content)):
         console.print(_table(options, estimates, cases))
         if options.simulate is not None:
             console.print(_where_time_went(cases))
-    finally:  # also if nobody reads to the end, as in `| head`
-        write_outputs(console, json_output(options.json, content))
     return 0
 
 

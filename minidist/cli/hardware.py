@@ -5,7 +5,7 @@ from itertools import combinations
 
 from rich.table import Table
 
-from minidist.cli.output import Output, check_outputs, console_of, json_output, titled, write_outputs
+from minidist.cli.output import Output, check_outputs, console_of, json_output, titled, written_last
 from minidist.nn.gpt import GPTConfig
 from minidist.plan.cluster.hardware import Accelerator, ClusterSpec, Hardware, LinkType, NodeType, load
 from minidist.plan.cluster.roofline import compute_bound_batch, largest_batch, peak_flops, ridge_point, weight_count
@@ -51,11 +51,9 @@ def _hardware(options) -> int:
     files = [json_output(options.json, content)]
     if accelerator:
         files.append(Output("png", options.png, lambda path: _draw(accelerator, path), f"roofline: {options.png}"))
-    try:
+    with written_last(console, *files):
         for table in tables:
             console.print(table)
-    finally:  # also if nobody reads to the end, as in `| head`
-        write_outputs(console, *files)
     return 0
 
 

@@ -2,7 +2,7 @@
 
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +113,18 @@ def json_output(path: str | None, content: dict) -> Output:
             to.write_text(text, encoding="utf-8")
 
     return Output("json", path, write)
+
+
+@contextmanager
+def written_last(console: Console, *outputs: Output) -> Iterator[None]:
+    """Write files after the results that are printed within, also if nobody reads these to the end, as in ``| head``.
+
+    Arguments and errors: as of ``write_outputs``.
+    """
+    try:
+        yield
+    finally:
+        write_outputs(console, *outputs)
 
 
 def write_outputs(console: Console, *outputs: Output) -> None:

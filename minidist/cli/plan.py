@@ -10,7 +10,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from minidist.cli.flags import integer, reader, real
-from minidist.cli.output import Output, check_outputs, console_of, json_output, terminal_console, write_outputs
+from minidist.cli.output import (
+    Output,
+    check_outputs,
+    console_of,
+    json_output,
+    terminal_console,
+    write_outputs,
+    written_last,
+)
 from minidist.cli.plan_tables import (
     best_table,
     explanation,
@@ -215,11 +223,9 @@ def _head(asked: Asked) -> dict:
 
 def _validate(options, console) -> int:
     compared = compare_all()
-    try:
+    with written_last(console, json_output(options.json, validation_numbers(compared))):
         for table in validation_tables(compared):
             console.print(table)
-    finally:  # also if nobody reads to the end, as in `| head`
-        write_outputs(console, json_output(options.json, validation_numbers(compared)))
     return 0
 
 

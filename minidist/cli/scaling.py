@@ -5,7 +5,7 @@ from dataclasses import asdict
 from rich.table import Table
 
 from minidist.cli.flags import given, real
-from minidist.cli.output import check_outputs, console_of, json_output, titled, write_outputs
+from minidist.cli.output import check_outputs, console_of, json_output, titled, written_last
 from minidist.plan.scaling.laws import LAWS, ScalingLaw, Training, check, kaplan_optimum, overtraining
 from minidist.plan.units import in_count
 
@@ -49,10 +49,8 @@ def _scaling(options) -> int:
         runs = {name: _run(law, options.params, options.tokens) for name, law in LAWS.items()}
         table, content = _comparison(options.params, options.tokens, runs), runs
     console = console_of(options)
-    try:
+    with written_last(console, json_output(options.json, content)):
         console.print(table)
-    finally:  # also if nobody reads to the end, as in `| head`
-        write_outputs(console, json_output(options.json, content))
     return 0
 
 

@@ -97,7 +97,7 @@ def release(folder: Path, solutions: bool) -> None:
             so does the library, which has most answers in another form.
 
     Raises:
-        ValueError: if there is something at this place already, it is in a folder that is copied, or it cannot be written.
+        ValueError: if there is something at this place already, it is in the course itself, or the disk is full.
     """
     if folder.exists():
         raise ValueError(f"{folder} exists already: name a new folder")

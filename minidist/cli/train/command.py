@@ -9,7 +9,7 @@ from rich.console import Console
 
 from minidist.cli import INTERRUPTED
 from minidist.cli.flags import HelpByGroup, add_config, add_fields, config_of, defaults, integer, layout_of
-from minidist.cli.output import Output, check_outputs, console_of, json_output, write_outputs
+from minidist.cli.output import Output, check_outputs, console_of, json_output, written_last
 from minidist.cli.train.as_if import Wanted, add_as_if, as_if_of, on_cluster, print_on_cluster
 from minidist.cli.train.progress import Narrator, add_live, narrating, watching
 from minidist.cli.train.resilience import (
@@ -189,7 +189,7 @@ def _train(options) -> int:
             f"picture of the last steps: {options.png}{_nothing_overlaps(result)}",
         ),
     )
-    try:
+    with written_last(console, *files):
         if options.tables and result.steps_here:
             print_tables(console, result, used)
         print_summary(console, result, used)
@@ -209,8 +209,6 @@ def _train(options) -> int:
             content["same_as_library"] = compare_with_library(
                 console, result, content["implementations"], request.options, request.rank_function
             )
-    finally:  # also if nobody reads the results to their end, as in `minidist train | head`
-        write_outputs(console, *files)
     if result.ranks[0].save_errors or problem:
         return 2
     taken = len(result.ranks[0].losses)
