@@ -60,7 +60,9 @@ def running(request, tmp_path_factory):
 
     def run(path: Path):
         notebook, resources = read(path), {"metadata": {"path": tmp_path_factory.mktemp(path.stem)}}
-        return nbclient.NotebookClient(notebook, timeout=CELL_SECONDS, resources=resources).execute(env=environment)
+        quiet = ["--log-level=ERROR"]  # ipykernel 7.4 warns each time that others on this machine could listen
+        client = nbclient.NotebookClient(notebook, timeout=CELL_SECONDS, resources=resources, extra_arguments=quiet)
+        return client.execute(env=environment)
 
     paths = [item.callspec.params["path"] for item in request.session.items if item.function is test_it_runs]
     with ThreadPoolExecutor(2) as pool:
