@@ -246,7 +246,7 @@ def test_a_closed_pipe_has_an_exit_status_of_its_own_and_files_are_written(tmp_p
         reader, writer = os.pipe()
         os.close(reader)
         line = [sys.executable, "-m", "minidist.cli", *command, *[str(tmp_path / name)] * bool(name)]
-        with open(writer) as closed:
+        with open(writer, "wb") as closed:
             assert subprocess.run(line, stdout=closed, timeout=300).returncode == 141, command
         assert (tmp_path / name).stat().st_size > least
 
