@@ -58,15 +58,16 @@ def running(request, tmp_path_factory):
     # here: pytest writes PYTEST_CURRENT_TEST into ``os.environ`` while a thread would be copying it.
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "chapters")))}
 
-    def run(path: Path):
-        notebook, resources = read(path), {"metadata": {"path": tmp_path_factory.mktemp(path.stem)}}
+    def run(path: Path, folder: Path):
+        notebook, resources = read(path), {"metadata": {"path": folder}}
         quiet = ["--log-level=ERROR"]  # ipykernel 7.4 warns each time that others on this machine could listen
         client = nbclient.NotebookClient(notebook, timeout=CELL_SECONDS, resources=resources, extra_arguments=quiet)
         return client.execute(env=environment)
 
     paths = [item.callspec.params["path"] for item in request.session.items if item.function is test_it_runs]
     with ThreadPoolExecutor(2) as pool:
-        yield {path: pool.submit(run, path) for path in paths if can_run(path)}
+        # Folders are made here: at the first call pytest makes the one above them, which two threads would do at once.
+        yield {path: pool.submit(run, path, tmp_path_factory.mktemp(path.stem)) for path in paths if can_run(path)}
         pool.shutdown(cancel_futures=True)
 
 
