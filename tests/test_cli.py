@@ -230,10 +230,14 @@ def test_an_export_goes_through_a_pipe_which_stays_one(tmp_path):
     assert read == [file.read_bytes()]
 
 
+PLAN = "--model=llama3-8b --cluster=h100:8 --batch=64".split()  # noqa: SIM905
+
+
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes as on Unix")
 def test_a_closed_pipe_has_an_exit_status_of_its_own_and_files_are_written(tmp_path):
     documents = str(Path(__file__).with_name("verify") / "documents.jsonl")
+    assert cli.main(["train", *SIZES, "--save", str(tmp_path / "run")]) == 0
     for *command, name, least in (
         ("challenge", "", 0),
         ("train", *SIZES, "--png", "x.png", 5000),
@@ -241,7 +245,10 @@ def test_a_closed_pipe_has_an_exit_status_of_its_own_and_files_are_written(tmp_p
         ("hardware", "--json", "hardware", 500),
         ("scaling", "--json", "scaling", 500),
         ("failures", "--json", "failures", 200),
-        ("plan", "--validate", "--json", "plan", 500),
+        ("plan", *PLAN, "--json", "plan", 500),
+        ("plan", *PLAN, "--layout", "tp=8", "--json", "layout", 500),
+        ("checkpoint", str(tmp_path / "run"), "--json", "checkpoints", 200),
+        ("checkpoint", str(tmp_path / "run"), "--export", "weights", 5000),
     ):
         reader, writer = os.pipe()
         os.close(reader)

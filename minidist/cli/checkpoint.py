@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from minidist.cli.flags import given, reader
-from minidist.cli.output import Output, check_outputs, console_of, errors_naming, json_output, write_outputs
+from minidist.cli.output import Output, check_outputs, console_of, errors_naming, json_output, written_last
 from minidist.files import replacing
 from minidist.nn.tokenizer import TOKENIZER
 from minidist.plan.units import in_bytes
@@ -80,16 +80,10 @@ def _checkpoint(options) -> int:
     names = [newest.name] if one else saves(disk, root)
     there, last = committed(disk, root), latest(disk, root)
     rows = [_row(root, name, name in there) for name in names]
-    console = console_of(options)
-    _print(console, rows, last)
-    whole = all(row["whole"] for row in rows if row["committed"])
-    files = [json_output(options.json, {"latest": last, "checkpoints": rows})]
-    if path is not None:
-        (row,) = [row for row in rows if row["name"] == newest.name]
-        if not row["whole"]:
-            raise BadCheckpoint(row["problem"])
-        manifest = Manifest.read(disk, newest)
-        told = f"{newest.name} exported: {' '.join(options.export)}"
+    files, told = [json_output(options.json, {"latest": last, "checkpoints": rows})], ""
+    problem = "" if path is None else next(row["problem"] for row in rows if row["name"] == newest.name)
+    if path is not None and not problem:
+        manifest, told = Manifest.read(disk, newest), f"{newest.name} exported: {' '.join(options.export)}"
         if folders:
             with errors_naming("export", folders[0]), FullArrays(newest, manifest) as arrays:
                 model = config_in(manifest).model
@@ -99,11 +93,16 @@ def _checkpoint(options) -> int:
                 if TOKENIZER in manifest.files:
                     with replacing(tokenizer) as new:
                         new.write_bytes(disk.read(newest / TOKENIZER))
-            console.print(told, soft_wrap=True)
         else:
             files.append(Output("export", path, lambda to: export(newest, manifest, to, options.optimizer), told))
-    write_outputs(console, *files)
-    return 0 if whole else 1
+    console = console_of(options)
+    with written_last(console, *files):
+        _print(console, rows, last)
+        if problem:
+            raise BadCheckpoint(problem)
+        if folders:
+            console.print(told, soft_wrap=True)
+    return 0 if all(row["whole"] for row in rows if row["committed"]) else 1
 
 
 def _row(root: Path, name: str, is_committed: bool) -> dict:

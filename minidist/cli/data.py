@@ -76,7 +76,10 @@ def _data(options) -> int:
     else:
         content, told = _measured(options), ""
     with written_last(console, json_output(options.json, content)):
-        console.print(told, soft_wrap=True) if told else _print(console, content, options)
+        if told:
+            console.print(told, soft_wrap=True)
+        else:
+            _print(console, content, options)
     return 0
 
 

@@ -140,12 +140,16 @@ def _plan(options) -> int:
     if options.validate:
         if given := [f"--{name}" for name in ("model", "cluster", "layout") if getattr(options, name) is not None]:
             raise ValueError(f"--validate plans published runs, each as it was: leave out {' and '.join(given)}")
-        return _validate(options, console)
-    asked = _asked(options)
-    console.print(summary(asked.costs, asked.batch))
-    content, status = _explain(asked, console) if options.layout else _search(asked, console)
-    write_outputs(console, json_output(options.json, content))
-    return status
+        compared = compare_all()
+        told, content = validation_tables(compared), validation_numbers(compared)
+    else:
+        asked = _asked(options)
+        told, content = _explained(asked) if options.layout else _found(asked)
+        told.insert(0, summary(asked.costs, asked.batch))
+    with written_last(console, json_output(options.json, content)):
+        for one in told:
+            console.print(one)
+    return 1 if content.get("layouts") == [] else 0
 
 
 def _asked(options) -> Asked:
@@ -171,8 +175,8 @@ def _asked(options) -> Asked:
     return Asked(StepCosts(model, cluster, precision, NUMERICS[options.numerics]), batch, options)
 
 
-def _explain(asked: Asked, console) -> tuple[dict, int]:
-    """One layout."""
+def _explained(asked: Asked) -> tuple[list, dict]:
+    """What to print of one layout, and its numbers."""
     options, costs = asked.options, asked.costs
     layout = PlannedLayout.parse(options.layout, costs.cluster.world_size)
     if options.attention:
@@ -180,29 +184,25 @@ def _explain(asked: Asked, console) -> tuple[dict, int]:
     run = plan_run(costs, layout, asked.batch)
     whole = asked.campaign(run)
     ways = what_would_help(costs, run)
-    for table in explanation(run, whole, ways):
-        console.print(table)
-    console.print(memory_of_others(run, costs.numerics))
     numbers = layout_numbers(costs, run, whole)
     numbers["changes"] = {name: layout_numbers(costs, other, asked.campaign(other)) for name, other in ways}
-    return _head(asked) | {"layouts": [numbers]}, 0
+    told = [*explanation(run, whole, ways), memory_of_others(run, costs.numerics)]
+    return told, _head(asked) | {"layouts": [numbers]}
 
 
-def _search(asked: Asked, console) -> tuple[dict, int]:
-    """All layouts."""
+def _found(asked: Asked) -> tuple[list, dict]:
+    """What to print of all layouts, and the numbers of the best."""
     costs = asked.costs
     found = search(costs, asked.batch, asked.options.top, PlannedLayout(attention=asked.options.attention or ""))
     numbers = {"legal": found.legal, "planned": found.planned, "seconds": found.seconds}
     if not found.best:
-        console.print(no_layout(costs, asked.batch, found))
         smallest = [layout_numbers(costs, found.smallest, asked.campaign(found.smallest))] if found.smallest else []
-        return _head(asked) | {"search": numbers, "layouts": [], "smallest": smallest}, 1
+        told = [no_layout(costs, asked.batch, found)]
+        return told, _head(asked) | {"search": numbers, "layouts": [], "smallest": smallest}
     wholes = [asked.campaign(run) for run in found.best]
-    console.print(best_table(found, wholes))
-    for table in explanation(found.best[0], wholes[0], []):
-        console.print(table)
     layouts = [layout_numbers(costs, run, whole) for run, whole in zip(found.best, wholes, strict=True)]
-    return _head(asked) | {"search": numbers, "layouts": layouts}, 0
+    told = [best_table(found, wholes), *explanation(found.best[0], wholes[0], [])]
+    return told, _head(asked) | {"search": numbers, "layouts": layouts}
 
 
 def _head(asked: Asked) -> dict:
@@ -219,14 +219,6 @@ def _head(asked: Asked) -> dict:
         "precision": costs.machine.precision,
         "memory_limit_bytes": costs.cluster.accelerator.memory,
     }
-
-
-def _validate(options, console) -> int:
-    compared = compare_all()
-    with written_last(console, json_output(options.json, validation_numbers(compared))):
-        for table in validation_tables(compared):
-            console.print(table)
-    return 0
 
 
 def layout_numbers(costs: StepCosts, run: PlannedRun, whole: Campaign) -> dict:

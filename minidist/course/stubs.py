@@ -109,7 +109,7 @@ def release(folder: Path, solutions: bool) -> None:
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)  # so that its name is free again
         why = error.args[0][0][2] if isinstance(error, shutil.Error) else str(error)  # of many files the first
-        raise ValueError(f"the course cannot be written to {folder}: {why.partition('] ')[2]}") from None
+        raise ValueError(f"the course cannot be written to {folder}: {why.partition('] ')[2] or why}") from None
 
 
 def _write_course(root: Path, folder: Path, solutions: bool) -> None:

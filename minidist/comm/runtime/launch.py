@@ -360,7 +360,7 @@ class Cluster:
         return waiting
 
     def _warn_of_leftovers(self) -> None:
-        frame = users_frame(sys._getframe()) or sys._getframe()  # a program may run none, only a command
+        frame = users_frame(sys._getframe()) or sys._getframe()  # none is the user's in a command
         place = frame.f_code.co_filename, frame.f_lineno
         for rank in self._ranks:
             rank.send("leftovers", None)

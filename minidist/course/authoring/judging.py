@@ -156,8 +156,8 @@ def explain(error: BaseException, name: str, called: str = "the answer") -> tupl
         summary = error.summary.removeprefix("AssertionError: ") or "the process ended"
         if not places and summary.startswith(("TypeError: ", "AttributeError: ")) and "the answer" not in summary:
             problem, lacking = summary.partition(": ")[2], f"module '{name}' has no attribute "
-            summary = f"{name}.py has no " * (lacking in problem) or unusable
-            summary += problem.removeprefix(lacking)
+            missing = problem.removeprefix(lacking)
+            summary = unusable + problem if missing == problem else f"{name}.py has no {missing}"
         return f"{summary}{where}", own_frames(error.traceback_text, name)
     if isinstance(error, Deadlock):
         return f"deadlock: {error}", ""

@@ -152,7 +152,7 @@ class Faults(StepHook):
             self.slowed_to = self.world.transport.clock.seconds()
 
     def end_run(self) -> dict:
-        vars(self.world.transport).pop("isend", None)  # a bit that still waits to flip: what follows is no training
+        flip_no_message(self.world.transport)
         return {}
 
     def take_order(self, step: int) -> None:
@@ -256,6 +256,11 @@ def flip_in_next_message(transport, random: np.random.Generator) -> None:
         return send(array, *arguments)
 
     transport.isend = corrupting
+
+
+def flip_no_message(transport) -> None:
+    """Drop a flip that still waits for a message: what follows the last step is no training."""
+    vars(transport).pop("isend", None)
 
 
 def _drawn(parameters: Sequence[Parameter], random: np.random.Generator) -> Parameter:
