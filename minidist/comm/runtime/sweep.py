@@ -145,9 +145,13 @@ def _is_gone(owner: str) -> bool:
 
 
 def _start_of(pid: int) -> str:
-    """When a process started, in clock ticks since boot (man 5 proc: the 22nd field of ``stat``)."""
-    after_name = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2]  # a name may have spaces and brackets
-    return after_name.split()[19]
+    """When a process started, in clock ticks since boot (man 5 proc: the 22nd field of ``stat``).
+
+    It is read as its first thread's: in ``/proc/PID/stat`` of itself, a process that QEMU emulates finds another start
+    than all others do, who would take it for gone.
+    """
+    stat = Path(f"/proc/{pid}/task/{pid}/stat").read_text("utf-8")
+    return stat.rpartition(")")[2].split()[19]  # after the name, which may have spaces and brackets
 
 
 def _place() -> str:
