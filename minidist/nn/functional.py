@@ -361,14 +361,11 @@ class AddPositions(Function):
 
     @staticmethod
     def forward(ctx: Context, x, weight, first=0):
-        ctx.weight_shape = weight.shape
-        if isinstance(first, np.ndarray):
-            ctx.rows = from_host(first)
-            return x + weight[ctx.rows]  # (B, T, C)
-        last = first + x.shape[-2]
+        ctx.weight_shape, of_each = weight.shape, isinstance(first, np.ndarray)
+        last = first.max(initial=-1) + 1 if of_each else first + x.shape[-2]
         if last > len(weight):
             raise ValueError(f"{last} tokens do not fit a context of {len(weight)}: pass fewer, or a longer context")
-        ctx.rows = slice(first, last)
+        ctx.rows = from_host(first) if of_each else slice(first, last)
         return x + weight[ctx.rows]  # (B, T, C)
 
     @staticmethod
