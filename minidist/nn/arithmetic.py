@@ -147,7 +147,7 @@ def sum(a: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: bool = F
 def mean(a: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
     """The mean over ``axis``."""
     total = sum(a, axis, keepdims)
-    return total / (a.size // total.size)
+    return total / (a.size // max(1, total.size))
 
 
 def reshape(a: Tensor, *shape: int) -> Tensor:
