@@ -165,7 +165,7 @@ def open_corpus(
 
 
 def parted(documents: Documents) -> tuple[Documents, Documents]:
-    """The documents to train on, and the last ones: as few as have HELD_OUT of the tokens, or MOST_HELD_OUT.
+    """The documents to train on, and the last ones: as few as have more than HELD_OUT of the tokens, or MOST_HELD_OUT.
 
     One alone is cut in two.
     """

@@ -65,7 +65,11 @@ class Divide(Function):
 
 
 class MatMul(Function):
-    """Products of the last two axes, (..., n, k) @ (..., k, m) -> (..., n, m); the axes before them broadcast."""
+    """Products of the last two axes, (..., n, k) @ (..., k, m) -> (..., n, m); the axes before them broadcast.
+
+    Raises:
+        ValueError: for a factor with fewer than two axes.
+    """
 
     gradient_flops = 1, 1
 

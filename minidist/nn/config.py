@@ -154,7 +154,7 @@ class GPTConfig(Architecture, ModelSizes):
     """A model's sizes, with its experts.
 
     Raises:
-        ValueError: for a size below 1, or a width that the heads do not divide.
+        ValueError: for a value that no model can have, naming what would fit.
     """
 
     moe: MoEConfig | None = None  # the experts in place of MLPs; None for a dense model

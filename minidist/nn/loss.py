@@ -89,7 +89,8 @@ def cross_entropy(logits: Tensor, targets, vocab: int, first: int = 0, all_max=i
         A scalar of the logits' dtype; the tokens' losses are summed in float64 and rounded once.
 
     Raises:
-        ValueError: if the shapes do not match, or a target is not below ``vocab``; targets on a GPU are not looked at.
+        ValueError: if the shapes do not match, there are no targets, or one is not from 0 to ``vocab - 1`` (targets on
+            a GPU are not looked at).
     """
     if logits.shape[1:-1] != targets.shape:
         raise ValueError(f"cross_entropy: targets of shape {targets.shape} do not fit logits of shape {logits.shape}")

@@ -1,8 +1,9 @@
 """Expert parallelism: the data-parallel ranks share the experts of a mixture out among themselves.
 
 Each of N ranks keeps E/N experts of every mixture, and all of the rest of the model. A token whose experts are on
-another rank goes there and comes back: two all-to-alls in forward, two in backward (``ExchangeRows``). So ranks
-with different samples meet in every layer, and in every micro-batch.
+another rank goes there and comes back: two all-to-alls in forward, two in backward (``ExchangeRows``). A small one
+before them says how many tokens come (``exchange_counts``). So ranks with different samples meet in every layer, and
+in every micro-batch.
 
 **Groups.** The dp ranks are cut into groups of N that exchange tokens (ep). Ranks with the same experts are in
 different ones: they form the expert-data-parallel group (edp), dp/N times cp ranks. An expert's gradient on one rank

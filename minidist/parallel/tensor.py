@@ -219,6 +219,9 @@ class VocabParallelHead(Head):
     Args:
         head: the head of one process; its modules are used here.
         group, sequence, reduce_dtype: as for ``ColumnParallelLinear``.
+
+    Raises:
+        ValueError: if the embedding whose weight it shares is not sharded yet.
     """
 
     def __init__(self, head: Head, group: ProcessGroup, sequence: bool, reduce_dtype=xp.float64) -> None:
