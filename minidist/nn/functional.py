@@ -361,11 +361,14 @@ class AddPositions(Function):
 
     @staticmethod
     def forward(ctx: Context, x, weight, first=0):
-        ctx.weight_shape, of_each = weight.shape, isinstance(first, np.ndarray)
-        last = first.max(initial=-1) + 1 if of_each else first + x.shape[-2]
+        ctx.weight_shape = weight.shape
+        if isinstance(first, np.ndarray):
+            last, ctx.rows = first.max(initial=-1) + 1, from_host(first)
+        else:
+            last = first + x.shape[-2]
+            ctx.rows = slice(first, last)
         if last > len(weight):
             raise ValueError(f"{last} tokens do not fit a context of {len(weight)}: pass fewer, or a longer context")
-        ctx.rows = from_host(first) if of_each else slice(first, last)
         return x + weight[ctx.rows]  # (B, T, C)
 
     @staticmethod
