@@ -55,7 +55,7 @@ class Experts:
 
     experts: int = 0  # E, in each mixture; 0 for a dense model
     top_k: int = 2  # k, that each token uses
-    expert_hidden: int = 0  # hidden units of one expert; 0 for 4 C, those of a dense MLP
+    expert_hidden: int = 0  # hidden units of one expert; 0 for those of a dense MLP
     shared_expert: int = 0  # hidden units of the expert that every token uses as well; 0 for none
     moe_every: int = 1  # every n-th layer has experts: n
 
