@@ -70,7 +70,7 @@ class Routing:
     aux_scope: str = "micro_batch"  # whose tokens it evens out
     z_loss: float = 0.0  # coefficient of the loss that keeps the logits small; 0 for none
     bias_rate: float = 0.001  # by which an expert's bias moves after a step, as in DeepSeek-V3; 0 for no biases
-    expert_nodes: int = 1  # groups of as many experts each
+    expert_nodes: int = 1  # groups of equally many experts
     route_nodes: int = 0  # number of nodes whose experts a token may use; 0 for all
 
 

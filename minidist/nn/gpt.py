@@ -43,7 +43,7 @@ class Attention(Module):
 
 
 class MLP(Module):
-    """(..., C) -> (..., C) with the model's hidden units, unless told how many; each head has as many of them."""
+    """(..., C) -> (..., C) with the model's hidden units, unless told how many; each head has the same number."""
 
     def __init__(self, config: GPTConfig, hidden: int | None = None) -> None:
         hidden = (hidden or config.hidden_units) // config.heads

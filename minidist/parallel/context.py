@@ -183,7 +183,7 @@ def sequence_chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[in
 
 @overridable
 def deal_chunks(work: Sequence[int], ranks: int) -> list[list[int]]:
-    """Which chunks each rank gets, ascending: as many each, and nearly the same sum of work.
+    """Which chunks each rank gets, ascending: the same number, and nearly the same sum of work.
 
     The chunk with the most work comes first, of equal ones the first. It goes to the rank with the least work of those
     that still lack chunks, of equal ones to the first (longest processing time first: Graham, 1969).

@@ -20,7 +20,7 @@ Of n tokens a rank sends k n rows of C numbers each way, less what stays: with e
 Lepikhin et al., "GShard" (2020); Rajbhandari et al., "DeepSpeed-MoE" (2022); Megatron-LM's
 ``--expert-model-parallel-size``. Simplified: an all-to-all does not overlap with computation; rows stay in the order of
 the ranks that sent them, where real systems permute them once more, to take all of an expert's rows at once; and every
-dp rank runs as many micro-batches: one that has fewer adds an empty one, in which it works for the others.
+dp rank runs the same number of micro-batches: one that has fewer adds an empty one, in which it works for the others.
 
 **Bits.** The order of rows is that of one process, grain by grain (nn/moe/experts.py), and combining happens where the
 token is. Who computes an expert does not show.
