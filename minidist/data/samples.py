@@ -32,7 +32,7 @@ class Samples:
     Attributes:
         alone: whether a token sees its own document only; otherwise all that is before it in the sample.
         restart: whether positions count from the begin of each piece; otherwise from that of the sample.
-        quantum: of which number of places a micro-batch has a multiple, where it ends with its longest sample.
+        quantum: where a micro-batch ends with its longest sample, its places are a multiple of this.
     """
 
     packing: Packing

@@ -7,8 +7,8 @@ numbers and no logits. Megatron-LM calls this ``vocab_parallel_cross_entropy``.
 A target may be ignored: padding, or the words of a prompt. What a step minimises is then the sum over the targets that
 count, divided by their number in the *global* batch. To divide by what is here, in one micro-batch, on one rank or in
 one chunk, is another loss, which weights a token by how many others are beside it (torchtitan #2206, and gradient
-accumulation in transformers until October 2024). So a micro-batch divides its sum by its places, B T, which all have
-alike, and the step by what is then missing, once (``ParallelModel.count_targets``).
+accumulation in transformers until October 2024). So a micro-batch divides its sum by its places, B T, the same for all,
+and the step by what is then missing, once (``ParallelModel.count_targets``).
 """
 
 from collections.abc import Callable, Iterable

@@ -28,7 +28,7 @@ if hasattr(os, "register_at_fork"):  # a rank is forked while its parent holds t
 
 
 def check_alone() -> None:
-    """Refuse to start ranks in each of several processes, such as other ranks."""
+    """Raise RuntimeError where each of several processes would start ranks: in a rank, or in a launcher's processes."""
     if rank_here:
         raise RuntimeError("this process is a rank, which starts no ranks of its own: use new_group for some of them")
     found = launched()
