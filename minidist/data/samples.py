@@ -115,7 +115,8 @@ class DocumentCorpus:
             f"{(longer := int((documents.lengths - 1 > context).sum())):,} longer than the context cut": longer,
         }
         told = [words for words, count in counts.items() if count]
-        first = f"documents: {len(documents):,}, {len(self.validation.packing.documents):,} of them held out"
+        some = f"{len(self.validation.packing.documents):,} of them" if len(documents) > 1 else "its end"
+        first = f"documents: {len(documents):,}, {some} held out"
         return ", ".join([first, *told]) + f"; samples in an epoch: {len(self.training):,}"
 
     def micro_batch(self, seed: int, first: int, count: int) -> tuple[np.ndarray, np.ndarray, masks.Documents]:
