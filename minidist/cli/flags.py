@@ -25,7 +25,7 @@ HELP = {
     "not at all for some steps (local)",
     "bucket_mb": "size of a gradient bucket, MiB",
     "zero": "ZeRO stage; 0 is plain data parallelism",
-    "shard": "ranks that share one copy of the sharded state, with --zero; 0 is all data-parallel ranks",
+    "shard": "ranks that share one copy of the sharded state, with --zero; 0 is all dp x cp of them",
     "prefetch": "1 gathers the next block's parameters early, with --zero 3",
     "reshard_after_forward": "1 frees a block's full parameters between forward and backward, with --zero 3",
     "grad_sync": "how often to sum gradients over the ranks, with --zero 2 or 3; between, they are sharded, or full "
@@ -89,7 +89,7 @@ HELP = {
     "sequence_chunks": "parts of the context, each computed by itself; a multiple of --cp",
     "experts": "experts of each mixture, in place of an MLP; 0 for a dense model",
     "top_k": "experts that each token uses, with --experts",
-    "expert_hidden": "hidden units of one expert; 0 is 4 times the width, those of a dense MLP",
+    "expert_hidden": "hidden units of one expert; 0 for as many as a dense MLP has",
     "shared_expert": "hidden units of the expert that all tokens use; 0 for none",
     "moe_every": "every N-th layer has experts",
     "gate": "how the router turns logits into scores",

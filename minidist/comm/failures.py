@@ -130,7 +130,7 @@ _LIKELY_CAUSES = {
 
 
 def describe_exit(exitcode: int) -> str:
-    """'was killed by SIGKILL (likely: ...)' or 'exited with status 3'."""
+    """'was killed by SIGKILL (likely: ...)' or 'exited with status 3 during the run'."""
     if exitcode >= 0:
         return f"exited with status {exitcode} during the run"
     try:

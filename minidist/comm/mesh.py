@@ -14,7 +14,7 @@ class DeviceMesh:
     ``init_device_mesh((2, 3), mesh_dim_names=("dp", "tp"), group=world)`` arranges six ranks as [[0 1 2], [3 4 5]]:
     ranks 0, 1, 2 form a tp group, ranks 0 and 3 a dp group. The last dimension changes fastest, so it should be the one
     that communicates most (in Megatron-LM tensor parallelism, whose ranks then share a node). After
-    ``torch.distributed.device_mesh``.
+    ``torch.distributed.device_mesh``. A dimension that it does not have is a KeyError.
 
     Attributes:
         group: all ranks of the mesh.

@@ -13,7 +13,7 @@ import numpy as np
 
 from minidist.comm.group import ProcessGroup, check_world
 
-HIERARCHICAL = "hierarchical"  # the name of algorithms that take a group with as many ranks on every node
+HIERARCHICAL = "hierarchical"  # the name of algorithms that take a group with the same number of ranks on every node
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,13 @@ def node_grid(nodes: tuple[int, ...]) -> np.ndarray:
     """The ranks of a group, (nodes, ranks per node): a row is a node, a column the ranks with one local index.
 
     Raises:
-        ValueError: if the group has not as many ranks on every node.
+        ValueError: if the group does not have the same number of ranks on every node.
     """
     if len(set(node_counts(nodes))) > 1:
         counts = ", ".join(map(str, node_counts(nodes)))
         raise ValueError(
-            f"a hierarchical algorithm needs as many ranks of the group on every node, but this group has {counts} on "
-            "its nodes: choose another algorithm, or a group that is spread evenly"
+            f"a hierarchical algorithm needs the same number of ranks of the group on every node, but this group has "
+            f"{counts} on its nodes: choose another algorithm, or a group that is spread evenly"
         )
     return np.array([[rank for rank, other in enumerate(nodes) if other == node] for node in dict.fromkeys(nodes)])
 

@@ -57,6 +57,9 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
 
     Rings and pipelines need this: if every rank sends before it receives, all of them may wait in their sends. On NCCL
     the batch becomes one group call (``ncclGroupStart``), and the ranks deadlock without it.
+
+    Raises:
+        TypeError: for what is no P2POp of ``isend`` or ``irecv``.
     """
     for entry in p2p_op_list:
         if not isinstance(entry, P2POp) or entry.op not in (isend, irecv):

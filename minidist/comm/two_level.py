@@ -6,8 +6,8 @@ ranks of a node send to other nodes at the same time, each its share: in a DGX H
 own, and the cards with one local index form a "rail". (Horovod's all-reduce of this kind is switched on with
 ``HOROVOD_HIERARCHICAL_ALLREDUCE``.)
 
-M is the bytes of the whole buffer, as in algorithms.py. The group needs as many ranks on every node. On a single node
-``across`` has one rank, and the algorithms become those of one level.
+M is the bytes of the whole buffer, as in algorithms.py. The group needs the same number of ranks on every node. On a
+single node ``across`` has one rank, and the algorithms become those of one level.
 """
 
 import numpy as np

@@ -148,7 +148,7 @@ def prepare(path: str | Path, tokenizer: ByteTokenizer, folder: Path, watch: Wat
         watch: called with an iterator over the documents, returns one, and so sees how far the work is.
 
     Raises:
-        ValueError: as ``read_documents``; also if the folder is not empty, or is in the text's, or that is prepared.
+        ValueError: as ``read_documents``; also if the folder is not empty or in the text's, or the text is prepared.
     """
     path = Path(path)
     if is_prepared(path):

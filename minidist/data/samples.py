@@ -32,7 +32,7 @@ class Samples:
     Attributes:
         alone: whether a token sees its own document only; otherwise all that is before it in the sample.
         restart: whether positions count from the begin of each piece; otherwise from that of the sample.
-        quantum: of which number of places a micro-batch has a multiple, where it ends with its longest sample.
+        quantum: where a micro-batch ends with its longest sample, its places are a multiple of this.
     """
 
     packing: Packing
@@ -115,7 +115,8 @@ class DocumentCorpus:
             f"{(longer := int((documents.lengths - 1 > context).sum())):,} longer than the context cut": longer,
         }
         told = [words for words, count in counts.items() if count]
-        first = f"documents: {len(documents):,}, {len(self.validation.packing.documents):,} of them held out"
+        some = f"{len(self.validation.packing.documents):,} of them" if len(documents) > 1 else "its end"
+        first = f"documents: {len(documents):,}, {some} held out"
         return ", ".join([first, *told]) + f"; samples in an epoch: {len(self.training):,}"
 
     def micro_batch(self, seed: int, first: int, count: int) -> tuple[np.ndarray, np.ndarray, masks.Documents]:
@@ -165,7 +166,7 @@ def open_corpus(
 
 
 def parted(documents: Documents) -> tuple[Documents, Documents]:
-    """The documents to train on, and the last ones: as few as have HELD_OUT of the tokens, or MOST_HELD_OUT.
+    """The documents to train on, and the last ones: as few as have more than HELD_OUT of the tokens, or MOST_HELD_OUT.
 
     One alone is cut in two.
     """

@@ -65,7 +65,11 @@ class Divide(Function):
 
 
 class MatMul(Function):
-    """Products of the last two axes, (..., n, k) @ (..., k, m) -> (..., n, m); the axes before them broadcast."""
+    """Products of the last two axes, (..., n, k) @ (..., k, m) -> (..., n, m); the axes before them broadcast.
+
+    Raises:
+        ValueError: for a factor with fewer than two axes.
+    """
 
     gradient_flops = 1, 1
 
@@ -147,7 +151,7 @@ def sum(a: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: bool = F
 def mean(a: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
     """The mean over ``axis``."""
     total = sum(a, axis, keepdims)
-    return total / (a.size // total.size)
+    return total / (a.size // max(1, total.size))
 
 
 def reshape(a: Tensor, *shape: int) -> Tensor:

@@ -55,7 +55,7 @@ class Experts:
 
     experts: int = 0  # E, in each mixture; 0 for a dense model
     top_k: int = 2  # k, that each token uses
-    expert_hidden: int = 0  # hidden units of one expert; 0 for 4 C, those of a dense MLP
+    expert_hidden: int = 0  # hidden units of one expert; 0 for those of a dense MLP
     shared_expert: int = 0  # hidden units of the expert that every token uses as well; 0 for none
     moe_every: int = 1  # every n-th layer has experts: n
 
@@ -70,7 +70,7 @@ class Routing:
     aux_scope: str = "micro_batch"  # whose tokens it evens out
     z_loss: float = 0.0  # coefficient of the loss that keeps the logits small; 0 for none
     bias_rate: float = 0.001  # by which an expert's bias moves after a step, as in DeepSeek-V3; 0 for no biases
-    expert_nodes: int = 1  # groups of as many experts each
+    expert_nodes: int = 1  # groups of equally many experts
     route_nodes: int = 0  # number of nodes whose experts a token may use; 0 for all
 
 
@@ -154,7 +154,7 @@ class GPTConfig(Architecture, ModelSizes):
     """A model's sizes, with its experts.
 
     Raises:
-        ValueError: for a size below 1, or a width that the heads do not divide.
+        ValueError: for a value that no model can have, naming what would fit.
     """
 
     moe: MoEConfig | None = None  # the experts in place of MLPs; None for a dense model

@@ -128,7 +128,7 @@ def micro_batch(corpus: Corpus, seed: int, step: int, first_sample: int, count: 
     places = len(corpus.training) - context  # a sample may start anywhere except in the last `context` tokens
     samples = range(first_sample, first_sample + count)
     starts = [generator("data", seed, step, sample).integers(places) for sample in samples]
-    return _samples(corpus.training, np.array(starts), context)
+    return _samples(corpus.training, np.array(starts, np.int64), context)
 
 
 def validation_batches(corpus: Corpus, count: int, context: int) -> Iterator[tuple]:

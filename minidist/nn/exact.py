@@ -163,7 +163,7 @@ def _power_of_two(x) -> tuple:
     anchored = anchored.view(xp.int64)
     anchored += 1023
     anchored <<= 52  # n + 1023 in the place of the exponent: 2^n
-    q = f * TERMS[0]  # 2^f - 1 = sum of f^k log(2)^k / k!, to 2^-42 of 2^f
+    q = f * TERMS[0]  # 2^f - 1 = sum of f^k log(2)^k / k!, to 2^-41 of 2^f
     for term in TERMS[1:]:
         q += term
         q *= f

@@ -363,12 +363,12 @@ class AddPositions(Function):
     def forward(ctx: Context, x, weight, first=0):
         ctx.weight_shape = weight.shape
         if isinstance(first, np.ndarray):
-            ctx.rows = from_host(first)
-            return x + weight[ctx.rows]  # (B, T, C)
-        last = first + x.shape[-2]
+            last, ctx.rows = first.max(initial=-1) + 1, from_host(first)
+        else:
+            last = first + x.shape[-2]
+            ctx.rows = slice(first, last)
         if last > len(weight):
             raise ValueError(f"{last} tokens do not fit a context of {len(weight)}: pass fewer, or a longer context")
-        ctx.rows = slice(first, last)
         return x + weight[ctx.rows]  # (B, T, C)
 
     @staticmethod

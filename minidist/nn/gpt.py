@@ -43,7 +43,7 @@ class Attention(Module):
 
 
 class MLP(Module):
-    """(..., C) -> (..., C) with the model's hidden units, unless told how many; each head has as many of them."""
+    """(..., C) -> (..., C) with the model's hidden units, unless told how many; each head has the same number."""
 
     def __init__(self, config: GPTConfig, hidden: int | None = None) -> None:
         hidden = (hidden or config.hidden_units) // config.heads
@@ -180,6 +180,10 @@ class GPT(Module):
         """
         if tokens.ndim != 2 or tokens.shape[1] == 0:
             raise ValueError(f"tokens must have shape (samples, length), the length not 0, not {tokens.shape}")
+        if tokens.shape[1] > (context := self.config.context):  # rotary positions alone would go on
+            raise ValueError(
+                f"{tokens.shape[1]} tokens do not fit a context of {context}: pass fewer, or a longer context"
+            )
         if tokens.size and on_host(tokens) and (tokens.min() < 0 or tokens.max() >= self.config.vocab):
             found = f"found {tokens.min()} to {tokens.max()}"
             raise ValueError(f"tokens must be from 0 to {self.config.vocab - 1}: {found}")

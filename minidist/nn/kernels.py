@@ -126,7 +126,7 @@ def _char(argument) -> str:
 
 
 def _alike(arguments: tuple) -> bool:
-    """Whether all arrays have as many elements, floats without gaps."""
+    """Whether all arrays have the same number of elements, floats without gaps."""
     arrays = [one for one in arguments if isinstance(one, xp.ndarray)]
     size = arrays[0].size
     return all(one.size == size and one.dtype.char in IN_C and one.flags.c_contiguous for one in arrays)

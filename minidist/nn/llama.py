@@ -92,7 +92,7 @@ def turn(chunk: slice, documents: Documents | None, width: int, base: float) -> 
 
 
 class SwiGLU(Module):
-    """(..., C) -> (..., C) through gated hidden units; each head has as many of them."""
+    """(..., C) -> (..., C) through gated hidden units, the same number in each head."""
 
     def __init__(self, config: GPTConfig, hidden: int | None = None) -> None:
         hidden = (hidden or config.hidden_units) // config.heads

@@ -7,8 +7,8 @@ numbers and no logits. Megatron-LM calls this ``vocab_parallel_cross_entropy``.
 A target may be ignored: padding, or the words of a prompt. What a step minimises is then the sum over the targets that
 count, divided by their number in the *global* batch. To divide by what is here, in one micro-batch, on one rank or in
 one chunk, is another loss, which weights a token by how many others are beside it (torchtitan #2206, and gradient
-accumulation in transformers until October 2024). So a micro-batch divides its sum by its places, B T, which all have
-alike, and the step by what is then missing, once (``ParallelModel.count_targets``).
+accumulation in transformers until October 2024). So a micro-batch divides its sum by its places, B T, the same for all,
+and the step by what is then missing, once (``ParallelModel.count_targets``).
 """
 
 from collections.abc import Callable, Iterable
@@ -89,7 +89,8 @@ def cross_entropy(logits: Tensor, targets, vocab: int, first: int = 0, all_max=i
         A scalar of the logits' dtype; the tokens' losses are summed in float64 and rounded once.
 
     Raises:
-        ValueError: if the shapes do not match, or a target is not below ``vocab``; targets on a GPU are not looked at.
+        ValueError: if the shapes do not match, there are no targets, or one is not from 0 to ``vocab - 1`` (targets on
+            a GPU are not looked at).
     """
     if logits.shape[1:-1] != targets.shape:
         raise ValueError(f"cross_entropy: targets of shape {targets.shape} do not fit logits of shape {logits.shape}")

@@ -37,7 +37,7 @@ def stand(mode: Mode) -> None:
 
 @contextmanager
 def within(*entered: Mode, instead_of: type | None = None) -> Iterator[None]:
-    """Have operations pass these modes within it, and none of the class ``instead_of`` that it was entered in."""
+    """Have operations pass these modes within it, and none of the class ``instead_of`` that stood before."""
     global standing
     kept = [mode for mode in standing if instead_of is None or not isinstance(mode, instead_of)]
     before, standing = standing, (*kept, *entered)

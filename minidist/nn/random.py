@@ -2,6 +2,7 @@
 
     weights    ("weight", seed, parameter name)                              the full parameter, before any split
     data       ("data", seed, step, sample)                                  where the sample starts in the text
+    order      ("order", seed, epoch)                                        that of packed documents' samples
     dropout    ("dropout", seed, step, micro-batch, layer, place[, head])    the mask at that place; in tiled attention
                                                                              the tiles' numbers follow the head, and of
                                                                              several sequence chunks each has its own

@@ -83,6 +83,9 @@ class Tensor:
         cancels to 2^-k of its terms shows it 2^k times as often, but is as rare; unless it has to cancel. One has to: a
         key's bias, which adds the same to all scores of a row, has the gradient 0 (``zero_gradient``). It is set to 0,
         because what float32 leaves of it is the rounding of terms that cancel.
+
+        Raises:
+            RuntimeError: if there is a ``grad`` of another dtype or shape.
         """
         if gradient.dtype != self.dtype:
             gradient = rounded(gradient, self.dtype)

@@ -174,7 +174,8 @@ def sequence_chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[in
     """
     parts = parts_of(ranks, kind)
     if chunks % parts:
-        raise ValueError(f"{chunks} sequence chunks cannot be split over {ranks} ranks by {kind}: {parts} must divide")
+        split = f"{chunks} sequence chunks cannot be split over {ranks} ranks by {kind}"
+        raise ValueError(f"{split}: {parts} must divide their number")
     each = chunks // parts
     mine = (rank, parts - 1 - rank) if kind in BOTH_ENDS else (rank,)
     return [part * each + chunk for part in mine for chunk in range(each)]
@@ -182,7 +183,7 @@ def sequence_chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[in
 
 @overridable
 def deal_chunks(work: Sequence[int], ranks: int) -> list[list[int]]:
-    """Which chunks each rank gets, ascending: as many each, and nearly the same sum of work.
+    """Which chunks each rank gets, ascending: the same number, and nearly the same sum of work.
 
     The chunk with the most work comes first, of equal ones the first. It goes to the rank with the least work of those
     that still lack chunks, of equal ones to the first (longest processing time first: Graham, 1969).

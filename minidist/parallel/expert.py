@@ -1,8 +1,9 @@
 """Expert parallelism: the data-parallel ranks share the experts of a mixture out among themselves.
 
 Each of N ranks keeps E/N experts of every mixture, and all of the rest of the model. A token whose experts are on
-another rank goes there and comes back: two all-to-alls in forward, two in backward (``ExchangeRows``). So ranks
-with different samples meet in every layer, and in every micro-batch.
+another rank goes there and comes back: two all-to-alls in forward, two in backward (``ExchangeRows``). A small one
+before them says how many tokens come (``exchange_counts``). So ranks with different samples meet in every layer, and
+in every micro-batch.
 
 **Groups.** The dp ranks are cut into groups of N that exchange tokens (ep). Ranks with the same experts are in
 different ones: they form the expert-data-parallel group (edp), dp/N times cp ranks. An expert's gradient on one rank
@@ -19,7 +20,7 @@ Of n tokens a rank sends k n rows of C numbers each way, less what stays: with e
 Lepikhin et al., "GShard" (2020); Rajbhandari et al., "DeepSpeed-MoE" (2022); Megatron-LM's
 ``--expert-model-parallel-size``. Simplified: an all-to-all does not overlap with computation; rows stay in the order of
 the ranks that sent them, where real systems permute them once more, to take all of an expert's rows at once; and every
-dp rank runs as many micro-batches: one that has fewer adds an empty one, in which it works for the others.
+dp rank runs the same number of micro-batches: one that has fewer adds an empty one, in which it works for the others.
 
 **Bits.** The order of rows is that of one process, grain by grain (nn/moe/experts.py), and combining happens where the
 token is. Who computes an expert does not show.

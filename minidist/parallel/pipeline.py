@@ -5,8 +5,8 @@ them. Two kinds of messages cross a stage boundary: a micro-batch's activations 
 back. Tags name the boundary, the micro-batch and the direction, so the receiver may ask in any order, and no rank waits
 for a send before its schedule has ended.
 
-The first stage has the embeddings, the last one the head, whose output weight is the embedding's (tied weights). That
-weight is on two ranks, and its gradient is the sum of theirs, as in Megatron-LM.
+The first stage has the embeddings, the last one the head. Where its output weight is the embedding's (tied weights),
+that weight is on two ranks, and its gradient is the sum of theirs, as in Megatron-LM.
 
 Huang et al., "GPipe" (2019); Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters" (2021).
 """

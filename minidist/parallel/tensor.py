@@ -214,11 +214,14 @@ class VocabParallelEmbedding(Embedding):
 class VocabParallelHead(Head):
     """The logits of this rank's share of the vocabulary, and the loss without ever joining them.
 
-    Its weight is the embedding's, so it is sharded already. In a plan it comes after the embedding.
+    A tied weight is the embedding's, so it is sharded already: in a plan the head comes after the embedding.
 
     Args:
         head: the head of one process; its modules are used here.
         group, sequence, reduce_dtype: as for ``ColumnParallelLinear``.
+
+    Raises:
+        ValueError: if the embedding whose weight it shares is not sharded yet.
     """
 
     def __init__(self, head: Head, group: ProcessGroup, sequence: bool, reduce_dtype=xp.float64) -> None:

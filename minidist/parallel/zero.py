@@ -449,7 +449,7 @@ class Zero(Axis):
         # Where there are two, sums over all parameters cross a third axis (parallelize.py: expert_axes).
         super().__init__(group, self.shards if holds is everything else None)
         self.stage, self.settings, self.pipelined, self.once, self.holds = stage, settings, pipelined, once, holds
-        # In a pipeline, or with experts, all ranks run as many micro-batches: none idles while others have more.
+        # In a pipeline, or with experts, all ranks run the same number of micro-batches: none idles.
         self.may_idle = not pipelined and holds is everything
 
     def apply(self, model: Any) -> Module:

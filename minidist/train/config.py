@@ -168,7 +168,7 @@ class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, M
     """The settings of a run. (Of a dataclass' bases the last one's fields come first.)
 
     Raises:
-        ValueError: for sizes that do not fit together.
+        ValueError: for values that no run can have, or that do not fit together.
     """
 
     def __post_init__(self) -> None:

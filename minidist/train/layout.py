@@ -17,7 +17,7 @@ class DataParallelism:
     sync: str = "overlapped"  # when gradients are summed: see parallel/data.py and parallel/loosened/
     bucket_mb: float = 1.0  # MiB of gradients in one message
     zero: int = 0  # the stage of ZeRO: see parallel/zero.py
-    shard: int = 0  # ranks that share one copy under ZeRO; 0 for all of dp
+    shard: int = 0  # ranks that share one copy under ZeRO; 0 for all of dp x cp
     prefetch: int = 0  # 1: stage 3 gathers the next block while the current one computes
     reshard_after_forward: int = 1  # 0: stage 3 keeps a block's parameters from forward to backward
     grad_sync: str = "micro_batch"  # how often stages 2 and 3 sum gradients; with "step" they stay full until then

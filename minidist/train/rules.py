@@ -215,15 +215,15 @@ def of_nodes(layout) -> Iterator[str]:
     if layout.algorithm == HIERARCHICAL and (uneven := uneven_group(layout, layout.node_size)):
         fitting = [n for n in divisors(layout.world_size) if not uneven_group(layout, n)]
         yield (
-            f"algorithm={HIERARCHICAL} needs as many ranks of a group on every node, but with node_size="
-            f"{layout.node_size} the ranks {listed(uneven)}, which sum gradients, are "
+            f"algorithm={HIERARCHICAL} needs the same number of ranks of a group on every node, but with "
+            f"node_size={layout.node_size} the ranks {listed(uneven)}, which sum gradients, are "
             f"{listed(counts_on_nodes(uneven, layout.node_size))} on theirs: choose node_size from {listed(fitting)}, "
             "or another algorithm, such as auto"
         )
 
 
 def uneven_group(layout, node_size: int) -> list[int]:
-    """The first group that sums gradients and does not have as many ranks on every node; [] if all have."""
+    """The first group that sums gradients and does not have the same number of ranks on every node; [] if all do."""
     groups = gradient_groups(layout) if node_size else []
     return next((group for group in groups if len(set(counts_on_nodes(group, node_size))) > 1), [])
 
@@ -293,7 +293,7 @@ def of_run(config, layout) -> Iterator[str]:
             f"multiple of {layout.ep} experts"
         )
     if layout.ep > 1 and layout.pp > 1 and config.micro_batches % layout.dp:
-        yield f"with ep={layout.ep} ranks meet in every micro-batch, so all need as many: {does_not_divide}"
+        yield f"with ep={layout.ep} ranks meet in every micro-batch, so all need the same number: {does_not_divide}"
     if layout.cp > 1:
         yield from of_run_with_context(config, layout)
     if layout.pp > 1:
@@ -327,7 +327,7 @@ def of_run_with_stages(config, layout, batch: str, does_not_divide: str) -> Iter
     least, most = (len(share_of(rank, layout.dp, config.micro_batches)) for rank in (layout.dp - 1, 0))
     if least != most and (layout.zero == 3 or (layout.zero == 2 and layout.grad_sync == "micro_batch")):
         meets = f"zero={layout.zero} with pp={layout.pp} communicates in every micro-batch"
-        yield f"{meets}, so all ranks need as many: {does_not_divide}"
+        yield f"{meets}, so all ranks need the same number: {does_not_divide}"
     if layout.schedule == "interleaved" and (least % layout.pp or most % layout.pp):
         makes = f"{least} or {most}" if most > least else f"{least}"
         yield (

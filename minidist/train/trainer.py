@@ -56,7 +56,9 @@ def run(
     on_event: Callable[[int, tuple], None] = lambda rank, event: None,
     patience: float | None = None,
 ) -> Run:
-    """Train on the ranks of a cluster; ``on_step(step, loss)`` is called in this process as rank 0 ends each step.
+    """Train on the ranks of a cluster.
+
+    With ``options.progress`` ``on_step(step, loss)`` is called in this process as rank 0 ends each step.
 
     What is to be saved needs a folder of its own (checkpoint/folder.py), which this run claims until its end.
 
@@ -71,6 +73,10 @@ def run(
     As rank 0 runs the trained model it reports ("evaluating",) time and again.
 
     ``patience`` is that of ``Cluster.run``; give it with ``options.progress``.
+
+    Raises:
+        ValueError: if the config, layout, options and cluster do not fit together, or the folder is not free.
+        And what ``Cluster.run`` raises.
     """
     with own_folder(options.saving and options.saving.folder, options.resume) as problem:
         if problem:

@@ -143,6 +143,12 @@ def test_of_a_short_document_as_little_is_held_out_as_has_a_target():
     assert [part.tokens.tolist() for part in parted(documents)] == [list(range(28)), [28, 29]]
 
 
+def test_a_note_says_of_one_document_that_its_end_is_held_out(tmp_path):
+    path = tmp_path / "text"
+    path.write_text("some words " * 9)
+    assert open_corpus(str(path), 8, "cut").note.startswith("documents: 1, its end held out")
+
+
 def test_validation_has_all_that_is_held_out_once_and_in_order(tmp_path):
     path = tmp_path / "text.jsonl"
     path.write_text("\n".join(f'{{"text": "document {n}, of some words"}}' for n in range(100)))

@@ -68,6 +68,7 @@ def test_samples_are_of_consecutive_tokens_and_others_in_another_step_or_for_ano
     assert tokens.shape == targets.shape == (12, 64) and tokens.dtype == targets.dtype == np.uint8
     np.testing.assert_array_equal(tokens[:, 1:], targets[:, :-1])
     np.testing.assert_array_equal(micro_batch(corpus, 0, 3, 5, 7, 64)[0], tokens[5:])
+    assert micro_batch(corpus, 0, 3, 5, 0, 64)[1].shape == (0, 64)
     for seed, step in ((0, 2), (1, 3)):
         assert not np.array_equal(micro_batch(corpus, seed, step, 0, 12, 64)[0], tokens)
 

@@ -82,6 +82,7 @@ def operations():
         for keepdims in (False, True):
             yield "sum", lambda x, axis=axis, keep=keepdims: x.sum(axis, keep), draw(2, 1, 3)
             yield "mean", lambda x, axis=axis, keep=keepdims: x.mean(axis, keep), draw(2, 1, 3)
+    yield "means of no rows", lambda x: x.mean(1), draw(0, 3)
     for name, function in {
         "reshape": lambda x: x.reshape(6, -1), "transpose": lambda x: x.transpose(),
         "swapaxes": lambda x: x.swapaxes(0, -1), "all axes": lambda x: x.transpose(1, -1, 0),

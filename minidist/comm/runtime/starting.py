@@ -21,14 +21,14 @@ _hiding = threading.Lock()
 rank_here = False  # whether this process is a rank
 
 # From Python 3.12 on, a process that ends waits for its resource tracker, which ends when nobody holds its pipe any
-# longer: neither a child that the user has forked, which may wait for this process in turn.
+# longer. A child that the user has forked holds it too, and may wait for this process in turn.
 atexit.register(setattr, resource_tracker._resource_tracker, "_pid", None)
 if hasattr(os, "register_at_fork"):  # a rank is forked while its parent holds the lock
     os.register_at_fork(after_in_child=_hiding._at_fork_reinit)  # pyright: ignore[reportAttributeAccessIssue]  # hidden
 
 
 def check_alone() -> None:
-    """Refuse to start ranks in each of several processes, such as other ranks."""
+    """Raise RuntimeError where each of several processes would start ranks: in a rank, or in a launcher's processes."""
     if rank_here:
         raise RuntimeError("this process is a rank, which starts no ranks of its own: use new_group for some of them")
     found = launched()

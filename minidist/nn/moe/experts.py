@@ -188,7 +188,7 @@ class MoE(Module):
 
 
 def mixture(config: GPTConfig, layer: int, balance: Balance | None, mlp: Callable[..., Module], std: float) -> MoE:
-    """Return the mixture of experts of a layer, in place of an ``mlp``, with initial weights as large, ``std``."""
+    """Return the mixture of experts of a layer, in place of an ``mlp``; ``std`` is that of its initial weights."""
     moe, out_std = config.moe, std / sqrt(2 * config.layers)
     assert moe and balance
     router = Router(moe, config.width, std, config.sparse_layers.index(layer), balance)

@@ -18,6 +18,7 @@ whole micro-batch (or sequence chunk) at once, wherever its tokens are to be spl
 from minidist.backend import xp
 from minidist.nn.config import MoEConfig
 from minidist.nn.layers import Module, Parameter
+from minidist.nn.llama_operations import sigmoid
 from minidist.nn.moe.balance import AddBalanceLoss, AddZLoss, Balance
 from minidist.nn.precision.policy import current
 from minidist.nn.tensor import Context, Function, Tensor
@@ -53,8 +54,7 @@ class Scores(Function):
     def forward(ctx: Context, logits, gate: str):
         ctx.gate, ctx.rounds = gate, False
         if gate == "sigmoid":
-            small = ctx.policy.functions.exp(-xp.abs(logits))  # of a large logit it would overflow
-            scores = xp.where(logits >= 0, 1, small) / (1 + small)
+            scores = sigmoid(logits)
         else:
             scores = ctx.policy.functions.exp(logits - logits.max(axis=1, keepdims=True))
             scores /= ctx.policy.kernels.row_sums(scores)[:, None]

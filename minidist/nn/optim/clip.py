@@ -10,8 +10,8 @@ are added as integers:
     norm      sqrt(total * unit)
 
 The unit keeps ``count`` times the largest square below 2^62: with a million elements it is about 2^-40 of the largest
-square. Elements a million times smaller than the largest then count as zero. For gradients of ordinary spread the norm
-agrees with that of a float64 sum to nine digits or more.
+square. Elements three million times smaller than the largest then count as zero. For gradients of ordinary spread the
+norm agrees with that of a float64 sum to nine digits or more.
 
 Ranks with different gradients join ``largest``, ``count`` and ``total`` by an all-reduce of one number each. PyTorch's
 ``clip_grad_norm_`` on a sharded model (FSDP) does the same with floats, so its last bits depend on the sharding.

@@ -79,7 +79,7 @@ def _ratio(weight: float, update: float) -> float:
 def norms(
     shards: Mapping, sizes: Mapping[str, int], all_max: Join = identity, all_sum: Join = identity
 ) -> dict[str, float]:
-    """The Euclidean norm of each full array from its shards: sums of integers. Arguments as of ``trust_ratios``."""
+    """The Euclidean norm of each full array from its shards: sums of integers. Otherwise as ``trust_ratios``."""
     held = {name: array for name, array in shards.items() if array.size}
     magnitudes = [float(largest_magnitude(held[name])) if name in held else 0.0 for name in sizes]
     largest = dict(zip(sizes, map(float, all_max(np.array(magnitudes, np.float64))), strict=True))

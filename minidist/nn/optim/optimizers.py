@@ -201,7 +201,7 @@ def warmup_cosine(step: int, steps: int, peak: float, warmup: int = 0, final: fl
         step: counted from 0.
         steps: total steps of the run; later steps stay at ``final``.
         peak: the highest rate, reached at step ``warmup``.
-        warmup: the number of steps before it; they rise equally, the first from 0.
+        warmup: the number of steps before it; the first has ``peak / (warmup + 1)``, and each has as much more.
         final: the rate at the end.
     """
     if step < warmup:

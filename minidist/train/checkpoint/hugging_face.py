@@ -8,7 +8,7 @@ and those of experts, they are the first axes. Linear layers are stored (out, in
 Letters: h heads, g heads of keys and values, d values of a head, c width, f hidden units of a head, p and q two and
 three things side by side, e experts, t positions, v tokens of a head. Padding rows of the vocabulary are left out.
 
-What a folder says is believed no more than a manifest: what minidist has not, it names.
+A folder is believed no more than a manifest is: an error names what minidist does not have.
 """
 
 import json

@@ -46,7 +46,11 @@ Parts = dict[str, Part]
 
 @dataclass(frozen=True)
 class PeerCopies:
-    """What a run is asked to keep in memory."""
+    """What a run is asked to keep in memory.
+
+    Raises:
+        ValueError: for what cannot be.
+    """
 
     every: int  # steps between two snapshots
     copies: int = 1  # ranks that keep each snapshot, beside its own

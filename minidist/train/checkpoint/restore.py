@@ -206,6 +206,9 @@ def restore(manifest: Manifest, read: Read, share: Share) -> Progress:
     """Put a checkpoint into this rank's share of a run, and return how far the run is.
 
     All ranks call it together, before the first step. ``read`` is as for ``read_part``.
+
+    Raises:
+        BadCheckpoint: if an array, or a part of one, is missing.
     """
     extra = {}
     for name, runs, target in wanted(share):

@@ -134,7 +134,11 @@ def _copy(array) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Saving:
-    """What a run is asked to save."""
+    """What a run is asked to save.
+
+    Raises:
+        ValueError: for what cannot be.
+    """
 
     folder: str  # of the checkpoints; made if it does not exist
     every: int = 10  # steps between two of them. The last step is saved too

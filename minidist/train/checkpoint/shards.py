@@ -114,7 +114,11 @@ def tensors_in(folder: Path) -> dict[str, Stored]:
 
 
 def shard_of_each(folder: Path) -> dict[str, str]:
-    """Return which file of a folder has which tensor, by the index. The files are there; what is in them may differ."""
+    """Return which file of a folder has which tensor, by the index. What is in the files may differ.
+
+    Raises:
+        BadCheckpoint: if there is no index, if it is none, or if a file that it names is not there.
+    """
     path = folder / INDEX
     if not path.is_file():
         raise BadCheckpoint(f"{folder} has neither {TENSORS} nor {INDEX}: save the model as safetensors")

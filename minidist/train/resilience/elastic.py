@@ -176,7 +176,11 @@ def without_what_cannot_be(options: RunOptions, config: TrainConfig, layout: Lay
 
 @dataclass(frozen=True)
 class Elasticity:
-    """How a run is to go on after a failure."""
+    """How a run is to go on after a failure.
+
+    Raises:
+        ValueError: for what cannot be.
+    """
 
     on_failure: str = "shrink"  # to go on with the ranks that are left, or "restart" to start the dead ones again
     max_restarts: int = 10  # failures after which the run ends

@@ -110,6 +110,9 @@ def judge(keys: list[list[Key]], computations: list[list[Noted]], time: int) -> 
     Returns:
         The rank, None if that cannot be told; and for each role that differs, of all that a step makes at the same
         time, the keys that differ.
+
+    Raises:
+        ValueError: if nothing differs there.
     """
     size = len(keys)
     for kinds in IN_A_STEP:

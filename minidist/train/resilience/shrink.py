@@ -41,6 +41,9 @@ def best_layout(config: TrainConfig, layout: Layout, ranks: int) -> Layout:
 
     Of equal ones it is the one with the fewest settings changed, then with the fewest ranks. Settings stay as they are
     wherever they can: of each size those with the fewest changed are tried.
+
+    Raises:
+        ValueError: if no rank is left.
     """
     if ranks < 1:
         raise ValueError(f"a run needs at least 1 rank to go on, and {ranks} are left")
