@@ -30,7 +30,8 @@ BIN = 4  # a row of the histogram ends at this many times where it begins
 WORDS = {  # of the numbers of all documents
     "files": "files", "documents": "documents", "empty": "empty documents, left out",
     "without_targets": "documents of one token, which has no target",
-    "longer": "documents longer than the context, cut into pieces", "held_out": "documents held out for validation",
+    "longer": "documents longer than the context, cut into pieces",
+    "held_out": "documents held out for validation (of only one, its end)",
     "tokens": "tokens", "bytes_per_token": "bytes per token", "prompt_tokens": "tokens of prompts",
     "targets": "targets that count", "least": "fewest tokens of a document", "median": "median",
     "ninetieth": "90% have at most", "most": "most tokens of a document",

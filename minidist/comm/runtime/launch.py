@@ -72,8 +72,12 @@ class Cluster:
     Args:
         world_size: the number of ranks, 1 to 64.
         start_method: as for ``launch``.
-        queue_bytes: capacity of each queue (one per ordered pair of ranks), a multiple of 64.
+        queue_bytes: capacity of each queue (one per ordered pair of ranks), a multiple of 64, at least 1024.
         keep_survivors: whether ranks outlive the failure of another.
+
+    Raises:
+        ValueError: for what it cannot be.
+        RuntimeError: in a rank, or in a launcher's processes.
     """
 
     def __init__(
@@ -147,6 +151,7 @@ class Cluster:
 
         Raises:
             Hang: when the patience is over; it names the ranks that did not wait for others.
+            RuntimeError: when the cluster is closed, another process', or in a run.
         """
         if not callable(fn):
             raise TypeError(f"the first argument must be a function fn(world, ...), but is {fn!r}")

@@ -96,7 +96,7 @@ class Fault:
         if self.rank < 0 or self.step < 0:
             raise ValueError(f"fault {self}: rank and step are counted from 0")
         if self.kind == "slow" and not 1 < self.factor <= 1000:
-            raise ValueError(f"fault {self}: a slow rank takes 1 to 1000 times as long, as in kind=slow:3")
+            raise ValueError(f"fault {self}: the factor of a slow rank is above 1 and at most 1000, as in kind=slow:3")
         if self.kind == "flip" and self.place not in FLIPS:
             raise ValueError(f"fault {self}: a bit flips in {', '.join(FLIPS)}, as in kind=flip:weights")
 
