@@ -164,12 +164,13 @@ def first_difference(
     expected, found = again[0].ranks[0], again[1].ranks[number]
     arrays = [(name, array, found.arrays[name]) for name, array in expected.arrays.items()]
     arrays.append(("loss", np.array(expected.losses[step]), np.array(found.losses[step])))
-    for name, one, other in arrays:
-        differs = bits(one) != bits(other)
-        if differs.any():
-            index = tuple(int(i) for i in np.argwhere(differs)[0])
-            distance = abs(int(ulps_between(one[index], other[index])))
-            return Difference(step, name, index, one[index], other[index], distance, int(differs.sum()), one.shape)
+    for name, one, array in arrays:
+        for other in [array] if array.shape == one.shape else array:  # (ranks, *shape) where ranks stepped apart
+            differs = bits(one) != bits(other)
+            if differs.any():
+                index = tuple(int(i) for i in np.argwhere(differs)[0])
+                distance = abs(int(ulps_between(one[index], other[index])))
+                return Difference(step, name, index, one[index], other[index], distance, int(differs.sum()), one.shape)
     return None
 
 

@@ -3,6 +3,9 @@
 That every layout ends on the bits of one process is in test_matrix.py, and that faults show in parallel/test_faults.py.
 """
 
+from dataclasses import replace
+from math import inf
+
 import numpy as np
 import pytest
 
@@ -10,6 +13,7 @@ from minidist.comm.collectives import ALL_REDUCE
 from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS
 from minidist.parallel.data import SYNCS
+from minidist.parallel.loosened import local
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train import share
 from minidist.train.config import TrainConfig
@@ -24,6 +28,7 @@ SMALL = TrainConfig(
 )
 # 3 heads pad the vocabulary of 256 to 258. No token looks up the last two rows, and their moments stay 0.0.
 PADDED = TrainConfig(layers=1, heads=3, width=12, context=8, global_batch=4, micro_batch=2, steps=2, warmup=1)
+LINEAR = replace(SMALL, optimizer="sgd", clip=inf, weight_decay=0.0)  # for workers that average after each step
 
 
 # Where two runs differ first. Each fault is put into the ranks of every run but the reference.
@@ -75,6 +80,11 @@ def a_wrong_loss_in_step_one(world, *arguments):
     return train_rank(world, *arguments)
 
 
+def workers_never_average(world, *arguments):
+    local.due = lambda *_: []
+    return train_rank(world, *arguments)
+
+
 @pytest.mark.parametrize(
     ("fault", "config", "place", "words"),
     [
@@ -84,11 +94,13 @@ def a_wrong_loss_in_step_one(world, *arguments):
             "(expected 0.0, got -0.0, 0 ulps apart)",
         ),
         (a_wrong_loss_in_step_one, SMALL, (1, "loss", ()), ""),
+        (workers_never_average, LINEAR, (0, "embeddings.token.weight"), "of its 4,096 elements differ"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )  # fmt: skip
 def test_the_first_difference_is_the_planted_one(fault, config, place, words):
-    reference, broken = verify([Layout.parse("dp=2")], config, rank_function=fault)
+    layout = "dp=2,sync=local,local_steps=1,outer_lr=1,outer_momentum=0" if config is LINEAR else "dp=2"
+    reference, broken = verify([Layout.parse(layout)], config, rank_function=fault)
     assert not agrees(reference, broken)
     found = first_difference(reference, broken, fault)
     assert (found.step, found.name, found.index, found.elements, found.ulps)[: len(place)] == place
