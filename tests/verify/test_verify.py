@@ -28,6 +28,7 @@ SMALL = TrainConfig(
 )
 # 3 heads pad the vocabulary of 256 to 258. No token looks up the last two rows, and their moments stay 0.0.
 PADDED = TrainConfig(layers=1, heads=3, width=12, context=8, global_batch=4, micro_batch=2, steps=2, warmup=1)
+DEEP = replace(SMALL, layers=3)
 LINEAR = replace(SMALL, optimizer="sgd", clip=inf, weight_decay=0.0)  # for workers that average after each step
 
 
@@ -80,26 +81,46 @@ def a_wrong_loss_in_step_one(world, *arguments):
     return train_rank(world, *arguments)
 
 
+def the_last_stage_moves_its_embeddings_after_the_last_step(world, *arguments):
+    """The first stage has the same; the one between them has none."""
+
+    def change(optimizer, rank) -> None:
+        if rank == 2 and optimizer.steps == DEEP.steps:
+            next(p for p in optimizer.parameters if p.name == "embeddings.token.weight").data[1, 2, 3] += 1
+
+    after_step(world, change)
+    return train_rank(world, *arguments)
+
+
 def workers_never_average(world, *arguments):
     local.due = lambda *_: []
     return train_rank(world, *arguments)
 
 
 @pytest.mark.parametrize(
-    ("fault", "config", "place", "words"),
+    ("fault", "config", "layout", "place", "words"),
     [
-        (three_weights_move_on_rank_one_in_step_two, SMALL, (2, "blocks.0.mlp.fc.weight", (0, 3, 5), 3, 2), ""),
         (
-            a_zero_loses_its_sign, PADDED, (1, "exp_avg.embeddings.token.weight", (2, 85, 3), 1, 0),
+            three_weights_move_on_rank_one_in_step_two, SMALL, "dp=2",
+            (2, "blocks.0.mlp.fc.weight", (0, 3, 5), 3, 2), "",
+        ),
+        (
+            a_zero_loses_its_sign, PADDED, "dp=2", (1, "exp_avg.embeddings.token.weight", (2, 85, 3), 1, 0),
             "(expected 0.0, got -0.0, 0 ulps apart)",
         ),
-        (a_wrong_loss_in_step_one, SMALL, (1, "loss", ()), ""),
-        (workers_never_average, LINEAR, (0, "embeddings.token.weight"), "of its 4,096 elements differ"),
+        (a_wrong_loss_in_step_one, SMALL, "dp=2", (1, "loss", ()), ""),
+        (
+            the_last_stage_moves_its_embeddings_after_the_last_step, DEEP, "pp=3",
+            (2, "embeddings.token.weight", (1, 2, 3), 1), "",
+        ),
+        (
+            workers_never_average, LINEAR, "dp=2,sync=local,local_steps=1,outer_lr=1,outer_momentum=0",
+            (0, "embeddings.token.weight"), "of its 4,096 elements differ",
+        ),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )  # fmt: skip
-def test_the_first_difference_is_the_planted_one(fault, config, place, words):
-    layout = "dp=2,sync=local,local_steps=1,outer_lr=1,outer_momentum=0" if config is LINEAR else "dp=2"
+def test_the_first_difference_is_the_planted_one(fault, config, layout, place, words):
     reference, broken = verify([Layout.parse(layout)], config, rank_function=fault)
     assert not agrees(reference, broken)
     found = first_difference(reference, broken, fault)
