@@ -218,16 +218,25 @@ def test_a_link_stays_a_link_and_a_device_stays_a_device(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with a name, as on Unix")
 def test_an_export_goes_through_a_pipe_which_stays_one(tmp_path):
+    """One with a name, and one without, as a shell's ``--export >(sha256sum)`` names it."""
     assert cli.main(["train", *SIZES, "--save", str(tmp_path)]) == 0
-    pipe, file, read = tmp_path / "pipe", tmp_path / "file", []
+    pipe, file, read, (end, start) = tmp_path / "pipe", tmp_path / "file", [], os.pipe()
     os.mkfifo(pipe)
-    reader = Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
-    reader.start()
-    for path in (pipe, file):
+
+    def collect(source):
+        with open(source, "rb") as stream:
+            read.append(stream.read())
+
+    readers = [Thread(target=collect, args=(source,), daemon=True) for source in (pipe, end)]
+    for reader in readers:
+        reader.start()
+    for path in (pipe, f"/dev/fd/{start}", file):
         assert cli.main(["checkpoint", str(tmp_path), "--export", str(path)]) == 0
     assert pipe.is_fifo()
-    reader.join()
-    assert read == [file.read_bytes()]
+    os.close(start)
+    for reader in readers:
+        reader.join()
+    assert read == [file.read_bytes()] * 2
 
 
 @pytest.mark.long
