@@ -17,7 +17,7 @@ from scripts import python
 from minidist import backend, files
 from minidist.cli import main as cli
 from minidist.cli import verify
-from minidist.cli.output import printable
+from minidist.cli.output import printable, terminal_console
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout, LooserSteps
 
@@ -294,8 +294,10 @@ def test_a_terminal_that_closes_ends_a_command_but_not_under_nohup():
     assert codes == [130, 2]  # which is that of dp=0
 
 
-def test_text_from_the_model_has_no_control_characters():
+def test_text_from_the_model_has_no_control_characters(capsys):
     assert printable("a\x1b[31m\x07\n\tb") == "a\ufffd[31m\ufffd\n\tb"
+    terminal_console().print("[bold]")  # it may be the name of a file
+    assert capsys.readouterr().out == "[bold]\n"
 
 
 def test_every_setting_is_a_flag_with_its_default(capsys):
