@@ -89,19 +89,26 @@ class Difference:
     def count(self) -> str:
         return f"{self.elements:,} of its {prod(self.shape):,} elements differ"
 
+    @property
+    def numbers(self) -> str:
+        """The two numbers, with their dtypes where those differ."""
+        expected, found = self.expected, self.found
+        same = expected.dtype == found.dtype
+        return f"expected {expected!s}, got {found!s}" if same else f"expected {expected!r}, got {found!r}"
+
     def lines(self) -> list[str]:
         """Four short lines: when, where, how far, how much."""
         return [
             f"first differs after step {self.step}",
             f"in {self.place}",
-            f"expected {self.expected!s}, got {self.found!s}: {in_words(self.ulps)} apart",
+            f"{self.numbers}: {in_words(self.ulps)} apart",
             self.count,
         ]
 
     def __str__(self) -> str:
         return (
-            f"first differs after step {self.step}, in {self.place} (expected {self.expected!s}, got {self.found!s}, "
-            f"{in_words(self.ulps)} apart); {self.count}"
+            f"first differs after step {self.step}, in {self.place} ({self.numbers}, {in_words(self.ulps)} apart); "
+            f"{self.count}"
         )
 
 
@@ -166,10 +173,11 @@ def first_difference(
     arrays.append(("loss", np.array(expected.losses[step]), np.array(found.losses[step])))
     for name, one, array in arrays:
         for other in [array] if array.shape == one.shape else array:  # (ranks, *shape) where ranks stepped apart
-            differs = bits(one) != bits(other)
+            wide = np.result_type(one, other)  # a learner's function may return another dtype
+            differs = bits(one) != bits(other) if one.dtype == other.dtype else np.ones(one.shape, bool)
             if differs.any():
                 index = tuple(int(i) for i in np.argwhere(differs)[0])
-                distance = abs(int(ulps_between(one[index], other[index])))
+                distance = abs(int(ulps_between(one[index].astype(wide), other[index].astype(wide))))
                 return Difference(step, name, index, one[index], other[index], distance, int(differs.sum()), one.shape)
     return None
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from minidist.comm.collectives import ALL_REDUCE
+from minidist.nn.moe import balance
 from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS
 from minidist.parallel.data import SYNCS
@@ -29,6 +30,7 @@ SMALL = TrainConfig(
 # 3 heads pad the vocabulary of 256 to 258. No token looks up the last two rows, and their moments stay 0.0.
 PADDED = TrainConfig(layers=1, heads=3, width=12, context=8, global_batch=4, micro_batch=2, steps=2, warmup=1)
 DEEP = replace(SMALL, layers=3)
+SPARSE = replace(SMALL, experts=4, bias_rate=0.01)
 LINEAR = replace(SMALL, optimizer="sgd", clip=inf, weight_decay=0.0)  # for workers that average after each step
 
 
@@ -97,6 +99,11 @@ def workers_never_average(world, *arguments):
     return train_rank(world, *arguments)
 
 
+def biases_in_float64(world, *arguments):
+    balance.moved_bias = lambda bias, counts, rate: bias + rate * np.sign(counts.mean(axis=1, keepdims=True) - counts)
+    return train_rank(world, *arguments)
+
+
 @pytest.mark.parametrize(
     ("fault", "config", "layout", "place", "words"),
     [
@@ -117,6 +124,7 @@ def workers_never_average(world, *arguments):
             workers_never_average, LINEAR, "dp=2,sync=local,local_steps=1,outer_lr=1,outer_momentum=0",
             (0, "embeddings.token.weight"), "of its 4,096 elements differ",
         ),
+        (biases_in_float64, SPARSE, "dp=2", (0, "router_bias", (0, 0), 4), "expected np.float32("),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )  # fmt: skip
