@@ -158,6 +158,9 @@ def first_difference(
 
     None if they agree this time: then a run does not repeat itself, as with a race between ranks.
     ``ranks(n)`` gives the ranks to run on: by default new ones. ``init_from`` is that of both runs' options.
+
+    Raises:
+        ValueError: for an array whose shapes differ.
     """
     steps = [_first_step_that_differs(reference.ranks[0], rank) for rank in candidate.ranks]
     if all(step is None for step in steps):
@@ -172,8 +175,11 @@ def first_difference(
     arrays = [(name, array, found.arrays[name]) for name, array in expected.arrays.items()]
     arrays.append(("loss", np.array(expected.losses[step]), np.array(found.losses[step])))
     for name, one, array in arrays:
-        for other in [array] if array.shape == one.shape else array:  # (ranks, *shape) where ranks stepped apart
-            wide = np.result_type(one, other)  # a learner's function may return another dtype
+        stacked = array.ndim > one.ndim and array.shape[1:] == one.shape  # of ranks that stepped apart
+        for other in array if stacked else [array]:
+            if other.shape != one.shape:  # a learner's function returned it
+                raise ValueError(f"{name} has shape {other.shape} after step {step}, where {one.shape} is expected")
+            wide = np.result_type(one, other)  # it may have returned another dtype, too
             differs = bits(one) != bits(other) if one.dtype == other.dtype else np.ones(one.shape, bool)
             if differs.any():
                 index = tuple(int(i) for i in np.argwhere(differs)[0])

@@ -140,6 +140,17 @@ def test_the_first_difference_is_the_planted_one(fault, config, layout, place, w
         assert str(found) == f"{where}; 3 of its 1,024 elements differ"
 
 
+def biases_without_layers(world, *arguments):
+    balance.moved_bias = lambda *_: np.ones(4, np.float32)
+    return train_rank(world, *arguments)
+
+
+def test_an_array_of_another_shape_is_named():
+    reference, broken = verify([Layout.parse("dp=2")], SPARSE, rank_function=biases_without_layers)
+    with pytest.raises(ValueError, match=r"router_bias has shape \(4,\) after step 0, where \(1, 4\) is expected"):
+        first_difference(reference, broken, biases_without_layers)
+
+
 # Bits, not values
 
 
