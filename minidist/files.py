@@ -17,10 +17,10 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     If the block fails, ``path`` stays as it was. The new file is next to it, has its suffix and gets its permissions.
     A terminal, a pipe or a device such as /dev/null has no content to keep: it is written directly.
     """
-    target = Path(os.path.realpath(path))  # the file itself, where a link points to it
-    if target.exists() and not target.is_file():
-        yield target
+    if Path(path).exists() and not Path(path).is_file():
+        yield Path(path)  # /dev/fd/63, as a shell writes a pipe, is a link to no path
         return
+    target = Path(os.path.realpath(path))  # the file itself, where a link points to it
     new = target.with_name(f".new-{secrets.token_hex(4)}{target.suffix}")
     try:
         new.touch()

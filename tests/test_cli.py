@@ -17,7 +17,7 @@ from scripts import python
 from minidist import backend, files
 from minidist.cli import main as cli
 from minidist.cli import verify
-from minidist.cli.output import printable
+from minidist.cli.output import printable, terminal_console
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout, LooserSteps
 
@@ -218,16 +218,25 @@ def test_a_link_stays_a_link_and_a_device_stays_a_device(tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes with a name, as on Unix")
 def test_an_export_goes_through_a_pipe_which_stays_one(tmp_path):
+    """One with a name, and one without, as a shell's ``--export >(sha256sum)`` names it."""
     assert cli.main(["train", *SIZES, "--save", str(tmp_path)]) == 0
-    pipe, file, read = tmp_path / "pipe", tmp_path / "file", []
+    pipe, file, read, (end, start) = tmp_path / "pipe", tmp_path / "file", [], os.pipe()
     os.mkfifo(pipe)
-    reader = Thread(target=lambda: read.append(pipe.read_bytes()), daemon=True)
-    reader.start()
-    for path in (pipe, file):
+
+    def collect(source):
+        with open(source, "rb") as stream:
+            read.append(stream.read())
+
+    readers = [Thread(target=collect, args=(source,), daemon=True) for source in (pipe, end)]
+    for reader in readers:
+        reader.start()
+    for path in (pipe, f"/dev/fd/{start}", file):
         assert cli.main(["checkpoint", str(tmp_path), "--export", str(path)]) == 0
     assert pipe.is_fifo()
-    reader.join()
-    assert read == [file.read_bytes()]
+    os.close(start)
+    for reader in readers:
+        reader.join()
+    assert read == [file.read_bytes()] * 2
 
 
 PLAN = "--model=llama3-8b --cluster=h100:8 --batch=64".split()  # noqa: SIM905
@@ -292,8 +301,10 @@ def test_a_terminal_that_closes_ends_a_command_but_not_under_nohup():
     assert codes == [130, 2]  # which is that of dp=0
 
 
-def test_text_from_the_model_has_no_control_characters():
+def test_text_from_the_model_has_no_control_characters(capsys):
     assert printable("a\x1b[31m\x07\n\tb") == "a\ufffd[31m\ufffd\n\tb"
+    terminal_console().print("[bold]")  # it may be the name of a file
+    assert capsys.readouterr().out == "[bold]\n"
 
 
 def test_every_setting_is_a_flag_with_its_default(capsys):

@@ -74,9 +74,9 @@ def check_outputs(paths: dict[str, str | None], text: str | None = None, tokeniz
         if flag in ("png", "gif", "svg") and not path.lower().endswith(f".{flag}"):
             raise ValueError(f"--{flag}: {path} must end in .{flag}")
         with errors_naming(flag, path):
-            target = os.path.realpath(path)  # the file itself, where a link points to it
-            if Path(target).is_fifo():
+            if Path(path).is_fifo():
                 continue  # its reader would take this for the end
+            target = os.path.realpath(path)  # the file itself, where a link points to it
             is_new = not os.path.exists(target)
             open(target, "a", encoding="utf-8").close()
             if is_new:

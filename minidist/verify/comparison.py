@@ -89,19 +89,26 @@ class Difference:
     def count(self) -> str:
         return f"{self.elements:,} of its {prod(self.shape):,} elements differ"
 
+    @property
+    def numbers(self) -> str:
+        """The two numbers, with their dtypes where those differ."""
+        expected, found = self.expected, self.found
+        same = expected.dtype == found.dtype
+        return f"expected {expected!s}, got {found!s}" if same else f"expected {expected!r}, got {found!r}"
+
     def lines(self) -> list[str]:
         """Four short lines: when, where, how far, how much."""
         return [
             f"first differs after step {self.step}",
             f"in {self.place}",
-            f"expected {self.expected!s}, got {self.found!s}: {in_words(self.ulps)} apart",
+            f"{self.numbers}: {in_words(self.ulps)} apart",
             self.count,
         ]
 
     def __str__(self) -> str:
         return (
-            f"first differs after step {self.step}, in {self.place} (expected {self.expected!s}, got {self.found!s}, "
-            f"{in_words(self.ulps)} apart); {self.count}"
+            f"first differs after step {self.step}, in {self.place} ({self.numbers}, {in_words(self.ulps)} apart); "
+            f"{self.count}"
         )
 
 
@@ -151,6 +158,9 @@ def first_difference(
 
     None if they agree this time: then a run does not repeat itself, as with a race between ranks.
     ``ranks(n)`` gives the ranks to run on: by default new ones. ``init_from`` is that of both runs' options.
+
+    Raises:
+        ValueError: for an array whose shapes differ.
     """
     steps = [_first_step_that_differs(reference.ranks[0], rank) for rank in candidate.ranks]
     if all(step is None for step in steps):
@@ -164,12 +174,17 @@ def first_difference(
     expected, found = again[0].ranks[0], again[1].ranks[number]
     arrays = [(name, array, found.arrays[name]) for name, array in expected.arrays.items()]
     arrays.append(("loss", np.array(expected.losses[step]), np.array(found.losses[step])))
-    for name, one, other in arrays:
-        differs = bits(one) != bits(other)
-        if differs.any():
-            index = tuple(int(i) for i in np.argwhere(differs)[0])
-            distance = abs(int(ulps_between(one[index], other[index])))
-            return Difference(step, name, index, one[index], other[index], distance, int(differs.sum()), one.shape)
+    for name, one, array in arrays:
+        stacked = array.ndim > one.ndim and array.shape[1:] == one.shape  # of ranks that stepped apart
+        for other in array if stacked else [array]:
+            if other.shape != one.shape:  # a learner's function returned it
+                raise ValueError(f"{name} has shape {other.shape} after step {step}, where {one.shape} is expected")
+            wide = np.result_type(one, other)  # it may have returned another dtype, too
+            differs = bits(one) != bits(other) if one.dtype == other.dtype else np.ones(one.shape, bool)
+            if differs.any():
+                index = tuple(int(i) for i in np.argwhere(differs)[0])
+                distance = abs(int(ulps_between(one[index].astype(wide), other[index].astype(wide))))
+                return Difference(step, name, index, one[index], other[index], distance, int(differs.sum()), one.shape)
     return None
 
 

@@ -24,6 +24,7 @@ from minidist.course.grading.grade_class import write_grades
 from minidist.course.grading.grade_submission import Grade
 from minidist.course.grading.supervisor import MARK
 from minidist.course.stubs import stub_of
+from minidist.course.tasks import Task, TaskResult, Verdict
 
 NAME = "ch03_collectives"
 SOLUTION = solutions()[NAME].text
@@ -216,6 +217,19 @@ def test_what_a_process_of_graders_printed_when_it_ended_is_in_the_grades(tmp_pa
     (grade,) = json.loads((tmp_path / "out" / "grades.json").read_text())
     message = grade["tasks"]["3.2"]["message"]
     assert message.startswith("it ended the grading process\n") and message.endswith("No module named 'no_graders'")
+
+
+def test_a_task_has_passed_if_all_its_tests_have():
+    """And what failed is told before what is to do."""
+    task = Task("3.4", 4, "code", "title", "ch03_collectives", tests=2)
+    found = {}
+    for states in ("", "passed", "passed passed", "passed todo", "todo failed"):
+        result = TaskResult(task, [Verdict("3.4", "test", state) for state in states.split()])
+        found[states] = result.state, result.points, result.failure and result.failure.state
+    assert found == {
+        "": ("", 0, None), "passed": ("", 0, None), "passed passed": ("passed", 4, None),
+        "passed todo": ("todo", 0, "todo"), "todo failed": ("failed", 0, "failed"),
+    }  # fmt: skip
 
 
 def test_a_spreadsheet_gets_no_formula(tmp_path):

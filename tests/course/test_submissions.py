@@ -10,6 +10,7 @@ import pytest
 from minidist.course.answers import chapter_names
 from minidist.course.grading.grade_submission import REMARKS, Grade
 from minidist.course.grading.submissions import FILE_BYTES, find_submissions, take_answers
+from minidist.course.tasks import CHARACTERS
 
 SECRET = "the solutions"
 NOT_THEIRS = {"solutions", "tests", "__MACOSX", ".backups"}
@@ -122,3 +123,5 @@ def test_thousands_of_files_are_one_remark_and_one_without_a_name_is_none(tmp_pa
     file.write_bytes(file.read_bytes().replace(b"nameless", b"\0ameless"))
     grade = Grade("ann", [], take_answers(file, tmp_path))
     assert len(grade.remarks) == REMARKS + 1 and grade.remarks[-1].endswith("more")
+    (long,) = Grade("ann", [], ["x" * 3 * CHARACTERS]).remarks
+    assert long == "x" * CHARACTERS + " [...]"

@@ -23,7 +23,7 @@ from minidist.train.checkpoint import peers
 from minidist.train.checkpoint.commit import committed, saves
 from minidist.train.checkpoint.disk import Disk
 from minidist.train.checkpoint.manifest import Manifest
-from minidist.train.checkpoint.peers import PeerCopies
+from minidist.train.checkpoint.peers import PeerCopies, generations_of
 from minidist.train.checkpoint.restore import check_files
 from minidist.train.checkpoint.saver import Saving
 from minidist.train.config import TrainConfig
@@ -206,6 +206,18 @@ def test_a_rank_that_dies_while_copies_are_under_way(expected):
     result, [it] = elastic("dp=4,zero=1", peer_copies=PeerCopies(2), rank_function=rank_function)
     assert (it.source, it.resumed) == (MEMORY, 2) and result.fingerprint == expected
     assert "after 4 steps nobody has those of rank 0 of dp=4,zero=1" in it.lost
+
+
+def test_the_memory_has_the_steps_of_one_run(ranks, expected):
+    """Whoever goes back forgets what it passed over: a rank that dies next would go on from there."""
+    steps_in = lambda world: [generation.progress.step for generation in generations_of(world)]  # noqa: E731
+    for options, steps in (
+        (RunOptions(peer_copies=PeerCopies(2)), [4, 6]),
+        (RunOptions(peer_copies=PeerCopies(8), recover=4), [4, 4]),  # as it was found, and taken at once
+        (RunOptions(), []),
+    ):
+        assert run(ranks(1), CONFIG, Layout(), options).fingerprint == expected
+        assert ranks(1).run(steps_in) == [steps]
 
 
 @pytest.mark.long

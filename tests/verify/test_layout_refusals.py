@@ -22,6 +22,7 @@ def test_a_layout_reads_what_it_writes_and_numbers_in_the_usual_forms():
     assert (layout.dp, layout.bucket_mb) == (2, 0.5)
     assert Layout.parse("bucket_mb=inf").bucket_mb == inf
     assert Layout.parse("pp=2,stages=01+2").layers_of_stages == [1, 2]
+    assert Layout.parse("dp=8,tp=8").world_size == 64  # the most
 
 
 def altered(rng: random.Random) -> tuple[TrainConfig, Layout] | str:

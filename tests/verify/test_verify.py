@@ -3,13 +3,18 @@
 That every layout ends on the bits of one process is in test_matrix.py, and that faults show in parallel/test_faults.py.
 """
 
+from dataclasses import replace
+from math import inf
+
 import numpy as np
 import pytest
 
 from minidist.comm.collectives import ALL_REDUCE
+from minidist.nn.moe import balance
 from minidist.nn.recompute import MODES
 from minidist.parallel.context import KINDS
 from minidist.parallel.data import SYNCS
+from minidist.parallel.loosened import local
 from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.train import share
 from minidist.train.config import TrainConfig
@@ -24,6 +29,9 @@ SMALL = TrainConfig(
 )
 # 3 heads pad the vocabulary of 256 to 258. No token looks up the last two rows, and their moments stay 0.0.
 PADDED = TrainConfig(layers=1, heads=3, width=12, context=8, global_batch=4, micro_batch=2, steps=2, warmup=1)
+DEEP = replace(SMALL, layers=3)
+SPARSE = replace(SMALL, experts=4, bias_rate=0.01)
+LINEAR = replace(SMALL, optimizer="sgd", clip=inf, weight_decay=0.0)  # for workers that average after each step
 
 
 # Where two runs differ first. Each fault is put into the ranks of every run but the reference.
@@ -75,20 +83,53 @@ def a_wrong_loss_in_step_one(world, *arguments):
     return train_rank(world, *arguments)
 
 
+def the_last_stage_moves_its_embeddings_after_the_last_step(world, *arguments):
+    """The first stage has the same; the one between them has none."""
+
+    def change(optimizer, rank) -> None:
+        if rank == 2 and optimizer.steps == DEEP.steps:
+            next(p for p in optimizer.parameters if p.name == "embeddings.token.weight").data[1, 2, 3] += 1
+
+    after_step(world, change)
+    return train_rank(world, *arguments)
+
+
+def workers_never_average(world, *arguments):
+    local.due = lambda *_: []
+    return train_rank(world, *arguments)
+
+
+def biases_in_float64(world, *arguments):
+    balance.moved_bias = lambda bias, counts, rate: bias + rate * np.sign(counts.mean(axis=1, keepdims=True) - counts)
+    return train_rank(world, *arguments)
+
+
 @pytest.mark.parametrize(
-    ("fault", "config", "place", "words"),
+    ("fault", "config", "layout", "place", "words"),
     [
-        (three_weights_move_on_rank_one_in_step_two, SMALL, (2, "blocks.0.mlp.fc.weight", (0, 3, 5), 3, 2), ""),
         (
-            a_zero_loses_its_sign, PADDED, (1, "exp_avg.embeddings.token.weight", (2, 85, 3), 1, 0),
+            three_weights_move_on_rank_one_in_step_two, SMALL, "dp=2",
+            (2, "blocks.0.mlp.fc.weight", (0, 3, 5), 3, 2), "",
+        ),
+        (
+            a_zero_loses_its_sign, PADDED, "dp=2", (1, "exp_avg.embeddings.token.weight", (2, 85, 3), 1, 0),
             "(expected 0.0, got -0.0, 0 ulps apart)",
         ),
-        (a_wrong_loss_in_step_one, SMALL, (1, "loss", ()), ""),
+        (a_wrong_loss_in_step_one, SMALL, "dp=2", (1, "loss", ()), ""),
+        (
+            the_last_stage_moves_its_embeddings_after_the_last_step, DEEP, "pp=3",
+            (2, "embeddings.token.weight", (1, 2, 3), 1), "",
+        ),
+        (
+            workers_never_average, LINEAR, "dp=2,sync=local,local_steps=1,outer_lr=1,outer_momentum=0",
+            (0, "embeddings.token.weight"), "of its 4,096 elements differ",
+        ),
+        (biases_in_float64, SPARSE, "dp=2", (0, "router_bias", (0, 0), 4), "expected np.float32("),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )  # fmt: skip
-def test_the_first_difference_is_the_planted_one(fault, config, place, words):
-    reference, broken = verify([Layout.parse("dp=2")], config, rank_function=fault)
+def test_the_first_difference_is_the_planted_one(fault, config, layout, place, words):
+    reference, broken = verify([Layout.parse(layout)], config, rank_function=fault)
     assert not agrees(reference, broken)
     found = first_difference(reference, broken, fault)
     assert (found.step, found.name, found.index, found.elements, found.ulps)[: len(place)] == place
@@ -97,6 +138,17 @@ def test_the_first_difference_is_the_planted_one(fault, config, place, words):
         numbers = f"expected {found.expected!s}, got {found.found!s}, 2 ulps apart"
         where = f"first differs after step 2, in blocks.0.mlp.fc.weight[0, 3, 5] ({numbers})"
         assert str(found) == f"{where}; 3 of its 1,024 elements differ"
+
+
+def biases_without_layers(world, *arguments):
+    balance.moved_bias = lambda *_: np.ones(4, np.float32)
+    return train_rank(world, *arguments)
+
+
+def test_an_array_of_another_shape_is_named():
+    reference, broken = verify([Layout.parse("dp=2")], SPARSE, rank_function=biases_without_layers)
+    with pytest.raises(ValueError, match=r"router_bias has shape \(4,\) after step 0, where \(1, 4\) is expected"):
+        first_difference(reference, broken, biases_without_layers)
 
 
 # Bits, not values
@@ -122,7 +174,8 @@ def test_ulps_are_steps_to_the_next_number(dtype):
         for _ in range(50):
             other = np.nextafter(other, dtype(9))
         assert ulps_between(np.array([[one]]), np.array([[other]])).tolist() == [[50]]
-        assert ulps_between(other, one) == -50
+        with np.errstate(over="raise"):  # also from one side of 0 to the other
+            assert ulps_between(other, one) == -50
     assert ulps_between(dtype(0.0), dtype(-0.0)) == 0
     farthest, near = 2**63 - 1, 2 * int(np.float64(1).view(np.int64))
     assert ulps_between(np.array([-1e300, 1e300, -1.0]), np.array([1e300, -1e300, 1.0])).tolist() == [

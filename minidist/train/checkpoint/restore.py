@@ -41,13 +41,14 @@ def find_checkpoint(path: str) -> Path:
         BadCheckpoint: if there is none.
     """
     folder, disk = Path(path), Disk()
-    beside = committed(disk, folder.resolve().parent)
-    if folder.resolve().name not in beside:
-        if (name := latest(disk, folder)) is None:
-            hint = f"beside it are {', '.join(beside)}" if beside else "name the folder that --save wrote"
-            raise BadCheckpoint(f"there is no checkpoint in {folder}: {hint}")
-        folder = folder / name
-    return folder
+    own = folder.resolve()  # a checkpoint may be called "." here, or by a link's name
+    beside = committed(disk, own.parent)
+    if own.name in beside:
+        return folder if folder.name == own.name else own
+    if (name := latest(disk, folder)) is None:
+        hint = f"beside it are {', '.join(beside)}" if beside else "name the folder that --save wrote"
+        raise BadCheckpoint(f"there is no checkpoint in {folder}: {hint}")
+    return folder / name
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
