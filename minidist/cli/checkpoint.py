@@ -142,7 +142,7 @@ def _print(console: Console, rows: list[dict], newest: str | None) -> None:
         numbers = str(row["step"]), f"{row['loss']:.4f}", str(row["files"]), in_bytes(row["bytes"])
         table.add_row(name, row["layout"], row["precision"], *numbers, whole)
     console.print(table)
-    if newest:
+    if newest in [row["name"] for row in rows]:
         console.print("*: the latest")
     for row in rows:
         if row["problem"]:
