@@ -11,11 +11,14 @@ import pytest
 
 from minidist import show
 from minidist.cli import main as cli
+from minidist.cli.verify import FEW_STEPS
 from minidist.course.answers import chapter_names
 from minidist.course.tasks import tasks_of
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.train.layout import Layout
+from minidist.train.rules import loosened_by
 from minidist.verify.comparison import DEFAULT_LAYOUTS, MORE_LAYOUTS, PUBLISHED
+from minidist.verify.interruption import covering_interruptions
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -151,6 +154,15 @@ def test_the_page_about_verify_shows_the_layouts_that_are_verified():
     page = TEXT[ROOT / "docs" / "verify.md"]
     assert f"These {len(layouts)} layouts" in page
     assert f"`minidist verify --all` runs {len(DEFAULT_LAYOUTS + MORE_LAYOUTS)}." in page
+    kept = [layout for layout in DEFAULT_LAYOUTS if not loosened_by(layout)]
+    count = len(covering_interruptions(kept, FEW_STEPS))
+    assert f" {count} interruptions of the {len(kept)} layouts" in " ".join(page.split())
+
+
+def test_the_lines_of_the_axes_are_about_those_of_their_files():
+    rows = re.findall(r"\]\((minidist/\S+\.py)\) \| (\d+) \|", TEXT[README])
+    counts = {file: len((ROOT / file).read_text(encoding="utf-8").splitlines()) for file, _ in rows}
+    assert len(rows) > 8 and [file for file, lines in rows if abs(int(lines) - counts[file]) > 15] == []
 
 
 ROW = re.compile(r"^\| (\d+|one \w+) \| ([\d, ]+) \| ([^|]*) ?\| ([\d., to]+) \| (\d+) \|$", re.MULTILINE)  # of a path

@@ -159,7 +159,8 @@ def of_local_steps(layout) -> Iterator[str]:
     if not 0 <= layout.outer_momentum < 1:
         yield f"outer_momentum={layout.outer_momentum:g} must be from 0 to below 1"
     if not 1 <= layout.fragments <= layout.local_steps:
-        yield f"fragments={layout.fragments} take turns within local_steps={layout.local_steps}: choose at most that"
+        steps = layout.local_steps
+        yield f"fragments={layout.fragments} take turns within local_steps={steps}: choose 1 to {steps}"
     apart = "which then exchange messages in every step; with sync=local they are workers that do not"
     yield from without(layout, {
         "zero": f"shards over data-parallel ranks, {apart}", "ep": f"shares experts among data-parallel ranks, {apart}"

@@ -115,6 +115,8 @@ def test_ranks_that_nobody_has_closed_end_with_python(tmp_path, method):
         import weakref
         weakref.finalize(weakref.finalize, print, "the end")   # the first finalizer decides when all are called
         import minidist as md
+        with md.Cluster(2, start_method="{method}"):
+            pass                                   # ranks that have never run anything end silently
         forgotten = md.Cluster(2, start_method="{method}")
         print(forgotten.run(lambda world: world.rank))
         """

@@ -1,5 +1,6 @@
 """What a run measures: the peak and its utilization; the gradient noise scale, unbiased where the truth is known."""
 
+import itertools
 import json
 from functools import partial
 from types import SimpleNamespace
@@ -32,6 +33,10 @@ def test_the_fastest_size_counts(monkeypatch):
     world = SimpleNamespace(size=8, transport=SimpleNamespace(clock=clock))
     assert measured_peak(world, seconds=0.0) == SIZES[1] ** 3 * 2 / 2.0 * 2 / 8
     assert list(looks) == []
+    monkeypatch.setattr(evaluate.time, "thread_time", itertools.count().__next__)  # each product computes for a second
+    torn = SimpleNamespace(seconds=lambda: 0.0)  # each look has lost the core before it read the time
+    world = SimpleNamespace(size=1, transport=SimpleNamespace(clock=torn))
+    assert measured_peak(world, seconds=0.0) == SIZES[2] ** 3 * 2
     for ranks, cores, share in ((1, 2, 1), (2, 2, 1), (8, 2, 0.25), (3, 2, 2 / 3)):
         assert share_of_cores(ranks, cores) == share
 

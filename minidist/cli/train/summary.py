@@ -31,7 +31,8 @@ def print_summary(console: Console, result: Run, used: RunUtilization | None) ->
     if result.steps_here:
         console.print(_ranks_table(result, used))
     else:
-        console.print(f"no step was left to take after step {len(first.losses)}: --steps with more of them goes on")
+        more = ": --steps with more of them goes on" if result.config.lr_schedule == "constant" else ""
+        console.print(f"no step was left to take after step {len(first.losses)}{more}")
     if result.config.experts:
         console.print(_experts_table(result))
     if first.sample is not None:

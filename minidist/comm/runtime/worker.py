@@ -42,7 +42,6 @@ def rank_main(number: int, place: tuple, commands, questions, parent_stays: bool
     sys.setswitchinterval(SWITCH_SECONDS)
     threading.Thread(target=_watch_parent, args=(questions, threading.main_thread().ident), daemon=True).start()
     serve(number, place, commands, partial(setattr, sys))
-    os._exit(0)  # the parent cleans up everything that is shared
 
 
 def serve(number: int, place: tuple, commands, show: Callable[[str, io.TextIOBase], None], thread=None) -> None:
@@ -88,8 +87,9 @@ def serve(number: int, place: tuple, commands, show: Callable[[str, io.TextIOBas
             reports.send(*report)
             if report[0] != "done":
                 gc.collect()  # should this rank outlive its run, so should nothing that the run held
-    if thread is not None:
-        leave(transport, segment)
+    if thread is None:  # the parent cleans up all that is shared. Python would, too late, free memory with views of it
+        os._exit(0)
+    leave(transport, segment)
 
 
 def leave(transport: Transport | None, segment: Segment) -> None:
