@@ -11,14 +11,16 @@ import pytest
 
 from minidist import show
 from minidist.cli import main as cli
-from minidist.cli.verify import FEW_STEPS
+from minidist.cli.verify import FEW_STEPS, MATRIX_CHUNKS, MATRIX_EXPERTS, MATRIX_LAYERS
 from minidist.course.answers import chapter_names
 from minidist.course.tasks import tasks_of
 from minidist.show.demos import DEMONSTRATIONS
+from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.rules import loosened_by
 from minidist.verify.comparison import DEFAULT_LAYOUTS, MORE_LAYOUTS, PUBLISHED
 from minidist.verify.interruption import covering_interruptions
+from minidist.verify.matrix import covering_set, every_combination
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -157,6 +159,18 @@ def test_the_page_about_verify_shows_the_layouts_that_are_verified():
     kept = [layout for layout in DEFAULT_LAYOUTS if not loosened_by(layout)]
     count = len(covering_interruptions(kept, FEW_STEPS))
     assert f" {count} interruptions of the {len(kept)} layouts" in " ".join(page.split())
+
+
+@pytest.mark.long
+def test_legal_combinations_are_as_many_as_the_pages_say(tmp_path):
+    config = TrainConfig(layers=MATRIX_LAYERS, sequence_chunks=MATRIX_CHUNKS, experts=MATRIX_EXPERTS)
+    everything = every_combination(config, 8)
+    page = TEXT[ROOT / "docs" / "verify.md"]
+    assert f": {len(everything):,} for this model" in page and f"({len(covering_set(everything))} runs," in page
+    flags = "--model=llama3-405b", "--cluster=h100:16384", "--batch-tokens=16M", f"--json={tmp_path / 'plan'}"
+    assert cli.main(["plan", *flags]) == 0
+    legal = json.loads((tmp_path / "plan").read_text())["search"]["legal"]
+    assert f"there are {legal:,} layouts" in TEXT[ROOT / "docs" / "plan.md"]
 
 
 def test_the_lines_of_the_axes_are_about_those_of_their_files():
