@@ -254,6 +254,7 @@ def test_a_closed_pipe_has_an_exit_status_of_its_own_and_files_are_written(tmp_p
         ("hardware", "--json", "hardware", 500),
         ("scaling", "--json", "scaling", 500),
         ("failures", "--json", "failures", 200),
+        ("plan", "--validate", "--json", "validated", 500),
         ("plan", *PLAN, "--json", "plan", 500),
         ("plan", *PLAN, "--layout", "tp=8", "--json", "layout", 500),
         ("checkpoint", str(tmp_path / "run"), "--json", "checkpoints", 200),
