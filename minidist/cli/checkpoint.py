@@ -80,29 +80,40 @@ def _checkpoint(options) -> int:
     names = [newest.name] if one else saves(disk, root)
     there, last = committed(disk, root), latest(disk, root)
     rows = [_row(root, name, name in there) for name in names]
-    files, told = [json_output(options.json, {"latest": last, "checkpoints": rows})], ""
+    files = [json_output(options.json, {"latest": last, "checkpoints": rows})]
     problem = "" if path is None else next(row["problem"] for row in rows if row["name"] == newest.name)
-    if path is not None and not problem:
-        manifest, told = Manifest.read(disk, newest), f"{newest.name} exported: {' '.join(options.export)}"
-        if folders:
-            with errors_naming("export", folders[0]), FullArrays(newest, manifest) as arrays:
-                model = config_in(manifest).model
-                write_folder(Path(folders[0]), model, arrays, **named)  # pyright: ignore[reportArgumentType]  # it only looks up
-                tokenizer = Path(folders[0], TOKENIZER)
-                tokenizer.unlink(missing_ok=True)  # of the model that was there before
-                if TOKENIZER in manifest.files:
-                    with replacing(tokenizer) as new:
-                        new.write_bytes(disk.read(newest / TOKENIZER))
-        else:
-            files.append(Output("export", path, lambda to: export(newest, manifest, to, options.optimizer), told))
+    exported = "" if path is None else f"{newest.name} exported: {' '.join(options.export)}"
+    if folders and not problem:
+        with errors_naming("export", folders[0]):
+            _export_hf(newest, Path(folders[0]), named)
+    elif path is not None and not problem:
+        manifest = Manifest.read(disk, newest)
+        files.append(Output("export", path, lambda to: export(newest, manifest, to, options.optimizer), exported))
     console = console_of(options)
     with written_last(console, *files):
         _print(console, rows, last)
         if problem:
             raise BadCheckpoint(problem)
         if folders:
-            console.print(told, soft_wrap=True)
+            console.print(exported, soft_wrap=True)
     return 0 if all(row["whole"] for row in rows if row["committed"]) else 1
+
+
+def _export_hf(checkpoint: Path, folder: Path, options: dict) -> None:
+    """Write the checkpoint's model for Hugging Face's transformers, with its run's tokenizer if that has one.
+
+    Args:
+        options: of ``write_folder``.
+    """
+    disk = Disk()
+    manifest = Manifest.read(disk, checkpoint)
+    with FullArrays(checkpoint, manifest) as arrays:
+        write_folder(folder, config_in(manifest).model, arrays, **options)  # pyright: ignore[reportArgumentType]  # it only looks up
+    tokenizer = folder / TOKENIZER
+    tokenizer.unlink(missing_ok=True)  # of the model that was there before
+    if TOKENIZER in manifest.files:
+        with replacing(tokenizer) as new:
+            new.write_bytes(disk.read(checkpoint / TOKENIZER))
 
 
 def _row(root: Path, name: str, is_committed: bool) -> dict:

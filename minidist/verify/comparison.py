@@ -172,20 +172,24 @@ def first_difference(
         with ranks(layout.world_size) as cluster:
             again.append(run(cluster, reference.config, layout, options, rank_function=function))
     expected, found = again[0].ranks[0], again[1].ranks[number]
-    arrays = [(name, array, found.arrays[name]) for name, array in expected.arrays.items()]
-    arrays.append(("loss", np.array(expected.losses[step]), np.array(found.losses[step])))
-    for name, one, array in arrays:
-        stacked = array.ndim > one.ndim and array.shape[1:] == one.shape  # of ranks that stepped apart
-        for other in array if stacked else [array]:
-            if other.shape != one.shape:  # a learner's function returned it
-                raise ValueError(f"{name} has shape {other.shape} after step {step}, where {one.shape} is expected")
+    arrays = expected.arrays.items()
+    pairs = [(name, one, other) for name, one in arrays for other in _unstacked(found.arrays[name], one.shape)]
+    pairs.append(("loss", np.array(expected.losses[step]), np.array(found.losses[step])))
+    for name, one, other in pairs:
+        if other.shape != one.shape:  # a learner's function returned it
+            raise ValueError(f"{name} has shape {other.shape} after step {step}, where {one.shape} is expected")
+        differs = bits(one) != bits(other) if one.dtype == other.dtype else np.ones(one.shape, bool)
+        if differs.any():
+            index = tuple(int(i) for i in np.argwhere(differs)[0])
             wide = np.result_type(one, other)  # it may have returned another dtype, too
-            differs = bits(one) != bits(other) if one.dtype == other.dtype else np.ones(one.shape, bool)
-            if differs.any():
-                index = tuple(int(i) for i in np.argwhere(differs)[0])
-                distance = abs(int(ulps_between(one[index].astype(wide), other[index].astype(wide))))
-                return Difference(step, name, index, one[index], other[index], distance, int(differs.sum()), one.shape)
+            distance = abs(int(ulps_between(one[index].astype(wide), other[index].astype(wide))))
+            return Difference(step, name, index, one[index], other[index], distance, int(differs.sum()), one.shape)
     return None
+
+
+def _unstacked(array: np.ndarray, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """The array alone, or, where ranks stepped apart and it is a stack of theirs, each of these."""
+    return list(array) if array.ndim > len(shape) and array.shape[1:] == shape else [array]
 
 
 def _first_step_that_differs(expected: RankResult, found: RankResult) -> int | None:

@@ -247,6 +247,19 @@ def test_too_little_memory_is_reported_before_a_rank_touches_it():
     assert segments_of(os.getpid()) == segments
 
 
+@unix
+def test_a_rank_that_cannot_attach_to_the_shared_memory_says_so(monkeypatch):
+    def refuse(name, create=False, size=0):
+        if not create:
+            raise OSError(24, "Too many open files", name)
+        return create_memory(name, create, size)
+
+    create_memory = multiprocess.shared_memory.SharedMemory
+    monkeypatch.setattr(multiprocess.shared_memory, "SharedMemory", refuse)
+    with pytest.raises(md.RankFailed, match=r"it cannot attach to the shared memory: OSError: .* open files"):
+        md.launch(len, 3, start_method="fork", timeout=LIMIT)
+
+
 @linux
 def test_ctrl_c_during_the_imports_of_a_rank_is_left_to_the_parent(tmp_path):
     """The server of the ranks imports a module that interrupts it, as Ctrl-C in the terminal may."""

@@ -76,7 +76,7 @@ class Cluster:
         keep_survivors: whether ranks outlive the failure of another.
 
     Raises:
-        ValueError: for what it cannot be.
+        ValueError: for arguments other than these, and ``keep_survivors`` of threads.
         RuntimeError: in a rank, or in a launcher's processes.
     """
 

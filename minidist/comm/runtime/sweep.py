@@ -150,8 +150,16 @@ def _start_of(pid: int) -> str:
     It is read as its first thread's: in ``/proc/PID/stat`` of itself, a process that QEMU emulates finds another start
     than all others do, who would take it for gone.
     """
-    stat = Path(f"/proc/{pid}/task/{pid}/stat").read_text("utf-8")
-    return stat.rpartition(")")[2].split()[19]  # after the name, which may have spaces and brackets
+    return stat_of(f"{pid}/task/{pid}")[19]
+
+
+def stat_of(process: str) -> list[str]:
+    """The fields of ``/proc/PROCESS/stat`` from its third on: those after the name, which may have spaces and brackets.
+
+    Raises:
+        OSError: if it has ended, or this is not Linux.
+    """
+    return Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()
 
 
 def _place() -> str:

@@ -55,8 +55,7 @@ def serve(number: int, place: tuple, commands, show: Callable[[str, io.TextIOBas
     streams = _Stream(reports, "stdout"), _Stream(reports, "stderr")
     transport, kept = None, {}
     with suppress(EOFError, OSError):  # the parent has gone
-        segment = Segment(*place)
-        reports.send("attached", None)
+        segment = _attach(place, reports)
         while True:
             command, payload = serialization.loads(commands.recv_bytes())
             if command == "stop":
@@ -68,8 +67,7 @@ def serve(number: int, place: tuple, commands, show: Callable[[str, io.TextIOBas
                 trace.stop()
                 leave(transport, segment)
                 number, place = payload
-                segment = Segment(*place)
-                reports.send("attached", None)
+                segment = _attach(place, reports)
                 continue
             if transport is not None:
                 transport.close()
@@ -90,6 +88,17 @@ def serve(number: int, place: tuple, commands, show: Callable[[str, io.TextIOBas
     if thread is None:  # the parent cleans up all that is shared. Python would, too late, free memory with views of it
         os._exit(0)
     leave(transport, segment)
+
+
+def _attach(place: tuple, reports: "Reports") -> Segment:
+    """Attach to the ranks' shared memory, and tell the parent so, or why it cannot be."""
+    try:
+        segment = Segment(*place)
+    except OSError as error:
+        reports.send("failed", (f"it cannot attach to the shared memory: {summary(error)}", ""))
+        raise
+    reports.send("attached", None)
+    return segment
 
 
 def leave(transport: Transport | None, segment: Segment) -> None:

@@ -22,7 +22,8 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+
+from minidist.comm.runtime.sweep import stat_of
 
 SHARED_SECONDS = 50e-6  # a yield takes longer only if another process then had the core
 CROWDED_NANOSECONDS = 1_000_000  # and longer than this if it was one that does not wait as ranks do
@@ -160,8 +161,8 @@ class PatientClock:
         runnable, ticks = 0, 0
         for pid in self._pids:
             try:
-                fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-            except OSError:  # it has ended, or this is not Linux
+                fields = stat_of(str(pid))
+            except OSError:
                 continue
             runnable += fields[0] == "R"
             ticks += int(fields[11]) + int(fields[12])  # in user code, and in the kernel

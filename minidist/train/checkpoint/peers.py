@@ -49,7 +49,7 @@ class PeerCopies:
     """What a run is asked to keep in memory.
 
     Raises:
-        ValueError: for what cannot be.
+        ValueError: for ``every`` or ``copies`` below 1.
     """
 
     every: int  # steps between two snapshots

@@ -137,7 +137,7 @@ class Saving:
     """What a run is asked to save.
 
     Raises:
-        ValueError: for what cannot be.
+        ValueError: for ``every`` below 1, ``keep`` below 0, or another ``mode``.
     """
 
     folder: str  # of the checkpoints; made if it does not exist

@@ -179,7 +179,7 @@ class Elasticity:
     """How a run is to go on after a failure.
 
     Raises:
-        ValueError: for what cannot be.
+        ValueError: for another ``on_failure``, ``max_restarts`` below 0, or ``patience`` not above 0.
     """
 
     on_failure: str = "shrink"  # to go on with the ranks that are left, or "restart" to start the dead ones again
