@@ -33,7 +33,7 @@ class Stage { // one svg with the marks of a story
   constructor(svg) {
     this.svg = svg;
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    new ResizeObserver(() => svg.setAttribute("preserveAspectRatio", upright() ? "none" : "")).observe(svg);
+    new ResizeObserver(() => svg.setAttribute("preserveAspectRatio", upright() ? "none" : "xMidYMid")).observe(svg);
   }
 
   show(story) {
