@@ -10,7 +10,7 @@ from math import inf, isfinite, nan, sqrt
 import numpy as np
 import pytest
 
-from minidist.course.authoring.assertions import number, same
+from minidist.course.authoring.assertions import brief, number, same
 from minidist.course.sandbox.values import working_dtype
 from minidist.nn import functional
 from minidist.nn.gpt import Block, GPTConfig
@@ -821,7 +821,7 @@ class TestTrainInFloat16:
                     f"{what}, loss before step {step + skipped}: expected {due:.4g} as in float64, got {found:.4g}"
                 )
             assert isinstance(weight, np.ndarray) and weight.dtype == np.float32, (
-                f"{what}, weight: expected an array of float32, got {getattr(weight, 'dtype', type(weight).__name__)}"
+                f"{what}, weight: expected an array of float32, got {brief(weight)}"
             )
             assert weight == pytest.approx(right, **near), (
                 f"{what}, weight: expected {right} as in float64, got {weight}"
