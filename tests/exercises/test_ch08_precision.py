@@ -227,7 +227,7 @@ def run_bits(world, module, values):
 
 def check_bits(student, values: np.ndarray) -> None:
     codes, untouched = student.on_ranks(1, run_bits, values)[0].value
-    assert isinstance(codes, np.ndarray), f"expected an array, got a {type(codes).__name__}"
+    assert isinstance(codes, np.ndarray), f"expected an array, got {brief(codes)}"
     assert codes.dtype == np.uint16, f"expected an array of uint16, got {codes.dtype}"
     assert codes.shape == values.shape, f"expected codes of shape {values.shape}, got {codes.shape}"
     assert untouched, "expected the values unmodified, but bfloat16_bits modifies them"
