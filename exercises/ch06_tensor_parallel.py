@@ -13,7 +13,9 @@ width, H the heads of the full model, N the ranks, which divide H.
 
 Call it as ``TheFunction.apply(*arguments)``, which returns a Tensor. ``ctx`` connects the two methods:
 
-    ctx.group = group                 keeps anything, under any name except those below, shape, dtype and name
+    ctx.group = group                 keeps anything, under a name that the graph does not use; it uses those below, and
+                                      began, dtype, exact, flops, freed, function, load, modes, name, nbytes,
+                                      needs_input_grad, policy, saved, saved_factors, shape and sources
     ctx.save_for_backward(a, b)       keeps arrays; backward finds them in ctx.saved_arrays. In 16-bit training float32
                                       arrays are kept in 16 bits, but for those in exact: (a, exact=(b,)).
                                       They come last in ctx.saved_arrays

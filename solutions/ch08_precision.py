@@ -34,7 +34,8 @@ to that format and stored as codes in ``stored``.
 and is called with ``TheFunction.apply(*arguments)``. ``ctx`` carries data from forward to backward:
 
     ctx.what = ...                    keeps anything, under a name that the graph does not use; it uses those below, and
-                                      function, name, own, policy, shape, dtype, sources, saved, flops and freed
+                                      began, dtype, exact, flops, freed, function, grad_dtype, load, modes, name,
+                                      nbytes, rounds, saved, saved_factors, shape and sources
     ctx.save_for_backward(a, b)       saves arrays, in 16 bits if the precision has 16; backward gets them back as
                                       float32 in ctx.saved_arrays
     ctx.needs_input_grad              for each argument of forward, whether it needs a gradient

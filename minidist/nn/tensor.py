@@ -302,8 +302,8 @@ class Walk:
         count = len(node.sources)
         if len(contributions) < count or set(map(type, contributions[count:])) - {type(None)}:
             raise RuntimeError(
-                f"{node.name}.backward returned {len(contributions)} gradients for {count} arguments of "
-                "forward: return one for each, None where there is none"
+                f"{node.name}.backward: number of gradients: expected {count}, one for each argument of forward "
+                f"(None where there is none), got {len(contributions)}"
             )
         for place, (source, contribution) in enumerate(zip(node.sources, contributions, strict=False)):
             if not node.needs_input_grad[place]:

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from minidist.course.authoring.assertions import peak_bytes
+from minidist.course.authoring.assertions import brief, peak_bytes
 
 pytestmark = pytest.mark.answers(
     "ch01_transformer",
@@ -63,7 +63,7 @@ def found_by(student, name: str, *args):
 
 def several(value, count: int, name: str) -> tuple:
     assert isinstance(value, tuple | list) and len(value) == count, (
-        f"{name}: expected a tuple of {count} results, got {type(value).__name__}"
+        f"{name}: expected a tuple of {count} results, got {brief(value)}"
     )
     return tuple(value)
 
@@ -71,7 +71,7 @@ def several(value, count: int, name: str) -> tuple:
 def agree(found, expected, what: str, tolerance: float = 0.0) -> None:
     """Assert that an array is as expected, within the tolerance times its largest element (at least 1)."""
     expected = np.asarray(expected)
-    assert isinstance(found, np.ndarray | np.generic), f"{what}: expected an array, got {type(found).__name__}"
+    assert isinstance(found, np.ndarray | np.generic), f"{what}: expected an array, got {brief(found)}"
     assert found.shape == expected.shape, f"{what}: expected shape {expected.shape}, got {found.shape}"
     if not expected.size:
         return

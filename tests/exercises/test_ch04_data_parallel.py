@@ -855,20 +855,19 @@ class TestStepWorksheet:
         rng = np.random.default_rng(2)
         tables = [rng.uniform(0.5, 1.5, shape) for shape in ((1, 1), (1, 4), (6, 1), (50, 3), (20, 64))]
         for seconds in (*tables, rng.integers(0, 9, (5, 3)), 1e-6 * tables[3]):
-            steps, ranks = seconds.shape
-            clock = np.zeros(ranks)
+            ranks = seconds.shape[1]
+            clock, what = np.zeros(ranks), f"seconds of shape {seconds.shape}"
             for step in seconds:
                 clock[:] = (clock + step).max()  # every rank waits for the last
             busy = seconds.sum() / (ranks * clock[0])
             found, kept = student.on_ranks(1, run_straggler, seconds)[0].value
-            assert kept, f"{steps} steps on {ranks} ranks: the seconds were changed, but must stay as they are"
+            assert kept, f"{what}: they were changed, but must stay as they are"
             # 50 numbers summed in another order
             assert found[0] == pytest.approx(clock[0], rel=1e-12), (
-                f"{steps} steps on {ranks} ranks: expected {clock[0]:g} s, as simulated, got {found[0]:g} s"
+                f"{what}: expected a run of {clock[0]:g} s, as simulated, got {found[0]:g} s"
             )
             assert found[1] == pytest.approx(busy, rel=1e-12), (
-                f"efficiency of {steps} steps on {ranks} ranks: expected {busy:g}, the fraction of time spent "
-                f"computing, got {found[1]:g}"
+                f"{what}: expected an efficiency of {busy:g}, the fraction of time spent computing, got {found[1]:g}"
             )
 
     def test_mean_step(self, student):

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from minidist.course.authoring.assertions import compared, number, peak_bytes
+from minidist.course.authoring.assertions import brief, compared, number, peak_bytes
 from minidist.course.sandbox.values import generator, nbytes, working_dtype
 from minidist.parallel.tools import schedule_check, schedules
 from minidist.parallel.tools.schedule_check import ScheduleError
@@ -62,7 +62,7 @@ def run_schedules(world, module, name, sizes):
 def actions_as_text(actions) -> list[str] | str:
     """A list of Actions as a list of text; anything else as a description of it."""
     if not isinstance(actions, list | tuple):
-        return f"a {type(actions).__name__}"
+        return brief(actions)
     wrong = [type(action).__name__ for action in actions if not isinstance(action, Action)]
     return f"a list with a {wrong[0]}" if wrong else [str(action) for action in actions]
 
@@ -582,7 +582,7 @@ class TestOneFOneB:
             for rank, actions in enumerate(planned):
                 most = schedule_check.in_flight(actions)
                 assert most <= p - rank, (
-                    f"{what}, rank {rank}: expected at most {p - rank} micro-batches in flight, got {most}"
+                    f"{what}, rank {rank}: expected at most {counted(p - rank, 'micro-batch')} in flight, got {most}"
                     f"{as_text(planned)}"
                 )
             check_bubble(what, planned, Fraction(p - 1, m + p - 1))
@@ -1030,7 +1030,8 @@ class TestZeroBubble:
             for rank, actions in enumerate(planned):
                 most = schedule_check.in_flight(actions)
                 assert most <= p, (
-                    f"{what}, rank {rank}: expected at most {p} micro-batches in flight, got {most}{as_text(planned)}"
+                    f"{what}, rank {rank}: expected at most {counted(p, 'micro-batch')} in flight, got {most}"
+                    f"{as_text(planned)}"
                 )
             if m >= p:
                 check_bubble(what, planned, Fraction(p - 1, 3 * m + p - 1))

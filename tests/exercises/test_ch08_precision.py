@@ -10,7 +10,7 @@ from math import inf, isfinite, nan, sqrt
 import numpy as np
 import pytest
 
-from minidist.course.authoring.assertions import number, same
+from minidist.course.authoring.assertions import brief, number, same
 from minidist.course.sandbox.values import working_dtype
 from minidist.nn import functional
 from minidist.nn.gpt import Block, GPTConfig
@@ -227,7 +227,7 @@ def run_bits(world, module, values):
 
 def check_bits(student, values: np.ndarray) -> None:
     codes, untouched = student.on_ranks(1, run_bits, values)[0].value
-    assert isinstance(codes, np.ndarray), f"expected an array, got a {type(codes).__name__}"
+    assert isinstance(codes, np.ndarray), f"expected an array, got {brief(codes)}"
     assert codes.dtype == np.uint16, f"expected an array of uint16, got {codes.dtype}"
     assert codes.shape == values.shape, f"expected codes of shape {values.shape}, got {codes.shape}"
     assert untouched, "expected the values unmodified, but bfloat16_bits modifies them"
@@ -821,7 +821,7 @@ class TestTrainInFloat16:
                     f"{what}, loss before step {step + skipped}: expected {due:.4g} as in float64, got {found:.4g}"
                 )
             assert isinstance(weight, np.ndarray) and weight.dtype == np.float32, (
-                f"{what}, weight: expected an array of float32, got {getattr(weight, 'dtype', type(weight).__name__)}"
+                f"{what}, weight: expected an array of float32, got {brief(weight)}"
             )
             assert weight == pytest.approx(right, **near), (
                 f"{what}, weight: expected {right} as in float64, got {weight}"

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from minidist.comm import mesh
-from minidist.course.authoring.assertions import number
+from minidist.course.authoring.assertions import brief, number
 from minidist.nn.gpt import GPT
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -426,8 +426,7 @@ class TestTrainOnMesh:
                         f"got {losses_in_words(found_losses)}"
                     )
                     assert isinstance(found, np.ndarray) and found.dtype == np.float64, (
-                        f"{what}, weight: expected an array of float64, got "
-                        f"{getattr(found, 'dtype', type(found).__name__)}"
+                        f"{what}, weight: expected an array of float64, got {brief(found)}"
                     )
                     assert found.shape == right.shape, (
                         f"{what}, shape of the weight: expected {right.shape}, got {np.shape(found)}"

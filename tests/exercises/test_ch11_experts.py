@@ -12,6 +12,7 @@ from minidist.course.authoring.assertions import (
     FLOAT64,
     LARGE,
     MANY,
+    brief,
     by_group,
     check_numbers,
     compared,
@@ -78,7 +79,7 @@ def pair(found, what: str) -> tuple:
 def integers(found, expected: np.ndarray, what: str) -> None:
     """Assert that an array has integers, of any dtype, and which."""
     assert isinstance(found, np.ndarray) and found.dtype.kind in "iu", (
-        f"{what}: expected an array of integers, got {getattr(found, 'dtype', type(found).__name__)}"
+        f"{what}: expected an array of integers, got {brief(found)}"
     )
     same(found.astype(np.int64), expected.astype(np.int64), what)
 

@@ -473,7 +473,7 @@ def run_legal(world, module, cases):
     found = []
     for args in cases:
         layouts = module.legal_layouts(*(given(module, arg) for arg in args))
-        assert isinstance(layouts, list), f"legal_layouts: expected a list, got {type(layouts).__name__}"
+        assert isinstance(layouts, list), f"legal_layouts: expected a list, got {brief(layouts)}"
         for one in layouts[:1]:
             assert isinstance(one, module.Layout), f"legal_layouts: expected Layouts in the list, got {one!r:.60}"
         found.append([astuple(layout) for layout in layouts])
@@ -493,7 +493,7 @@ def run_search(world, module, plans, top, limit):
     best = module.best_layouts(
         layouts, top, limit, lambda one: plans[one.dp - 1][0], lambda one: plans[one.dp - 1][1], seconds
     )
-    assert isinstance(best, list), f"best_layouts: expected a list, got {type(best).__name__}"
+    assert isinstance(best, list), f"best_layouts: expected a list, got {brief(best)}"
     return [layout.dp - 1 for layout in best], asked, layouts == before
 
 

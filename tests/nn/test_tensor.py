@@ -1,12 +1,16 @@
 """The engine: order, accumulation, hooks, what is kept and what is freed. (What it says when misused: refusals.txt.)"""
 
+import ast
 import gc
+import re
 import weakref
 
 import numpy as np
 import pytest
 
+from minidist import trace
 from minidist.comm.runtime import serialization
+from minidist.course.answers import ROOT
 from minidist.nn.gpt import GPT, GPTConfig
 from minidist.nn.optim.clip import grad_norm
 from minidist.nn.random import DropoutRNG
@@ -145,3 +149,13 @@ def test_a_function_of_a_notebook_that_calls_one_of_the_librarys_can_be_sent_to_
     notebook = {"__name__": "__main__", "grad_norm": grad_norm}
     exec("def norm(parameters):\n    return grad_norm(parameters)\n", notebook)
     assert serialization.loads(serialization.dumps(notebook["norm"]))([]) == 0.0
+
+
+@pytest.mark.parametrize("chapter", ["ch06_tensor_parallel", "ch08_precision"])
+def test_learners_are_told_which_names_a_node_takes(chapter):
+    told = ast.get_docstring(ast.parse((ROOT / "solutions" / f"{chapter}.py").read_text(encoding="utf-8")))
+    trace.start()
+    node = (ones(2, 2) @ ones(2, 2)).grad_fn
+    trace.stop()
+    taken = {name for name in dir(node) if not name.startswith("_")}
+    assert {"began", "flops"} < taken <= set(re.findall(r"\w+", told))

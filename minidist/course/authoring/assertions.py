@@ -46,7 +46,7 @@ def compared(expected, found, because: str = "", digits: int = 6) -> str:
 def same(found, expected: np.ndarray, what: str) -> None:
     """Assert that an array has the expected dtype, shape and values, and name the first element that differs."""
     assert isinstance(found, np.ndarray) and found.dtype == expected.dtype, (
-        f"{what}: expected an array of {expected.dtype}, got {getattr(found, 'dtype', type(found).__name__)}"
+        f"{what}: expected an array of {expected.dtype}, got {brief(found)}"
     )
     assert found.shape == expected.shape, f"{what}: expected shape {expected.shape}, got {found.shape}"
     wrong = np.flatnonzero(found.ravel() != expected.ravel())
