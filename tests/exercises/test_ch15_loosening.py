@@ -674,8 +674,8 @@ class TestStochasticRound:
         for name, one, right in (("least", low, np.floor(exact)), ("largest", high, np.ceil(exact))):
             beyond = (one / units < right) if name == "least" else (one / units > right)
             assert not beyond.any(), (
-                f"{what}: {values[beyond][0]:.9g} is {exact[beyond][0]:.9g} units, and was rounded to "
-                f"{(one / units)[beyond][0]:.9g}"
+                f"{what}: {values[beyond][0]:.15g} is {exact[beyond][0]:.15g} units, and was rounded to "
+                f"{(one / units)[beyond][0]:.15g}"
             )
         whole = exact == np.floor(exact)
         assert np.array_equal(first[whole], values[whole]), f"{what}: expected multiples of the unit unchanged"
@@ -687,8 +687,8 @@ class TestStochasticRound:
         off = np.abs(mean / units - exact)
         wrong = np.flatnonzero((off > bound + 1e-9 * np.abs(exact)).ravel())
         assert not len(wrong), (
-            f"{what}: {exact.flat[wrong[0]]:.6g} units were rounded to {(mean / units).flat[wrong[0]]:.6g} units in "
-            f"the mean of {self.TIMES} times"
+            f"{what}: the mean of {self.TIMES} roundings: expected about {exact.flat[wrong[0]]:.6g} units, got "
+            f"{(mean / units).flat[wrong[0]]:.6g}"
         )
         assert again, f"{what}: with the same generator once more: expected the same result"
         assert drawn, f"{what}: expected one rng.random(values.shape) in each call"
