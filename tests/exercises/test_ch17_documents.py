@@ -213,7 +213,7 @@ class TestMask:
         spans = [(0, 12), (0, 4), (4, 8), (8, 12), (5, 6), (3, 10), (11, 12), (0, 1)]
         firsts = [samples(12, pack) for pack in self.PACKS]
         firsts += [samples(12, *self.PACKS[:3]), samples(12, (4, 8), (8, 4)), samples(12, (4, 4, 4), (4, 8))]
-        return [(first, queries, keys) for first in firsts for queries in spans for keys in spans]
+        return [(first, queries, keys) for first in firsts for queries in spans for keys in reversed(spans)]
 
     def check(self, student, name: str, right) -> None:
         cases = self.cases()
