@@ -1,7 +1,7 @@
 """Chapter 16: what a Llama changes: other parts in the same places, and what they mean for every axis.
 
-**Shapes.** C is the width of the model, H its heads, G its heads of keys and values, which G divides: H / G consecutive
-heads share one. D = C / H values of a token belong to one head; D is even.
+**Shapes.** C is the width of the model, H the number of its query heads, G that of its heads of keys and values. G
+divides H: H / G consecutive query heads share one. D = C / H values of a token belong to one head; D is even.
 
 Forward functions come with a backward, as in chapter 1: it takes the gradient of the output and returns the gradient of
 the input. These functions, ``groups_of`` and ``read_slice`` have the names and arguments of minidist's own, so the

@@ -198,8 +198,8 @@ def sort_by_expert(chosen: np.ndarray, experts: int, capacity: int | None) -> tu
     Args:
         chosen: integers (N, k); the k of a token are different. N may be 0. Not modified.
         experts: E.
-        capacity: an expert takes its first so many choices, in the order of the tokens; the others are dropped. It may
-            be 0. None: nothing is dropped.
+        capacity: how many choices an expert takes, in the order of the tokens; the others are dropped. It may be 0.
+            None: nothing is dropped.
 
     Returns:
         The numbers of the choices that are kept, integers (R,), and how many each expert keeps, integers (E,).

@@ -1285,6 +1285,7 @@ class TestStragglers:
         """Any speeds, and small whole ones, of which many are equal or multiples of each other."""
         cases = [([1.0, 1.0, 1.0], 7), ([1.0, 0.5], 2), ([5.0], 4), ([1.0, 100.0], 8), ([0.125, 0.25, 0.25, 1.0], 10)]
         cases.append(([8.0, 1.0, 1.0, 1.0], 5))  # its share is 3.6, and three others need one each
+        cases.append(([4.0, 2.0, 0.25, 0.25, 0.25], 8))  # shares of 4 and 2, and one for each other, are one too many
         for n in range(80):
             random = generator(12, n)
             ranks = 1 + n % 5

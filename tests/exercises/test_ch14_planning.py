@@ -448,6 +448,20 @@ class TestWhatAStepWaitsFor:
 # 14.5
 
 
+def broken_rule(layout: Layout, model: Model, cluster: Cluster, batch: int) -> str | None:
+    """Return what the first rule that a layout breaks is about."""
+    m, rest = divmod(batch, layout.dp * layout.micro_batch)
+    rules = {
+        "the GPUs": layout.dp * layout.tp * layout.pp == cluster.gpus,
+        "tp": model.kv_heads % layout.tp == 0 and layout.tp <= cluster.node,
+        "pp x virtual": model.layers % (layout.pp * layout.virtual) == 0 and (layout.pp > 1 or layout.virtual == 1),
+        "dp x micro_batch": rest == 0 and (layout.virtual == 1 or m % layout.pp == 0),
+        "zero": layout.zero == 0 or (layout.dp > 1 and (layout.zero == 1 or (layout.zero == 3 and layout.pp == 1))),
+        "recompute": layout.recompute in MODES,
+    }
+    return next((name for name, kept in rules.items() if not kept), None)
+
+
 def legal_by_hand(model: Model, cluster: Cluster, batch: int) -> set[tuple]:
     """All combinations of divisors, and then the rules, one by one."""
 
@@ -457,15 +471,10 @@ def legal_by_hand(model: Model, cluster: Cluster, batch: int) -> set[tuple]:
     found = set()
     for tp, chunks in product(divisors(model.kv_heads), divisors(model.layers)):
         for pp in divisors(chunks):
-            virtual = chunks // pp
-            dp, rest = divmod(cluster.gpus, tp * pp)
-            if rest or tp > cluster.node or batch % dp or (pp == 1 and virtual > 1):
-                continue
-            for micro_batch, zero in product(divisors(batch // dp), (0, 1, 3)):
-                whole_rounds = batch // (dp * micro_batch) % pp == 0
-                if (virtual > 1 and not whole_rounds) or (zero and dp == 1) or (zero == 3 and pp > 1):
-                    continue
-                found |= {(dp, tp, pp, virtual, zero, mode, micro_batch) for mode in MODES}
+            dp = max(1, cluster.gpus // (tp * pp))
+            for micro_batch, zero, mode in product(divisors(batch // dp), (0, 1, 3), MODES):
+                one = Layout(dp, tp, pp, chunks // pp, zero, mode, micro_batch)
+                found |= set() if broken_rule(one, model, cluster, batch) else {astuple(one)}
     return found
 
 
@@ -526,7 +535,8 @@ class TestSearch:
             what, right = f"legal_layouts{case}", legal_by_hand(*case)
             assert len(set(found)) == len(found), f"{what}: the same layout occurs twice"
             missing, wrong = right - set(found), set(found) - right
-            assert not wrong, f"{what}: {Layout(*min(wrong))} is not legal"
+            one = Layout(*min(wrong, default=()))
+            assert not wrong, f"{what}: {one} breaks the rule of {broken_rule(one, *case)}"
             assert not missing, f"{what}: {Layout(*min(missing))} is missing ({len(missing)} of {len(right)})"
 
     def plans(self, seed: int, count: int):

@@ -674,8 +674,8 @@ class TestStochasticRound:
         for name, one, right in (("least", low, np.floor(exact)), ("largest", high, np.ceil(exact))):
             beyond = (one / units < right) if name == "least" else (one / units > right)
             assert not beyond.any(), (
-                f"{what}: {values[beyond][0]:.9g} is {exact[beyond][0]:.9g} units, and was rounded to "
-                f"{(one / units)[beyond][0]:.9g}"
+                f"{what}: {values[beyond][0]:.15g} is {exact[beyond][0]:.15g} units, and was rounded to "
+                f"{(one / units)[beyond][0]:.15g}"
             )
         whole = exact == np.floor(exact)
         assert np.array_equal(first[whole], values[whole]), f"{what}: expected multiples of the unit unchanged"
@@ -687,8 +687,8 @@ class TestStochasticRound:
         off = np.abs(mean / units - exact)
         wrong = np.flatnonzero((off > bound + 1e-9 * np.abs(exact)).ravel())
         assert not len(wrong), (
-            f"{what}: {exact.flat[wrong[0]]:.6g} units were rounded to {(mean / units).flat[wrong[0]]:.6g} units in "
-            f"the mean of {self.TIMES} times"
+            f"{what}: the mean of {self.TIMES} roundings: expected about {exact.flat[wrong[0]]:.6g} units, got "
+            f"{(mean / units).flat[wrong[0]]:.6g}"
         )
         assert again, f"{what}: with the same generator once more: expected the same result"
         assert drawn, f"{what}: expected one rng.random(values.shape) in each call"
@@ -931,7 +931,8 @@ def run_outer_steps(world, module, data, gradients, lr, momentum):
     for gradient in gradients:
         lent = gradient.copy()
         returned = module.outer_step(weights, lent, buffer, lr, momentum)
-        seen.append((weights.copy(), np.array_equal(lent, gradient), returned is None))
+        still = ["weights"] * np.array_equal(weights, data) + ["buffer"] * (buffer is not None and not buffer.any())
+        seen.append((weights.copy(), np.array_equal(lent, gradient), returned is None, still))
     return seen
 
 
@@ -943,10 +944,11 @@ def run_joins(world, module, start, rounds, lr, momentum):
     for moves in rounds:
         for worker, move in zip(workers, moves, strict=True):
             worker += move
-        lent, before = [weights, *workers], weights
+        lent, before = [weights, *workers], [one.copy() for one in (weights, *workers)]
         module.join(weights, workers, buffer, lr, momentum)
         own = all(not np.shares_memory(a, b) for i, a in enumerate(workers) for b in [*workers[:i], weights])
-        seen.append(([one.copy() for one in lent], own and weights is before))
+        still = [np.array_equal(one, was) for one, was in zip(lent, before, strict=True)]
+        seen.append(([one.copy() for one in lent], own, still))
     return seen
 
 
@@ -970,9 +972,10 @@ class TestLocalSteps:
         seen = student.on_ranks(1, run_outer_steps, data, gradients, lr, momentum)[0].value
         for element in range(data.size):
             right = nesterov(data.flat[element].item(), [one.flat[element].item() for one in gradients], lr, momentum)
-            for step, (weights, kept, silent) in enumerate(seen):
+            for step, (weights, kept, silent, still) in enumerate(seen):
                 assert kept, f"step {step}: expected the pseudo-gradient unmodified"
                 assert silent, f"step {step}: expected weights changed in place, and None returned"
+                assert not still, f"step {step}: expected {still[0]} changed in place, got the same array as before"
                 assert weights.dtype == working_dtype()
                 assert weights.flat[element] == pytest.approx(float(right[step]), rel=self.rel, abs=100 * self.rel), (
                     f"lr {lr}, momentum {momentum}, step {step}: expected {float(right[step]):.6g}, got "
@@ -1002,16 +1005,18 @@ class TestLocalSteps:
             seen = student.on_ranks(1, run_joins, start, rounds, lr, momentum)[0].value
             weights = [Fraction(float(one)) for one in start]
             buffer = [Fraction(0)] * 4
-            for number_, (moves, (arrays, own)) in enumerate(zip(rounds, seen, strict=True)):
+            for number_, (moves, (arrays, own, still)) in enumerate(zip(rounds, seen, strict=True)):
                 for i in range(4):
                     g = -sum(Fraction(float(move[i])) for move in moves) / workers
                     buffer[i] = Fraction(momentum) * buffer[i] + g
                     weights[i] -= Fraction(lr) * (g + Fraction(momentum) * buffer[i])
                 what = f"{workers} workers, lr {lr}, momentum {momentum}, round {number_}"
-                for name, array in zip(["the start", *[f"worker {i}" for i in range(workers)]], arrays, strict=True):
-                    found = array.tolist()
-                    assert found == pytest.approx([float(one) for one in weights], rel=self.rel, abs=1e3 * self.rel), (
-                        f"{what}: {name}: expected {[round(float(one), 9) for one in weights]}, got {found}"
+                names = ["the start", *[f"worker {i}" for i in range(workers)]]
+                for name, array, same_as_before in zip(names, arrays, still, strict=True):
+                    right = [float(one) for one in weights]
+                    assert array.tolist() == pytest.approx(right, rel=self.rel, abs=1e3 * self.rel), (
+                        f"{what}: {name}: expected {np.round(right, 6)}, got {np.round(array, 6)}"
+                        + ", as before: change it in place" * same_as_before
                     )
                 assert own, f"{what}: expected everything in place, and weights of its own for each worker"
 

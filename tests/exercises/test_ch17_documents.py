@@ -134,6 +134,7 @@ class TestFirstFit:
         cases = {
             ((6, 5, 4, 3), 10): [[0, 2], [1, 3]],
             ((6, 5, 3, 1, 4), 10): [[0, 2, 3], [1, 4]],
+            ((5, 7, 3), 10): [[0, 2], [1]],  # best fit would fill the second pack
             ((5, 5, 5), 10): [[0, 1], [2]],
             ((10, 1, 10, 1), 10): [[0], [1, 3], [2]],
             ((4,), 4): [[0]],
@@ -213,7 +214,7 @@ class TestMask:
         spans = [(0, 12), (0, 4), (4, 8), (8, 12), (5, 6), (3, 10), (11, 12), (0, 1)]
         firsts = [samples(12, pack) for pack in self.PACKS]
         firsts += [samples(12, *self.PACKS[:3]), samples(12, (4, 8), (8, 4)), samples(12, (4, 4, 4), (4, 8))]
-        return [(first, queries, keys) for first in firsts for queries in spans for keys in spans]
+        return [(first, queries, keys) for first in firsts for queries in spans for keys in reversed(spans)]
 
     def check(self, student, name: str, right) -> None:
         cases = self.cases()
