@@ -53,6 +53,19 @@ def cut_that_fit(corpus: DocumentCorpus) -> int:
     return sum(seen.count(document) > 1 and length <= T + 1 for document, length in enumerate(lengths))
 
 
+def test_lengths_at_the_edges_are_counted(tmp_path):
+    lengths = [1, T + 2, 2, T + 1, 256, 3, 5, T + 2, T + 1, 7]  # of two in the middle the median is the lower one
+    path, numbers = tmp_path / "text.jsonl", tmp_path / "numbers.json"
+    path.write_text("\n".join(json.dumps({"text": "x" * length}) for length in lengths))
+    assert cli(["data", str(path), f"--context={T}", "--packing=cut", "--json", str(numbers)]) == 0
+    found = json.loads(numbers.read_text())
+    shown = [found["documents"][name] for name in ("median", "ninetieth", "longer", "without_targets")]
+    assert shown == [7, T + 2, 3, 1]
+    counts = [(row["from"], row["to"], row["documents"]) for row in found["histogram"]]
+    assert counts == [(1, 3, 3), (4, 15, 2), (16, 63, 4), (64, 255, 0), (256, 1023, 1)]
+    assert found["packings"]["cut"]["cut_that_fit"] == cut_that_fit(open_corpus(str(path), T, "cut")) > 0
+
+
 @pytest.mark.parametrize("kind", PACKINGS)
 def test_a_packing_wastes_what_is_counted(kind, measured):
     corpus, found = open_corpus(LINES, T, kind, quantum=CHUNKS * TrainConfig.heads), measured["packings"][kind]

@@ -144,7 +144,7 @@ def _waste(packing: Packing) -> dict[str, float]:
     if packing.kind == "cut":
         places = packing.documents.lengths - 1
         ends = np.cumsum(places)
-        cut = int(((places > 0) & (places <= context) & ((ends - places) // context < (ends - 1) // context)).sum())
+        cut = int(((places <= context) & ((ends - places) // context < (ends - 1) // context)).sum())
     return {"samples": len(packing), "padding": 1 - packing.places / (len(packing) * context), "cut_that_fit": cut}
 
 
