@@ -204,7 +204,7 @@ def test_it_tells_what_each_run_cost_and_where_the_bits_differ(monkeypatch, caps
 
 
 def test_interruptions_let_every_two_settings_meet_and_leave_and_enter_every_layout():
-    layouts = [Layout(dp=2), Layout(tp=2), Layout(), Layout(recompute="full"), Layout(pp=2), Layout(dp=2, tp=2)]
+    layouts = [Layout(), Layout(dp=2), Layout(tp=2), Layout(recompute="full"), Layout(pp=2), Layout(dp=2, tp=2)]
     for some, steps in ((layouts[:2], 2), (layouts[:4], 2), (layouts[2:4], 9), (layouts, 9)):
         every = [Interruption(a, b, n) for a in some for b in some for n in {1, steps // 2, steps - 1} if a != b]
         chosen = covering_interruptions(some, steps)
