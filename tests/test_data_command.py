@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from minidist.cli.main import main as cli
+from minidist.cli.output import bar
 from minidist.data.order import sample_at
 from minidist.data.packing import PACKINGS, PADDED
 from minidist.data.samples import DocumentCorpus, open_corpus
@@ -116,6 +117,10 @@ def test_what_is_printed_are_these_numbers(measured, capsys, monkeypatch):
     assert ["cut", *counts, padding, str(found["cut_that_fit"]), skipped] in cells
     assert ["cut", *(f"{share:.2f}" for share in found["busiest_over_mean"].values())] in cells
     assert ["tokens", "of", "prompts", str(measured["documents"]["prompt_tokens"])] in cells
+    assert ["bytes", "per", "token", "1.00"] in cells
+    first, most = measured["histogram"][0], max(row["documents"] for row in measured["histogram"])
+    row = [str(first["from"]), "to", str(first["to"]), str(first["documents"]), bar(first["documents"] / most)]
+    assert row in cells
     assert "padding" not in [row[0] for row in cells if row]  # one packing only
 
 
