@@ -48,9 +48,10 @@ def test_a_bucket_is_sent_when_its_last_gradient_is_complete_and_in_order():
 def test_collectives_by_axis_and_by_kind():
     """Groups inside an axis count for it; sizes and dtypes of one kind are added up."""
     calls = [("tp", 5), ("shard", 7), ("dp", 1), ("embedding", 2), ("pp", 3), ("tp", 10)]
+    calls += [("replicate", 20), ("dp_cp", 40), ("edp", 80), ("cp", 4), ("ep", 6)]
     rows = [{"axis": axis, "name": "all_reduce", "calls": 2, "bytes_sent": size} for axis, size in calls]
-    assert by_axis(rows) == {"pp": 5, "dp": 8, "tp": 15}
-    assert by_kind(rows)["tp", "all_reduce"] == (4, 15) and len(by_kind(rows)) == 5
+    assert by_axis(rows) == {"pp": 5, "dp": 148, "tp": 15, "cp": 4, "ep": 6}
+    assert by_kind(rows)["tp", "all_reduce"] == (4, 15) and len(by_kind(rows)) == 10
 
 
 def test_load_of_experts():
