@@ -26,10 +26,10 @@ def drawn(seed: int) -> Documents:
     return Documents(tokens, np.stack([ends, prompts], 1), manifest)
 
 
-def expected_row(samples: Samples, number: int) -> tuple:
-    """Tokens, targets, positions and the (T, T) mask of one sample, place by place."""
+def expected_row(samples: Samples, number: int | None) -> tuple:
+    """Tokens, targets, positions and the (T, T) mask of one sample, or of none, place by place."""
     documents, places = samples.packing.documents, []
-    for index, piece in enumerate(samples.packing.sample(number)):
+    for index, piece in enumerate([] if number is None else samples.packing.sample(number)):
         begin, _ = documents.span(piece.document)
         for position in range(piece.places):
             here = piece.first + position  # in the document
@@ -56,15 +56,16 @@ def test_every_place_has_its_token_target_position_and_mask(kind, alone, restart
     """Up to the longest sample where others are padded to it, rounded up."""
     for seed in range(20):
         samples = Samples(Packing(drawn(seed), T, kind), alone, restart, 1 + seed % 3)
-        for numbers in ([*range(len(samples)), 0], [0]):
-            tokens, targets, documents = samples.batch(numbers)
+        for numbers, empty in (([*range(len(samples)), 0], 0), ([0], 0), ([0], 2)):
+            count = len(numbers) + empty
+            tokens, targets, documents = samples.batch(numbers, count if empty else 0)
             longest = max(sum(piece.places for piece in samples.packing.sample(number)) for number in numbers)
             end = min(T, -(-longest // (1 + seed % 3)) * (1 + seed % 3)) if kind in PADDED else T
-            assert tokens.shape == targets.shape == documents.first.shape == (len(numbers), end)
-            assert documents.places == T * len(numbers) and (documents.positions is None) == (not restart)
+            assert tokens.shape == targets.shape == documents.first.shape == (count, end)
+            assert documents.places == T * count and (documents.positions is None) == (not restart)
             hidden = hidden_keys(documents.first, slice(0, end), slice(0, end))
-            positions = documents.positions if restart else np.tile(np.arange(end), (len(numbers), 1))
-            rows = [expected_row(samples, number) for number in numbers]
+            positions = documents.positions if restart else np.tile(np.arange(end), (count, 1))
+            rows = [expected_row(samples, number) for number in [*numbers, *[None] * empty]]
             for found, expected in zip((tokens, targets, positions, ~hidden), zip(*rows, strict=True), strict=True):
                 assert (found == np.array(expected)[(slice(None), *[slice(end)] * (found.ndim - 1))]).all()
         assert tokens.dtype == np.uint8 and targets.dtype == np.int32
