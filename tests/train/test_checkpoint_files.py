@@ -238,12 +238,15 @@ def test_a_manifest_has_no_element_twice_and_no_more_updates_than_steps(folder):
         )
 
 
-def test_only_committed_checkpoints_are_found(folder, monkeypatch):
+def test_only_committed_checkpoints_are_found(folder, tmp_path, monkeypatch):
     assert find_checkpoint(str(folder)) == folder / name_of(4)
     assert find_checkpoint(str(folder / name_of(2))) == folder / name_of(2)
     (folder / "best").symlink_to(name_of(2))
-    monkeypatch.chdir(folder / name_of(2))  # whoever stands in it, or has a link to it, knows it by another name
-    for path in (".", str(folder / "best")):
+    link = tmp_path / "kept" / name_of(2)
+    link.parent.mkdir()
+    link.symlink_to(folder / name_of(2))
+    monkeypatch.chdir(folder / name_of(2))  # whoever stands in it, or has a link to it, knows it by another path
+    for path in (".", str(folder / "best"), str(link)):
         assert find_checkpoint(path) == (folder / name_of(2)).resolve()
     (folder / name_of(4)).rename(folder / name_of(5))
     with pytest.raises(library.BadCheckpoint, match=f"it is of step 4, and its folder is called {name_of(5)}"):
