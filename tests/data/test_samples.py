@@ -1,5 +1,6 @@
 """Samples beside brute force: tokens, targets, masks and positions of each place; what is held out."""
 
+import json
 import random
 
 import numpy as np
@@ -144,10 +145,14 @@ def test_of_a_short_document_as_little_is_held_out_as_has_a_target():
     assert [part.tokens.tolist() for part in parted(documents)] == [list(range(28)), [28, 29]]
 
 
-def test_a_note_says_of_one_document_that_its_end_is_held_out(tmp_path):
+def test_a_note_says_what_is_held_out_left_out_and_cut(tmp_path):
     path = tmp_path / "text"
     path.write_text("some words " * 9)
     assert open_corpus(str(path), 8, "cut").note.startswith("documents: 1, its end held out")
+    lines = path.with_suffix(".jsonl")
+    lines.write_text("\n".join(json.dumps({"text": "x" * length}) for length in (9, 10, 0, 10, 20)))
+    told = "documents: 4, 1 of them held out, 1 empty ones left out, 3 longer than the context cut"
+    assert open_corpus(str(lines), 8, "padding").note == told + "; samples in an epoch: 5"
 
 
 def test_validation_has_all_that_is_held_out_once_and_in_order(tmp_path):
