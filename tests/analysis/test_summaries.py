@@ -117,6 +117,10 @@ def test_the_last_step_of_a_log():
     (found,) = steps.traced_step([log])
     assert [(event.name, event.start) for event in found] == [("step 1", 0), ("wait", 1)]
     assert steps.step_length([found]) == 5 and steps.step_length([found, [Event("step 1", "step", 1, 9)], found]) == 9
+    (found,) = steps.traced_step(
+        [[*log, Event("send", "communication", 9, 14), Event("receive", "communication", 10, 11)]]
+    )
+    assert [event.name for event in found] == ["step 1", "wait", "send"] and steps.step_length([found]) == 5
     kinds = {
         ("forward 0", "compute"): "forward", ("backward 3", "compute"): "backward", ("s", "step"): None,
         ("all_reduce(SUM)", "communication"): "communication", ("Linear.backward", "compute"): None,
