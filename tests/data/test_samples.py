@@ -155,6 +155,23 @@ def test_a_note_says_what_is_held_out_left_out_and_cut(tmp_path):
     assert open_corpus(str(lines), 8, "padding").note == told + "; samples in an epoch: 5"
 
 
+@pytest.mark.parametrize("kind", PACKINGS)
+def test_an_epoch_of_a_run_has_each_sample_once(kind, tmp_path):
+    """Or each group of sorted ones, of which the last may not be full."""
+    path = tmp_path / "text.jsonl"
+    path.write_text("\n".join(json.dumps({"text": "x" * length}) for length in range(2, 49)))
+    corpus = open_corpus(str(path), 8, kind)
+    count, places = (4, -(-len(corpus.training) // 4) * 4) if kind == "sorted" else (1, len(corpus.training))
+    for epoch in range(2):
+        firsts = range(epoch * places, (epoch + 1) * places, count)
+        groups = [corpus.numbers(5, first, count) for first in firsts]
+        assert sorted(number for group in groups for number in group) == [*range(len(corpus.training))]
+        assert kind != "sorted" or all(group == [*range(group[0], group[0] + len(group))] for group in groups)
+        assert {len(corpus.micro_batch(5, first, count)[0]) for first in firsts} == {count}
+    if kind == "sorted":
+        assert len(corpus.training) % count  # so that there is one
+
+
 def test_validation_has_all_that_is_held_out_once_and_in_order(tmp_path):
     path = tmp_path / "text.jsonl"
     path.write_text("\n".join(f'{{"text": "document {n}, of some words"}}' for n in range(100)))
