@@ -33,6 +33,12 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
         raise
 
 
+def check_outside(path: str | os.PathLike, text: str | os.PathLike) -> None:
+    """Raises ValueError for a path in a folder of documents, of which what is written there would be one."""
+    if Path(path).resolve().is_relative_to(Path(text).resolve()):
+        raise ValueError(f"{path} is in the text {text}, which would have it among its documents: choose another one")
+
+
 def strict_json(content, indent: int | None = None) -> str:
     """Return JSON that every program reads: "inf" or "-inf" for an infinite number, null for NaN (RFC 8259)."""
     return json.dumps(_finite(content), indent=indent, allow_nan=False)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from minidist.cli.main import main as cli
+from minidist.cli.output import bar
 from minidist.data.order import sample_at
 from minidist.data.packing import PACKINGS, PADDED
 from minidist.data.samples import DocumentCorpus, open_corpus
@@ -51,6 +52,19 @@ def cut_that_fit(corpus: DocumentCorpus) -> int:
     seen = [piece.document for number in range(len(packing)) for piece in packing.sample(number)]
     lengths = packing.documents.lengths.tolist()
     return sum(seen.count(document) > 1 and length <= T + 1 for document, length in enumerate(lengths))
+
+
+def test_lengths_at_the_edges_are_counted(tmp_path):
+    lengths = [1, T + 2, 2, T + 1, 256, 3, 5, T + 2, T + 1, 7]  # of two in the middle the median is the lower one
+    path, numbers = tmp_path / "text.jsonl", tmp_path / "numbers.json"
+    path.write_text("\n".join(json.dumps({"text": "x" * length}) for length in lengths))
+    assert cli(["data", str(path), f"--context={T}", "--packing=cut", "--json", str(numbers)]) == 0
+    found = json.loads(numbers.read_text())
+    shown = [found["documents"][name] for name in ("median", "ninetieth", "longer", "without_targets")]
+    assert shown == [7, T + 2, 3, 1]
+    counts = [(row["from"], row["to"], row["documents"]) for row in found["histogram"]]
+    assert counts == [(1, 3, 3), (4, 15, 2), (16, 63, 4), (64, 255, 0), (256, 1023, 1)]
+    assert found["packings"]["cut"]["cut_that_fit"] == cut_that_fit(open_corpus(str(path), T, "cut")) > 0
 
 
 @pytest.mark.parametrize("kind", PACKINGS)
@@ -103,6 +117,10 @@ def test_what_is_printed_are_these_numbers(measured, capsys, monkeypatch):
     assert ["cut", *counts, padding, str(found["cut_that_fit"]), skipped] in cells
     assert ["cut", *(f"{share:.2f}" for share in found["busiest_over_mean"].values())] in cells
     assert ["tokens", "of", "prompts", str(measured["documents"]["prompt_tokens"])] in cells
+    assert ["bytes", "per", "token", "1.00"] in cells
+    first, most = measured["histogram"][0], max(row["documents"] for row in measured["histogram"])
+    row = [str(first["from"]), "to", str(first["to"]), str(first["documents"]), bar(first["documents"] / most)]
+    assert row in cells
     assert "padding" not in [row[0] for row in cells if row]  # one packing only
 
 

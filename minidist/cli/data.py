@@ -88,10 +88,10 @@ def _measured(options) -> dict:
     """All numbers: of the documents, and of each packing."""
     layout, chunks, tile = Layout(cp=options.cp), options.sequence_chunks, options.attention_tile
     if chunks is None:
-        chunks = gcd(max(1, options.context), CHUNKS * layout.cp)
+        chunks = gcd(options.context, CHUNKS * layout.cp)
     config = TrainConfig(
         context=options.context, global_batch=options.global_batch, micro_batch=options.micro_batch, seed=options.seed,
-        sequence_chunks=chunks, attention_tile=options.context // max(1, chunks) if tile is None else tile,
+        sequence_chunks=chunks, attention_tile=options.context if tile is None else tile,
     )  # fmt: skip
     if chunks % layout.cp:
         raise ValueError(
@@ -144,7 +144,7 @@ def _waste(packing: Packing) -> dict[str, float]:
     if packing.kind == "cut":
         places = packing.documents.lengths - 1
         ends = np.cumsum(places)
-        cut = int(((places > 0) & (places <= context) & ((ends - places) // context < (ends - 1) // context)).sum())
+        cut = int(((places <= context) & ((ends - places) // context < (ends - 1) // context)).sum())
     return {"samples": len(packing), "padding": 1 - packing.places / (len(packing) * context), "cut_that_fit": cut}
 
 

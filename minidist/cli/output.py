@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from minidist.files import replacing, strict_json
+from minidist.files import check_outside, replacing, strict_json
 
 # what to print where two runs differ, and no longer do when they are run again
 NOT_REPRODUCED = "agrees when run again: this layout does not reproduce its own bits, as with a race between ranks"
@@ -65,10 +65,13 @@ def check_outputs(paths: dict[str, str | None], text: str | None = None, tokeniz
         ValueError: naming the flag and the problem.
     """
     files = {flag: path for flag, path in paths.items() if path is not None and (flag, path) != ("json", "-")}
-    named = files | {flag: path for flag, path in (("text", text), ("tokenizer", tokenizer)) if path is not None}
+    named = {f"--{flag}": path for flag, path in files.items()}
+    named |= {name: path for name, path in (("the text", text), ("the tokenizer", tokenizer)) if path is not None}
     if len({os.path.realpath(path) for path in named.values()}) < len(named):
-        raise ValueError(f"{', '.join(f'--{flag}' for flag in named)} must be different files")
+        raise ValueError(f"{', '.join(named)} must be different files")
     for flag, path in files.items():
+        if text is not None:
+            check_outside(path, text)
         if path == "-":
             raise ValueError(f"--{flag} needs a file; only --json takes - for standard output")
         if flag in ("png", "gif", "svg") and not path.lower().endswith(f".{flag}"):

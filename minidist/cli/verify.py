@@ -103,12 +103,12 @@ def _verify(options) -> int:
     asked = [Layout.parse(text) for text in options.layouts]
     if options.matrix:
         return _matrix(options)
+    if options.all and asked:
+        raise ValueError("--all chooses the layouts itself: name layouts, or use --all, but not both")
     if options.interrupt:
         return _interrupt(options, asked)
     if options.png is not None or options.max_ranks is not None:
         raise ValueError("--png and --max-ranks apply to the matrix: add --matrix")
-    if options.all and asked:
-        raise ValueError("--all chooses the layouts itself: name layouts, or use --all, but not both")
     groups, skipped = _chosen(options) if not asked else ([_asked(options, asked)], 0)
     check_outputs({"json": options.json}, options.text, options.tokenizer)
     implementations = implementations_of(options.impl) if options.impl else []
@@ -321,11 +321,18 @@ def _interrupt(options, asked: list[Layout]) -> int:
         raise ValueError("--interrupt runs the library's own code in layouts: remove --impl, --max-ranks and --png")
     usual = DEFAULT_LAYOUTS + (MORE_LAYOUTS if options.all else [])
     candidates = asked or [layout for layout in usual if not loosened_by(layout)]  # those that keep checkpoints
-    config, layouts = _asked(options, candidates, FEW_STEPS)
+    config, layouts = _asked(options, list(dict.fromkeys(candidates)), FEW_STEPS)
+    if len(layouts) < 2:
+        raise ValueError("--interrupt goes from one layout to another: name two or more, or none for the usual ones")
+    if config.steps < 2:
+        raise ValueError("--interrupt cuts a run off between two steps: set steps to 2 or more")
+    for layout in layouts:
+        if loosened_by(layout):
+            raise ValueError(f"--interrupt saves runs, and layout {layout} keeps no checkpoints: leave it out")
     check_outputs({"json": options.json}, options.text, options.tokenizer)
     console = console_of(options)
     console.print(_describe(config), style="dim", soft_wrap=True)
-    return run_interruptions(config, list(dict.fromkeys(layouts)), console, options.json)
+    return run_interruptions(config, layouts, console, options.json)
 
 
 def _fewest_layers(layout: Layout) -> int:

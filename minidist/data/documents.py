@@ -29,7 +29,7 @@ from typing import BinaryIO
 import numpy as np
 from msgspec import ValidationError, convert
 
-from minidist.files import replacing
+from minidist.files import check_outside, replacing
 from minidist.nn.tokenizer import BYTES, ByteTokenizer
 
 MANIFEST, TOKENS, BOUNDS = "documents.json", "tokens.bin", "documents.bin"
@@ -155,8 +155,7 @@ def prepare(path: str | Path, tokenizer: ByteTokenizer, folder: Path, watch: Wat
         raise ValueError(f"{path} is prepared already: name the text that it was made of")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is there already, and not an empty folder: choose another one")
-    if folder.resolve().is_relative_to(path.resolve()):
-        raise ValueError(f"{folder} is in the text {path}, which would have it among its documents: choose another one")
+    check_outside(folder, path)
     folder.mkdir(parents=True, exist_ok=True)
     with (
         replacing(folder / TOKENS) as tokens, tokens.open("wb") as one,

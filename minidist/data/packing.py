@@ -41,7 +41,7 @@ def first_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     Args:
         lengths: places of each piece, from 1 to ``capacity``.
     """
-    leaves = 1 << max(0, len(lengths) - 1).bit_length()
+    leaves = 1 << (len(lengths) - 1).bit_length()
     room = [capacity] * (2 * leaves)  # node n has the children 2 n and 2 n + 1; packs are the leaves
     packs: list[list[int]] = []
     for number, length in enumerate(lengths):
@@ -79,9 +79,8 @@ def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
             room, pack = capacity, len(packs)
             packs.append([])
         packs[pack].append(number)
-        if room > length:
-            heappush(with_room.setdefault(room - length, []), pack)
-            rooms |= 1 << (room - length)
+        heappush(with_room.setdefault(room - length, []), pack)
+        rooms |= 1 << (room - length)
     return packs
 
 

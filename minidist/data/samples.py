@@ -65,7 +65,7 @@ class Samples:
             if not self.alone:
                 first[row, :place] = 0
         if self.packing.kind in PADDED:
-            end = min(-(-longest // self.quantum) * self.quantum, shape[1])
+            end = -(-longest // self.quantum) * self.quantum  # at most a sample
             tokens, targets, first, positions = (array[:, :end] for array in (tokens, targets, first, positions))
         return tokens, targets, masks.Documents(first, positions if self.restart else None, shape[0] * shape[1])
 

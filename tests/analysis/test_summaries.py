@@ -48,9 +48,10 @@ def test_a_bucket_is_sent_when_its_last_gradient_is_complete_and_in_order():
 def test_collectives_by_axis_and_by_kind():
     """Groups inside an axis count for it; sizes and dtypes of one kind are added up."""
     calls = [("tp", 5), ("shard", 7), ("dp", 1), ("embedding", 2), ("pp", 3), ("tp", 10)]
+    calls += [("replicate", 20), ("dp_cp", 40), ("edp", 80), ("cp", 4), ("ep", 6)]
     rows = [{"axis": axis, "name": "all_reduce", "calls": 2, "bytes_sent": size} for axis, size in calls]
-    assert by_axis(rows) == {"pp": 5, "dp": 8, "tp": 15}
-    assert by_kind(rows)["tp", "all_reduce"] == (4, 15) and len(by_kind(rows)) == 5
+    assert by_axis(rows) == {"pp": 5, "dp": 148, "tp": 15, "cp": 4, "ep": 6}
+    assert by_kind(rows)["tp", "all_reduce"] == (4, 15) and len(by_kind(rows)) == 10
 
 
 def test_load_of_experts():
@@ -59,6 +60,7 @@ def test_load_of_experts():
     assert load.tokens.shape == (2, 2, 4) and load.dropped.tolist() == [[1, 0], [0, 2]]
     assert load.visits.tolist() == [[6, 4], [7, 8]]
     assert load.imbalance.tolist() == [[2, 4], [1, 1.5]]
+    assert ExpertLoad.of([counts[0], 2 * counts[0]]).imbalance.tolist() == [[2, 4], [2, 4]]  # of a batch that grew
     assert load.by_rank(2).tolist() == [[[4, 4], [8, 0]], [[4, 4], [4, 4]]]
     assert load.by_rank(4).tolist() == load.tokens.tolist()
 
@@ -115,6 +117,10 @@ def test_the_last_step_of_a_log():
     (found,) = steps.traced_step([log])
     assert [(event.name, event.start) for event in found] == [("step 1", 0), ("wait", 1)]
     assert steps.step_length([found]) == 5 and steps.step_length([found, [Event("step 1", "step", 1, 9)], found]) == 9
+    (found,) = steps.traced_step(
+        [[*log, Event("send", "communication", 9, 14), Event("receive", "communication", 10, 11)]]
+    )
+    assert [event.name for event in found] == ["step 1", "wait", "send"] and steps.step_length([found]) == 5
     kinds = {
         ("forward 0", "compute"): "forward", ("backward 3", "compute"): "backward", ("s", "step"): None,
         ("all_reduce(SUM)", "communication"): "communication", ("Linear.backward", "compute"): None,
@@ -140,6 +146,7 @@ def test_the_wait_for_graph_of_a_real_deadlock(ranks):
     with pytest.raises(md.Deadlock) as caught:
         ranks(3).run(lambda world: md.recv(np.zeros(1), (world.rank + 1) % 3, world), timeout=60)
     assert edges(caught.value.waiting) == {0: 1, 1: 2, 2: 0}
-    assert edges({4: "send: waits for rank 12 to take 8,000 bytes, at a.py:7 in main"}) == {4: 12}
+    send = "send: waits for rank 12 to take 8,000 bytes, at a.py:7 in main"
+    assert edges({4: send, 5: "did not say"}) == {4: 12}
     states = [state_of(rank, {0: 1, 1: 0, 2: 0, 3: 4, 5: 6, 7: 3}, {6}) for rank in range(8)]
     assert states == [STUCK, STUCK, STUCK, PATIENT, RUNNING, STUCK, FINISHED, PATIENT]

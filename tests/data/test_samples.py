@@ -1,5 +1,6 @@
 """Samples beside brute force: tokens, targets, masks and positions of each place; what is held out."""
 
+import json
 import random
 
 import numpy as np
@@ -26,10 +27,10 @@ def drawn(seed: int) -> Documents:
     return Documents(tokens, np.stack([ends, prompts], 1), manifest)
 
 
-def expected_row(samples: Samples, number: int) -> tuple:
-    """Tokens, targets, positions and the (T, T) mask of one sample, place by place."""
+def expected_row(samples: Samples, number: int | None) -> tuple:
+    """Tokens, targets, positions and the (T, T) mask of one sample, or of none, place by place."""
     documents, places = samples.packing.documents, []
-    for index, piece in enumerate(samples.packing.sample(number)):
+    for index, piece in enumerate([] if number is None else samples.packing.sample(number)):
         begin, _ = documents.span(piece.document)
         for position in range(piece.places):
             here = piece.first + position  # in the document
@@ -56,15 +57,16 @@ def test_every_place_has_its_token_target_position_and_mask(kind, alone, restart
     """Up to the longest sample where others are padded to it, rounded up."""
     for seed in range(20):
         samples = Samples(Packing(drawn(seed), T, kind), alone, restart, 1 + seed % 3)
-        for numbers in ([*range(len(samples)), 0], [0]):
-            tokens, targets, documents = samples.batch(numbers)
+        for numbers, empty in (([*range(len(samples)), 0], 0), ([0], 0), ([0], 2)):
+            count = len(numbers) + empty
+            tokens, targets, documents = samples.batch(numbers, count if empty else 0)
             longest = max(sum(piece.places for piece in samples.packing.sample(number)) for number in numbers)
             end = min(T, -(-longest // (1 + seed % 3)) * (1 + seed % 3)) if kind in PADDED else T
-            assert tokens.shape == targets.shape == documents.first.shape == (len(numbers), end)
-            assert documents.places == T * len(numbers) and (documents.positions is None) == (not restart)
+            assert tokens.shape == targets.shape == documents.first.shape == (count, end)
+            assert documents.places == T * count and (documents.positions is None) == (not restart)
             hidden = hidden_keys(documents.first, slice(0, end), slice(0, end))
-            positions = documents.positions if restart else np.tile(np.arange(end), (len(numbers), 1))
-            rows = [expected_row(samples, number) for number in numbers]
+            positions = documents.positions if restart else np.tile(np.arange(end), (count, 1))
+            rows = [expected_row(samples, number) for number in [*numbers, *[None] * empty]]
             for found, expected in zip((tokens, targets, positions, ~hidden), zip(*rows, strict=True), strict=True):
                 assert (found == np.array(expected)[(slice(None), *[slice(end)] * (found.ndim - 1))]).all()
         assert tokens.dtype == np.uint8 and targets.dtype == np.int32
@@ -143,10 +145,31 @@ def test_of_a_short_document_as_little_is_held_out_as_has_a_target():
     assert [part.tokens.tolist() for part in parted(documents)] == [list(range(28)), [28, 29]]
 
 
-def test_a_note_says_of_one_document_that_its_end_is_held_out(tmp_path):
+def test_a_note_says_what_is_held_out_left_out_and_cut(tmp_path):
     path = tmp_path / "text"
     path.write_text("some words " * 9)
     assert open_corpus(str(path), 8, "cut").note.startswith("documents: 1, its end held out")
+    lines = path.with_suffix(".jsonl")
+    lines.write_text("\n".join(json.dumps({"text": "x" * length}) for length in (9, 10, 0, 10, 20)))
+    told = "documents: 4, 1 of them held out, 1 empty ones left out, 3 longer than the context cut"
+    assert open_corpus(str(lines), 8, "padding").note == told + "; samples in an epoch: 5"
+
+
+@pytest.mark.parametrize("kind", PACKINGS)
+def test_an_epoch_of_a_run_has_each_sample_once(kind, tmp_path):
+    """Or each group of sorted ones, of which the last may not be full."""
+    path = tmp_path / "text.jsonl"
+    path.write_text("\n".join(json.dumps({"text": "x" * length}) for length in range(2, 49)))
+    corpus = open_corpus(str(path), 8, kind)
+    count, places = (4, -(-len(corpus.training) // 4) * 4) if kind == "sorted" else (1, len(corpus.training))
+    for epoch in range(2):
+        firsts = range(epoch * places, (epoch + 1) * places, count)
+        groups = [corpus.numbers(5, first, count) for first in firsts]
+        assert sorted(number for group in groups for number in group) == [*range(len(corpus.training))]
+        assert kind != "sorted" or all(group == [*range(group[0], group[0] + len(group))] for group in groups)
+        assert {len(corpus.micro_batch(5, first, count)[0]) for first in firsts} == {count}
+    if kind == "sorted":
+        assert len(corpus.training) % count  # so that there is one
 
 
 def test_validation_has_all_that_is_held_out_once_and_in_order(tmp_path):

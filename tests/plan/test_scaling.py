@@ -99,6 +99,9 @@ def test_closed_forms_are_numeric_minima(law):
         assert law.times_optimal_tokens(best.parameters, 5 * best.tokens) == pytest.approx(5, rel=1e-9)
         cheapest = law.cheapest(best.loss)
         assert (cheapest.parameters, cheapest.tokens) == pytest.approx((best.parameters, best.tokens), rel=1e-9)
+        for share in (1 - 1e-7, 1 - 1e-9, 1, 1 + 1e-9):  # what differs by rounding is the cheapest itself
+            at_best = overtraining(law, share * best.parameters, best.tokens / share)
+            assert at_best.overhead == 0 and at_best.cheapest == at_best.model
         for share in (0.4, 0.99, 1.01, 4):  # no point of the iso-loss curve is cheaper
             smaller = smaller_model(law, flops, share)
             assert law.loss(smaller.model.parameters, smaller.model.tokens) == pytest.approx(best.loss, rel=1e-12)

@@ -19,6 +19,7 @@ from acting import train_acting
 
 from minidist.cli.main import main as cli
 from minidist.nn.data import default_text, load_corpus
+from minidist.plan.units import in_bytes
 from minidist.train.checkpoint import manifest as library
 from minidist.train.checkpoint.commit import LATEST, MANIFEST, committed, is_name, latest, name_of
 from minidist.train.checkpoint.disk import Disk
@@ -99,6 +100,30 @@ def test_a_checkpoint_says_how_far_its_numbers_were_checked(ranks, tmp_path, cap
         assert cli(["train", "--resume", str(tmp_path / name_of(step))]) == 0
         shown = capsys.readouterr().out
         assert ("last checked" in shown) == (step == 2) == ("note: its numbers were last checked after step 0" in shown)
+
+
+def test_a_list_says_what_a_folder_has(folder, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    (folder / name_of(6)).mkdir()
+    expected = []
+    for name, manifest in ((name, manifest_of(folder / name)) for name in (name_of(2), name_of(4))):
+        sizes = [file.stat().st_size for file in (folder / name).glob("rank-*")]
+        row = {"name": name, "committed": True, "whole": True, "problem": "", "layout": "dp=3", "precision": "fp32"}
+        row |= {"step": manifest.progress.step, "loss": manifest.progress.losses[-1]}
+        expected.append(row | {"files": 3, "bytes": sum(sizes)})
+    why = "cut off before its manifest was written; the next run removes it"
+    expected.append({"name": name_of(6), "committed": False, "whole": False, "problem": why})
+    for place, rows in ((folder, expected), (folder / name_of(2), expected[:1])):
+        assert cli(["checkpoint", str(place), "--json", "-"]) == 0
+        printed = capsys.readouterr()
+        assert json.loads(printed.out) == {"latest": name_of(4), "checkpoints": rows}
+        lines = [line.split() for line in printed.err.splitlines()]
+        for row in (row for row in rows if row["whole"]):
+            name = row["name"] + "*" * (row["step"] == 4)
+            size = in_bytes(row["bytes"]).split()
+            assert [name, "dp=3", "fp32", str(row["step"]), f"{row['loss']:.4f}", "3", *size, "yes"] in lines
+        assert ([name_of(6), "not", "committed"] in lines) == (place == folder) == ("*: the latest" in printed.err)
+        assert (f"{name_of(6)}: {why}" in printed.err) == (place == folder)
 
 
 # What is removed, and what is not
@@ -213,12 +238,15 @@ def test_a_manifest_has_no_element_twice_and_no_more_updates_than_steps(folder):
         )
 
 
-def test_only_committed_checkpoints_are_found(folder, monkeypatch):
+def test_only_committed_checkpoints_are_found(folder, tmp_path, monkeypatch):
     assert find_checkpoint(str(folder)) == folder / name_of(4)
     assert find_checkpoint(str(folder / name_of(2))) == folder / name_of(2)
     (folder / "best").symlink_to(name_of(2))
-    monkeypatch.chdir(folder / name_of(2))  # whoever stands in it, or has a link to it, knows it by another name
-    for path in (".", str(folder / "best")):
+    link = tmp_path / "kept" / name_of(2)
+    link.parent.mkdir()
+    link.symlink_to(folder / name_of(2))
+    monkeypatch.chdir(folder / name_of(2))  # whoever stands in it, or has a link to it, knows it by another path
+    for path in (".", str(folder / "best"), str(link)):
         assert find_checkpoint(path) == (folder / name_of(2)).resolve()
     (folder / name_of(4)).rename(folder / name_of(5))
     with pytest.raises(library.BadCheckpoint, match=f"it is of step 4, and its folder is called {name_of(5)}"):

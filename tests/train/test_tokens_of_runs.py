@@ -72,7 +72,7 @@ def test_parameters_and_vocabulary_follow_from_the_tokenizer(tmp_path, capsys):
     assert f"263 tokens of {FILE}" in capsys.readouterr().out
     copy = shutil.copy(FILE, tmp_path)
     assert cli(["train", f"--tokenizer={copy}", f"--json={copy}"]) == 2
-    assert "--json, --tokenizer must be different files" in capsys.readouterr().err
+    assert "--json, the tokenizer must be different files" in capsys.readouterr().err
     assert cli(["train", f"--tokenizer={FILE}", "--vocab=260"]) == 2
     assert f"vocab 260 is too small: {FILE} has 263 tokens" in capsys.readouterr().err
 

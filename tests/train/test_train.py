@@ -1,6 +1,6 @@
 """What a run's results depend on, and what it brings back. (What one process computes: nn/test_torch.py.)"""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from unittest import mock
 
 import numpy as np
@@ -11,6 +11,7 @@ from minidist import trace
 from minidist.nn.gpt import GPT
 from minidist.nn.optim.optimizers import AdamW, average_gradients
 from minidist.nn.precision.underflow import GradScaler
+from minidist.parallel.loosened.server import Push
 from minidist.train import step as step_module
 from minidist.train.config import Ramp, TrainConfig, read_ramp
 from minidist.train.fingerprint import fingerprint, state
@@ -63,6 +64,12 @@ def test_what_a_run_brings_back(ranks):
     assert len(first.sample) == 7 and result.ranks[1].sample is None
     slowest = max(rank.seconds for rank in result.ranks)
     assert result.tokens_per_second == pytest.approx(6 * 8 * 4 / slowest)
+    told = {"validation_loss": 3.0, "bits_per_byte": 1.5, "save_errors": [""], "loss_scale": 8.0, "skipped_steps": 1}
+    loads, push = [np.arange(6).reshape(1, 6)], Push(1, 2, 0, 3)
+    document = replace(result, ranks=[replace(first, **told, expert_counts=loads, pushes=[push])]).as_dict()
+    told |= {"losses": result.losses, "seconds": result.seconds, "traffic": [first.traffic.as_dict()]}
+    told |= {"resumed_after": 0, "expert_counts": [[[0, 1, 2, 3, 4, 5]]], "pushes": [[asdict(push)]]}
+    assert {name: document[name] for name in told} == told
     part = run(ranks(1), CONFIG, Layout(), RunOptions(step_digests=True, stop_after=1)).ranks[0]
     assert part.losses == first.losses[:2] and part.step_digests == first.step_digests[:2]
     assert len(part.arrays) == 3 * len(GPT(CONFIG.model).parameters())

@@ -21,8 +21,10 @@ from minidist.parallel.context import KINDS
 from minidist.show.figures import grid
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
+from minidist.train.result import RunOptions
 from minidist.train.trainer import run, train_rank
 from minidist.verify.comparison import agrees
+from minidist.verify.interruption import Interruption, covering_interruptions
 from minidist.verify.matrix import KEYS, Combination, Outcome, covering, every_combination, pairs_of, run_all, triangle
 
 SMALL = TrainConfig(
@@ -196,3 +198,44 @@ def test_it_tells_what_each_run_cost_and_where_the_bits_differ(monkeypatch, caps
         assert outcome.traffic == max(rank.traffic.as_dict()["bytes_sent"] for rank in found.ranks)
         assert outcome.seconds == max(rank.seconds for rank in found.ranks)
     assert max(outcome.traffic for outcome, *_ in outcomes) > 0
+
+
+# Runs that go on in another layout
+
+
+def test_interruptions_let_every_two_settings_meet_and_leave_and_enter_every_layout():
+    layouts = [Layout(), Layout(dp=2), Layout(tp=2), Layout(recompute="full"), Layout(pp=2), Layout(dp=2, tp=2)]
+    for some, steps in ((layouts[:2], 2), (layouts[:4], 2), (layouts[2:4], 9), (layouts, 9)):
+        every = [Interruption(a, b, n) for a in some for b in some for n in {1, steps // 2, steps - 1} if a != b]
+        chosen = covering_interruptions(some, steps)
+        assert set(chosen) <= set(every) and {one.before for one in chosen} == {one.after for one in chosen} == set(
+            some
+        )
+        met, all_of_them = (set().union(*(pairs_of(one.settings) for one in several)) for several in (chosen, every))
+        assert met == all_of_them
+
+
+def test_it_tells_which_interrupted_runs_end_on_other_bits(monkeypatch, capsys, tmp_path):
+    results, path = [], tmp_path / "runs.json"
+
+    def broken(cluster, config, layout, options=None):
+        """Runs that go on in two data-parallel ranks have a fault."""
+        fault = seed_by_rank_count if options and options.resume else None
+        results.append(run(cluster, config, layout, options or RunOptions(), rank_function=fault))
+        return results[-1]
+
+    for how, layouts, expected in ((run, ["tp=2", "dp=2"], 0), (broken, ["tp=2", "dp=2", "recompute=full"], 1)):
+        monkeypatch.setattr("minidist.verify.interruption.run", how)
+        assert cli.main(["verify", "--interrupt", *ONE_LAYER, "--steps=3", f"--json={path}", *layouts]) == expected
+        shown, told = capsys.readouterr().out, json.loads(path.read_text())
+        rows = [(one["before"], one["after"], one["step"]) for one in told["runs"]]
+        interruptions = covering_interruptions([*map(Layout.parse, layouts)], 3)
+        assert Counter(rows) == Counter((str(one.before), str(one.after), one.step) for one in interruptions)
+        same = [how is run or after != "dp=2" for _, after, _ in rows]
+        assert [one["same"] for one in told["runs"]] == same and told["all_same"] == all(same)
+        assert shown.count("  yes") == sum(same) and shown.count("  NO") == same.count(False)
+        assert shown.count(told["fingerprint"][:8]) == 1 + sum(same) + all(same)
+    assert f"{same.count(False)} of {len(rows)} interrupted runs end on other bits" in shown
+    whole, *later = [one for one in results if len(one.losses) == 3]
+    assert (whole.layout, whole.steps_here) == (Layout(), 3)
+    assert [(str(one.layout), 3 - one.steps_here) for one in later] == [row[1:] for row in rows]

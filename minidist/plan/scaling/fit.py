@@ -73,7 +73,7 @@ def fit(runs: Sequence[Training], name: str = "fitted", draws: int = 0, seed: in
         delta: where the Huber loss turns from quadratic to linear, in log loss; at or below the noise of a run.
 
     Raises:
-        ValueError: for fewer than 6 runs, or ones that all have the same parameters or the same tokens.
+        ValueError: for fewer than 6 runs, or fewer than 3 different parameters or tokens.
     """
     check(delta=delta)
     measured = np.array([(run.parameters, run.tokens, run.loss) for run in runs]).reshape(-1, 3)
@@ -97,7 +97,7 @@ def _check_spread(measured: np.ndarray) -> None:
     if len(measured) <= CONSTANTS:
         raise ValueError(f"a fit of {CONSTANTS} constants needs at least {CONSTANTS + 1} runs, got {len(measured)}")
     if not _varied(measured):
-        raise ValueError("the runs all have the same parameters or the same tokens: vary both, or a term is anything")
+        raise ValueError("a fit needs at least 3 different parameters and 3 different tokens, or a term is anything")
 
 
 def _varied(measured: np.ndarray) -> bool:

@@ -17,7 +17,7 @@ found that such fits promise too much of additional tokens. Tokens are all new o
 """
 
 from dataclasses import dataclass
-from math import exp, isfinite, log
+from math import exp, isclose, isfinite, log
 
 import numpy as np
 
@@ -26,6 +26,7 @@ INFERENCE_FLOPS_PER_PARAMETER = 2  # and token: forward alone
 PETAFLOP_DAY = 1e15 * 24 * 3600  # FLOPs: 8.64e19
 C_C, ALPHA_C = 3.1e8, 0.050  # L(C_min) = (C_c / C_min)^alpha_C, of PF-days (equation 1.3)
 N_E, SIZE_EXPONENT = 1.3e9, 0.73  # the best size, N_opt = 1.3e9 C_min^0.73 (table 6)
+SAME_SIZE = 1e-6  # relative: FLOPs grow with its square from the cheapest size on, to below their own rounding
 HALVINGS = 200  # of an interval of sizes: beyond the last bit of a float
 
 
@@ -197,9 +198,10 @@ class Overtraining:
 
 
 def overtraining(law: ScalingLaw, parameters: float, tokens: float) -> Overtraining:
-    """A run beside the cheapest one with its loss."""
+    """A run beside the cheapest one with its loss; beside itself where the two differ by rounding alone."""
     model = law.training(parameters, tokens)
-    return Overtraining(model, law.cheapest(model.loss))
+    cheapest = law.cheapest(model.loss)
+    return Overtraining(model, model if isclose(parameters, cheapest.parameters, rel_tol=SAME_SIZE) else cheapest)
 
 
 def cheapest_with_inference(law: ScalingLaw, loss: float, inference_tokens: float) -> Training:

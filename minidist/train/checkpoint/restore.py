@@ -44,7 +44,7 @@ def find_checkpoint(path: str) -> Path:
     own = folder.resolve()  # a checkpoint may be called "." here, or by a link's name
     beside = committed(disk, own.parent)
     if own.name in beside:
-        return folder if folder.name == own.name else own
+        return own if folder.is_symlink() or folder.name != own.name else folder
     if (name := latest(disk, folder)) is None:
         hint = f"beside it are {', '.join(beside)}" if beside else "name the folder that --save wrote"
         raise BadCheckpoint(f"there is no checkpoint in {folder}: {hint}")

@@ -109,6 +109,8 @@ def test_messages_between_nodes_share_the_uplink(recorded, size):
     assert found.seconds == pytest.approx(size // 2 * 400_000 / 10e9, rel=EXACT)
     assert told.links[0].edge == ("node0", "node1") and told.links[0].utilization == pytest.approx(1)
     assert told.slowed == pytest.approx(size // 2) and told.bytes_between_nodes == size // 2 * 400_000
+    told = report(replay(recorded(crossing, size, 0), star(size), None))  # messages without a byte
+    assert (told.slowed, told.links, told.ranks[0].hidden_share) == (1, [], 0)
 
 
 def test_messages_share_ports_pay_the_latency_once_and_both_directions_work_at_the_same_time(recorded):
