@@ -208,9 +208,8 @@ def test_interruptions_let_every_two_settings_meet_and_leave_and_enter_every_lay
     for some, steps in ((layouts[:2], 2), (layouts[:4], 2), (layouts[2:4], 9), (layouts, 9)):
         every = [Interruption(a, b, n) for a in some for b in some for n in {1, steps // 2, steps - 1} if a != b]
         chosen = covering_interruptions(some, steps)
-        assert set(chosen) <= set(every) and {one.before for one in chosen} == {one.after for one in chosen} == set(
-            some
-        )
+        assert set(chosen) <= set(every)
+        assert {one.before for one in chosen} == {one.after for one in chosen} == set(some)
         met, all_of_them = (set().union(*(pairs_of(one.settings) for one in several)) for several in (chosen, every))
         assert met == all_of_them
 

@@ -73,7 +73,7 @@ def fit(runs: Sequence[Training], name: str = "fitted", draws: int = 0, seed: in
         delta: where the Huber loss turns from quadratic to linear, in log loss; at or below the noise of a run.
 
     Raises:
-        ValueError: for fewer than 6 runs, or fewer than 3 different parameters or tokens.
+        ValueError: for fewer than 6 different runs, or fewer than 3 different parameters or tokens.
     """
     check(delta=delta)
     measured = np.array([(run.parameters, run.tokens, run.loss) for run in runs]).reshape(-1, 3)
@@ -94,8 +94,8 @@ def fit(runs: Sequence[Training], name: str = "fitted", draws: int = 0, seed: in
 
 
 def _check_spread(measured: np.ndarray) -> None:
-    if len(measured) <= CONSTANTS:
-        raise ValueError(f"a fit of {CONSTANTS} constants needs at least {CONSTANTS + 1} runs, got {len(measured)}")
+    if (count := len(np.unique(measured, axis=0))) <= CONSTANTS:
+        raise ValueError(f"a fit of {CONSTANTS} constants needs at least {CONSTANTS + 1} different runs, got {count}")
     if not _varied(measured):
         raise ValueError("a fit needs at least 3 different parameters and 3 different tokens, or a term is anything")
 
