@@ -321,15 +321,16 @@ def test_every_setting_is_a_flag_with_its_default(capsys):
 
 
 def test_help_begins_short_and_shows_a_group_on_request(capsys):
-    """The dozen flags of a first run; those of the groups with a word in their name; none but of these."""
+    """The dozen flags of a first run; those with a word in their name or in that of their group; none but these."""
     shown = {}
-    for word in ([], ["looser"], ["all"], ["nowhere"]):
+    for word in ([], ["looser"], ["Outer_"], ["all"], ["nowhere"]):
         with pytest.raises(SystemExit) as end:
             cli.main(["train", "-h", *word])
         shown[end.value.code, *word] = capsys.readouterr()
     flags = {words: set(re.findall(r"^  (--[a-z-]+)", out, re.MULTILINE)) for words, (out, _) in shown.items()}
     assert "--dp" in flags[0,] and len(flags[0,]) <= 14 and "Layout: looser steps" in shown[0,].out.split("more:")[1]
     assert flags[0, "looser"] == {f"--{field.replace('_', '-')}" for field in LooserSteps.__annotations__}
+    assert flags[0, "Outer_"] == {"--outer-lr", "--outer-momentum"}
     assert flags[0,] | flags[0, "looser"] < flags[0, "all"] and "'nowhere'" in shown[2, "nowhere"].err
     assert cli.main([]) == 0 and "minidist verify" in capsys.readouterr().out
 

@@ -175,30 +175,35 @@ def add_fields(parser: argparse.ArgumentParser, settings: type, **decided_later)
 
 
 class HelpByGroup(argparse.Action):
-    """``-h`` of a command with many flags: the usual ones and the names of the groups; ``-h WORD`` shows the rest.
+    """``-h`` of a command with many flags: the usual ones and the names of the groups; ``-h WORD`` shows others.
+
+    Those are the flags with the word in their name, or in that of their group.
 
     Args:
         usual: the flags that ``-h`` alone shows, beside the positional arguments.
     """
 
     def __init__(self, option_strings: list[str], dest: str, usual: tuple[str, ...]) -> None:
-        super().__init__(option_strings, dest, nargs="?", metavar="WORD", help="these; the groups with this word; all")
+        super().__init__(option_strings, dest, nargs="?", metavar="WORD", help="these; those with this word; all")
         self.usual = {*usual, "-h"}
 
     def __call__(self, parser: argparse.ArgumentParser, namespace, word, option_string=None) -> None:
-        groups = {group.title or "": group for group in parser._action_groups if group._group_actions}
-        named = [group for title, group in groups.items() if word and word.lower() in title.lower()]
-        if word not in (None, "all") and not named:
-            titles = "; ".join(groups)
-            parser.exit(2, f"{parser.prog}: no group of flags has {word!r} in its name: choose all, or of {titles}\n")
-        for group in groups.values():
-            for action in group._group_actions:
-                usual = not action.option_strings or self.usual & {*action.option_strings}
-                if not (word == "all" or group in named or (word is None and usual)):
-                    action.help = argparse.SUPPRESS
+        groups = {group.title or "": group._group_actions for group in parser._action_groups if group._group_actions}
+        asked = "" if word in (None, "all") else word.lower().replace("_", "-")
+        found = False
+        for title, flags in groups.items():
+            for flag in flags:
+                usual = not flag.option_strings or self.usual & {*flag.option_strings}
+                named = asked in title.lower() or any(asked in name for name in flag.option_strings)
+                if not (named if word else usual):
+                    flag.help = argparse.SUPPRESS
+                found = found or named
+        if not found:
+            why = f"no flag and no group of flags has {word!r} in its name"
+            parser.exit(2, f"{parser.prog}: {why}: -h lists the groups, -h all the flags\n")
         parser.print_help()
         if word is None:
-            print(f"\nmore: {parser.prog} -h WORD, with a word of a group's name, or -h all")
+            print(f"\nmore: {parser.prog} -h WORD, with a word of a flag's or a group's name, or -h all")
             print(*(f"  {title}" for title in groups), sep="\n")
         parser.exit()
 
