@@ -243,7 +243,7 @@ def _read_line(where: str, line: bytes) -> tuple[bytes, bytes]:
         raise ValueError(f"{where} is not JSON in UTF-8") from None
     keys = found.keys() if isinstance(found, dict) else set()
     if ("text" in keys) == ({"prompt", "answer"} <= keys):
-        raise ValueError(f'{where} must have a "text", or a "prompt" and an "answer"')
+        raise ValueError(f'{where} must have either a "text", or a "prompt" and an "answer"')
     parts = ["", found["text"]] if "text" in keys else [found["prompt"], found["answer"]]
     if not all(isinstance(part, str) for part in parts):
         raise ValueError(f"{where} has something else than text in it")

@@ -62,8 +62,8 @@ def read_settings(text: str, kind: type, what: str) -> dict:
     """
     types = {field.name: field.type for field in fields(kind)}
     settings: dict = {}
-    for part in text.replace(" ", "").split(","):
-        key, equals, value = part.partition("=")
+    for part in map(str.strip, text.split(",")):
+        key, equals, value = map(str.strip, part.partition("="))
         if key not in types or not equals:
             near = get_close_matches(key, types, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]!r}?" if near and key not in types else ""
