@@ -77,6 +77,10 @@ def test_what_a_run_brings_back(ranks):
     assert steps_in(part.log) == {"step 1"}  # as if SIGTERM had come before the last two
     assert part.losses == first.losses[:2] and part.step_digests == first.step_digests[:2]
     assert len(part.arrays) == 3 * len(GPT(CONFIG.model).parameters())
+    deep = replace(CONFIG, layers=8)
+    whole = sum(parameter.data.nbytes for parameter in GPT(deep.model).parameters())
+    sharded = run(ranks(2), deep, Layout(dp=2, zero=3)).ranks[0]
+    assert sharded.memory["parameters"] < whole  # which each rank had for a moment, before it was sharded
 
 
 def test_every_rank_names_the_gradient_that_diverged(ranks):
