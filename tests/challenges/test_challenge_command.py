@@ -57,3 +57,4 @@ def test_the_list_names_every_challenge_and_comparisons_their_difference(tmp_pat
     assert status == 0 and list(tmp_path.iterdir()) == []
     assert all(one.title.split()[1] in shown for one in CHALLENGES)
     assert comparison(challenge_of("3"), 70.0) == "your all-reduce: 70 us, the library's: 57.8 us (21.1 % more)"
+    assert comparison(challenge_of("9"), 999.7) == "your placement: 1,000 MB, the library's: 1,617 MB (38.2 % less)"

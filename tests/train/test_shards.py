@@ -16,6 +16,7 @@ import pytest
 from safetensors import safe_open
 
 from minidist import overrides
+from minidist.cli.checkpoint import byte_count
 from minidist.nn.models import model_of
 from minidist.train.checkpoint.disk import BadCheckpoint
 from minidist.train.checkpoint.hugging_face import begin_from, write_folder
@@ -170,6 +171,10 @@ def test_a_config_that_is_a_link_stays_one(tmp_path):
     (folder / "config.json").symlink_to(elsewhere)
     write(folder, numbers(), config="new")
     assert (folder / "config.json").is_symlink() and (folder / "config.json").read_text() == "new"
+
+
+def test_sizes_of_shards_are_written_in_powers_of_ten():
+    assert [byte_count(text) for text in ("1KB", "200mb", "5GB", "2TB")] == [10**3, 2 * 10**8, 5 * 10**9, 2 * 10**12]
 
 
 def test_one_file_counts_where_there_are_shards_too(tmp_path):

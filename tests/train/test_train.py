@@ -53,13 +53,16 @@ def test_the_fingerprint_covers_names_weights_moments_and_losses():
     assert len(set(seen)) == len(seen) == 3 + 3 * len(model.parameters())
 
 
+def steps_in(log: list) -> set[str]:
+    return {entry.name for entry in log if isinstance(entry, trace.Event) and entry.track == "step"}
+
+
 def test_what_a_run_brings_back(ranks):
     seen, options = [], RunOptions(step_digests=True, progress=True, sample=7, trace=True)
     result = run(ranks(2), CONFIG, Layout(dp=2), options, on_step=lambda step, loss: seen.append((step, loss)))
     first = result.ranks[0]
     assert seen == list(enumerate(result.losses)) and len(set(first.step_digests)) == CONFIG.steps
-    steps = {entry.name for entry in first.log if isinstance(entry, trace.Event) and entry.track == "step"}
-    assert steps == {"step 2", "step 3"}  # the last ones
+    assert steps_in(first.log) == {"step 2", "step 3"}  # the last ones
     assert traced_from(0, replace(CONFIG, steps=9), Layout.parse("dp=2,sync=local,local_steps=5")) == 4  # a round
     assert len(first.sample) == 7 and result.ranks[1].sample is None
     slowest = max(rank.seconds for rank in result.ranks)
@@ -70,9 +73,14 @@ def test_what_a_run_brings_back(ranks):
     told |= {"losses": result.losses, "seconds": result.seconds, "traffic": [first.traffic.as_dict()]}
     told |= {"resumed_after": 0, "expert_counts": [[[0, 1, 2, 3, 4, 5]]], "pushes": [[asdict(push)]]}
     assert {name: document[name] for name in told} == told
-    part = run(ranks(1), CONFIG, Layout(), RunOptions(step_digests=True, stop_after=1)).ranks[0]
+    part = run(ranks(1), CONFIG, Layout(), RunOptions(step_digests=True, trace=True, stop_after=1)).ranks[0]
+    assert steps_in(part.log) == {"step 1"}  # as if SIGTERM had come before the last two
     assert part.losses == first.losses[:2] and part.step_digests == first.step_digests[:2]
     assert len(part.arrays) == 3 * len(GPT(CONFIG.model).parameters())
+    deep = replace(CONFIG, layers=8)
+    whole = sum(parameter.data.nbytes for parameter in GPT(deep.model).parameters())
+    sharded = run(ranks(2), deep, Layout(dp=2, zero=3)).ranks[0]
+    assert sharded.memory["parameters"] < whole  # which each rank had for a moment, before it was sharded
 
 
 def test_every_rank_names_the_gradient_that_diverged(ranks):

@@ -82,7 +82,7 @@ def judge_answer(console: Console, folder: Path, chapter: str) -> bool:
 
 def number(value: float) -> str:
     """Three digits, or all of those before the point."""
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+    return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
 
 
 def listing(folder: Path) -> Group:

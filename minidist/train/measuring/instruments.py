@@ -29,7 +29,10 @@ def traced_from(first: int, config: TrainConfig, layout: Layout) -> int:
 
 
 class Instruments(StepHook):
-    """Made before the model is split, so that its memory counts. A trace is recorded from step ``traced_from`` on."""
+    """Made before the model is split, so that its memory counts. A trace is recorded from step ``traced_from`` on.
+
+    The loop sets it to the last step where a run is stopped before.
+    """
 
     def __init__(self, world: ProcessGroup, traced_from: int | None) -> None:
         self.world, self.traced_from = world, traced_from
