@@ -1,6 +1,7 @@
 """``minidist train --as-if``: what it prints and writes; tests/plan/refusals.txt has what it refuses."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -72,3 +73,5 @@ def test_from_python_a_slower_network_only_makes_ranks_wait(ranks):
     assert slow.ranks[0].computing == pytest.approx(2 * fast.ranks[0].computing)  # of half the efficiency
     found = as_if(logs, "h100:2x2")
     assert report(found).seconds < found.seconds  # of two steps, the last
+    served = run(ranks(3), replace(config, steps=3), Layout(dp=2, sync="server"), RunOptions(trace=True)).ranks
+    assert len(as_if([rank.log for rank in served], "h100:3").steps) == 3  # a step's weights come in the next
