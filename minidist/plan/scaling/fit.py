@@ -29,6 +29,7 @@ CONSTANTS = 5
 DELTA = 1e-3  # of the Huber loss, in log loss: Hoffmann et al.
 EXPONENTS = np.arange(0.05, 1.55, 0.05)  # of the grid
 ITERATIONS = 2000
+LARGEST = 100.0  # logarithm of a size: beyond, a straight line is a parabola by rounding alone
 PRECISION = 1e-9  # of the constants' logarithms and the exponents
 BOUNDS = np.array([[-30.0] * 3 + [0.01] * 2, [30.0] * 3 + [10.0] * 2])  # of those: a fit of noise has no end
 
@@ -218,9 +219,8 @@ def parabola(flops: float, parameters: Sequence[float], losses: Sequence[float])
         raise ValueError(f"a parabola needs at least 3 sizes, got {len(np.unique(sizes))}")
     middle = np.log(sizes).mean()
     curvature, slope, constant = np.polyfit(np.log(sizes) - middle, measured, 2)
-    if curvature <= 0:
+    if curvature <= 0 or abs(best := middle - slope / (2 * curvature)) > LARGEST:
         raise ValueError(f"the losses at {flops:.3g} FLOPs have no minimum over the size: train other sizes")
-    best = middle - slope / (2 * curvature)
     lowest = constant - slope**2 / (4 * curvature)
     return IsoFlop(flops, float(np.exp(best)), float(lowest), float(curvature), (sizes.min(), sizes.max()))
 
