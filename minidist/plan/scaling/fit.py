@@ -30,6 +30,7 @@ DELTA = 1e-3  # of the Huber loss, in log loss: Hoffmann et al.
 EXPONENTS = np.arange(0.05, 1.55, 0.05)  # of the grid
 ITERATIONS = 2000
 LARGEST = 100.0  # logarithm of a size: beyond, a straight line is a parabola by rounding alone
+LEAST_DAMPING = 1e-12  # with less, runs that determine no five constants would leave a singular matrix
 PRECISION = 1e-9  # of the constants' logarithms and the exponents
 BOUNDS = np.array([[-30.0] * 3 + [0.01] * 2, [30.0] * 3 + [10.0] * 2])  # of those: a fit of noise has no end
 
@@ -148,7 +149,7 @@ def _refined(logs: np.ndarray, centre: np.ndarray, start: np.ndarray, delta: flo
         step = np.linalg.solve(curvature + damping * np.diag(curvature.diagonal() + 1e-12), -gradient)
         new_error, new_slopes = residuals(new := np.clip(theta + step, *BOUNDS))
         if _huber(new_error, delta) < _huber(error, delta):
-            theta, error, slopes, damping = new, new_error, new_slopes, damping / 3
+            theta, error, slopes, damping = new, new_error, new_slopes, max(damping / 3, LEAST_DAMPING)
         else:
             damping *= 4
         if np.abs(step).max() < PRECISION:
