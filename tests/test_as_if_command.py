@@ -1,6 +1,7 @@
 """``minidist train --as-if``: what it prints and writes; tests/plan/refusals.txt has what it refuses."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -72,3 +73,9 @@ def test_from_python_a_slower_network_only_makes_ranks_wait(ranks):
     assert slow.ranks[0].computing == pytest.approx(2 * fast.ranks[0].computing)  # of half the efficiency
     found = as_if(logs, "h100:2x2")
     assert report(found).seconds < found.seconds  # of two steps, the last
+    shared = as_if(logs, "h100:2x2,oversubscription=8")
+    first, last = (report(shared, name) for name in ("step 0", "step 1"))
+    assert last == report(shared) and last.slowed == pytest.approx(first.slowed) and first.slowed > 1.5
+    assert last.bytes_between_nodes == pytest.approx(first.bytes_between_nodes, rel=1e-3)  # of one step each
+    served = run(ranks(3), replace(config, steps=3), Layout(dp=2, sync="server"), RunOptions(trace=True)).ranks
+    assert len(as_if([rank.log for rank in served], "h100:3").steps) == 3  # a step's weights come in the next

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from minidist.analysis.loosened import Experiment
+from minidist.analysis.loosened import Experiment, Method, Run
 from minidist.show.figures.loosened import headings, row
 
 PAGE = Path(__file__).parent.parent / "docs" / "loosening.md"
@@ -17,6 +17,8 @@ def markdown(experiment: Experiment) -> str:
 
 def test_the_page_has_the_table_of_the_experiment():
     assert markdown(Experiment.read()) in PAGE.read_text(encoding="utf-8")
+    halves = [Method("", "", seconds, [Run(0, [9.0] * 99 + [1.0] * 101, 1.0, 8)]) for seconds in (0.17, 0.5)]
+    assert [Experiment([one]).after_seconds(one) for one in halves] == 2 * [([8.2], True)]  # of 100 steps each
 
 
 def renew() -> None:

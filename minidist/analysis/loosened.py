@@ -51,7 +51,7 @@ class Method:
 
     def after(self, steps: float) -> tuple[list[float], bool]:
         """Each seed's loss after ``steps`` steps, and whether the run has as many; after its end, its final loss."""
-        last = min(self.steps, max(1, int(steps)))
+        last = min(self.steps, max(1, int(steps + 1e-9)))  # a quotient, which may be below a whole number by rounding
         return [curve[last - 1] for curve in self.curves()], steps <= self.steps
 
 

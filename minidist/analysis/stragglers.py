@@ -126,7 +126,7 @@ class _Log:
         """Whether this completes a step."""
         row = self.coming.setdefault(step, {})
         row[rank] = max(seconds, TICK)  # a clock may have stood still
-        if len(row) < len(self.ranks) or len(row) < 2:
+        if len(row) < len(self.ranks):
             return False
         del self.coming[step]
         self.steps.append(step)

@@ -172,6 +172,13 @@ def test_an_interval_has_its_level_and_its_seed():
     low, high = found.interval(lambda law: law.alpha)
     assert sum(low <= law.alpha <= high for law in found.draws) == pytest.approx(18, abs=1)
     assert found == again and not set(found.draws) & set(other.draws)
+    few = [run for number, run in enumerate(isoflop_runs(SMALL, (1e10, 1e11, 1e12), 20 * NOISE)) if number % 3]
+    assert len(fit(few, draws=20).draws) == 20  # of noise: some have no best E
+    random = np.random.default_rng(0)
+    sizes, tokens = 10 ** random.uniform(4, 13, (2, 9))
+    losses = BESIROGLU.loss(sizes, tokens) * np.exp(random.normal(0, 0.5, 9))
+    few = [Training(*map(float, run)) for run in zip(sizes, tokens, losses, strict=True)]
+    assert len(fit(few, draws=10).draws) == 10  # some leave a matrix that is singular but for its damping
 
 
 def test_parabolas_come_back_and_their_minima_follow_the_power_law_of_the_law():

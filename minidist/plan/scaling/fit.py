@@ -29,7 +29,10 @@ CONSTANTS = 5
 DELTA = 1e-3  # of the Huber loss, in log loss: Hoffmann et al.
 EXPONENTS = np.arange(0.05, 1.55, 0.05)  # of the grid
 ITERATIONS = 2000
+LARGEST = 100.0  # logarithm of a size: beyond, a straight line is a parabola by rounding alone
+LEAST_DAMPING = 1e-12  # with less, runs that determine no five constants would leave a singular matrix
 PRECISION = 1e-9  # of the constants' logarithms and the exponents
+BOUNDS = np.array([[-30.0] * 3 + [0.01] * 2, [30.0] * 3 + [10.0] * 2])  # of those: a fit of noise has no end
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,8 @@ def fit(runs: Sequence[Training], name: str = "fitted", draws: int = 0, seed: in
         delta: where the Huber loss turns from quadratic to linear, in log loss; at or below the noise of a run.
 
     Raises:
-        ValueError: for fewer than 6 different runs, or fewer than 3 different parameters or tokens.
+        ValueError: for fewer than 6 different runs, or fewer than 3 different parameters or tokens; for losses that do
+            not fall as parameters or tokens grow. Those of a draw may not: its law has the smallest exponent then.
     """
     check(delta=delta)
     measured = np.array([(run.parameters, run.tokens, run.loss) for run in runs]).reshape(-1, 3)
@@ -82,6 +86,8 @@ def fit(runs: Sequence[Training], name: str = "fitted", draws: int = 0, seed: in
     centre = np.log(measured[:, :2]).mean(axis=0)  # terms are fitted where the runs are, not at N = D = 1
     logs = np.log(measured)
     best = _refined(logs, centre, _start(measured, centre), delta)
+    if (best[3:] <= BOUNDS[0, 3:]).any():
+        raise ValueError("a law needs losses that fall as parameters grow, and as tokens do: these do not")
     found = []
     for draw in range(draws):
         random = generator("scaling law", "bootstrap", seed, draw)
@@ -141,9 +147,9 @@ def _refined(logs: np.ndarray, centre: np.ndarray, start: np.ndarray, delta: flo
         gradient = slopes.T @ (weights * error)
         curvature = slopes.T @ (weights[:, None] * slopes)
         step = np.linalg.solve(curvature + damping * np.diag(curvature.diagonal() + 1e-12), -gradient)
-        new_error, new_slopes = residuals(theta + step)
+        new_error, new_slopes = residuals(new := np.clip(theta + step, *BOUNDS))
         if _huber(new_error, delta) < _huber(error, delta):
-            theta, error, slopes, damping = theta + step, new_error, new_slopes, damping / 3
+            theta, error, slopes, damping = new, new_error, new_slopes, max(damping / 3, LEAST_DAMPING)
         else:
             damping *= 4
         if np.abs(step).max() < PRECISION:
@@ -214,9 +220,8 @@ def parabola(flops: float, parameters: Sequence[float], losses: Sequence[float])
         raise ValueError(f"a parabola needs at least 3 sizes, got {len(np.unique(sizes))}")
     middle = np.log(sizes).mean()
     curvature, slope, constant = np.polyfit(np.log(sizes) - middle, measured, 2)
-    if curvature <= 0:
+    if curvature <= 0 or abs(best := middle - slope / (2 * curvature)) > LARGEST:
         raise ValueError(f"the losses at {flops:.3g} FLOPs have no minimum over the size: train other sizes")
-    best = middle - slope / (2 * curvature)
     lowest = constant - slope**2 / (4 * curvature)
     return IsoFlop(flops, float(np.exp(best)), float(lowest), float(curvature), (sizes.min(), sizes.max()))
 

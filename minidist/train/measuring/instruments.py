@@ -22,7 +22,7 @@ TRACED_STEPS = 2  # a trace shows the last few steps: each is like the others, a
 
 def traced_from(first: int, config: TrainConfig, layout: Layout) -> int:
     """The first step of the trace. Where messages of one step go to another, a part of a run would lack some ends."""
-    if layout.slack or layout.sync == "delayed":
+    if layout.slack or layout.sync in ("delayed", "server"):
         return first
     steps = max(TRACED_STEPS, layout.local_steps) if layout.sync == "local" else TRACED_STEPS  # a round of local steps
     return max(first, config.steps - steps)
