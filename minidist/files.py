@@ -34,9 +34,9 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def check_outside(path: str | os.PathLike, text: str | os.PathLike) -> None:
-    """Raises ValueError for a path in a folder of documents, of which what is written there would be one."""
+    """Raises ValueError for a path in a folder of documents: what is written there would be one, or change one."""
     if Path(path).resolve().is_relative_to(Path(text).resolve()):
-        raise ValueError(f"{path} is in the text {text}, which would have it among its documents: choose another one")
+        raise ValueError(f"{path} is in the text {text}, to which nothing is written: choose another place")
 
 
 def strict_json(content, indent: int | None = None) -> str:

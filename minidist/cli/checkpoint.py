@@ -82,7 +82,7 @@ def _checkpoint(options) -> int:
     rows = [_row(root, name, name in there) for name in names]
     files = [json_output(options.json, {"latest": last, "checkpoints": rows})]
     problem = "" if path is None else next(row["problem"] for row in rows if row["name"] == newest.name)
-    exported = "" if path is None else f"{newest.name} exported: {' '.join(options.export)}"
+    exported = f"{newest.name} exported: {' '.join(options.export or ())}"
     if folders and not problem:
         with errors_naming("export", folders[0]):
             _export_hf(newest, Path(folders[0]), named)

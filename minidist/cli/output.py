@@ -70,10 +70,10 @@ def check_outputs(paths: dict[str, str | None], text: str | None = None, tokeniz
     if len({os.path.realpath(path) for path in named.values()}) < len(named):
         raise ValueError(f"{', '.join(named)} must be different files")
     for flag, path in files.items():
-        if text is not None:
-            check_outside(path, text)
         if path == "-":
             raise ValueError(f"--{flag} needs a file; only --json takes - for standard output")
+        if text is not None:
+            check_outside(path, text)
         if flag in ("png", "gif", "svg") and not path.lower().endswith(f".{flag}"):
             raise ValueError(f"--{flag}: {path} must end in .{flag}")
         with errors_naming(flag, path):

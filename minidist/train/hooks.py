@@ -18,11 +18,11 @@ class StepHook:
     def begin_run(self, share: Share) -> None:
         """The state is there, and no step of this run has been taken."""
 
-    def begin_step(self, step: int) -> None:
-        """A step, counted from 0 over the whole run, is about to begin."""
+    def begin_step(self, step: int, last: bool) -> None:
+        """A step, counted from 0 over the whole run, is about to begin; ``last``: of this run."""
 
     def end_step(self, step: int, loss: float, last: bool) -> None:
-        """The step has ended, with this loss; ``last``: of this run."""
+        """The step has ended, with this loss."""
 
     def end_run(self) -> dict:
         """Return what was found, under the names of ``RankResult``'s fields."""

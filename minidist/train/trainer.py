@@ -135,10 +135,8 @@ def _train_rank(
         hook.begin_run(share)
     for step in range(first, config.steps):
         last = step in (config.steps - 1, options.stop_after) or asked_to_stop(options.stop_file, world)
-        if last and instruments.traced_from is not None:  # also where the run is stopped before the steps of its trace
-            instruments.traced_from = min(instruments.traced_from, step)
         for hook in hooks:
-            hook.begin_step(step)
+            hook.begin_step(step, last)
         with diverging(step, scaler, None if model.steps_apart else world):
             loss = take_step(share, step)
             if not isfinite(loss):  # a lower scale of the loss would not help

@@ -14,6 +14,7 @@ from minidist.course.challenges.challenge import FOLDER, library_answer
 from minidist.course.challenges.command import FILE as OF_A_LEARNER
 from minidist.course.challenges.grade_challenges import FILE, grade_challenges
 from minidist.course.challenges.scoring import challenge_of
+from minidist.course.grading.submissions import FILE_BYTES
 from minidist.course.grading.workplace import Limits
 
 EIGHT, NINE = challenge_of("8"), challenge_of("9")
@@ -30,13 +31,17 @@ FORGED = json.dumps({"challenge": EIGHT.module, "score": 0.001, "unit": "%", "da
 def submissions(tmp_path_factory):
     """One folder or zip file for each student: some answer challenges, some do not."""
     folder = tmp_path_factory.mktemp("class") / "submissions"
-    nine, eight = f"exercises/{FOLDER}/{NINE.module}.py", f"exercises/{FOLDER}/{EIGHT.module}.py"
+    nine, eight = (f"exercises/{FOLDER}/{one.module}.py" for one in (NINE, EIGHT))
     for name, text in {
         f"ada/{nine}": better_answer(NINE).text,
         f"ada/{eight}": better_answer(EIGHT).text,
         f"bob/{nine}": WORSE,
         f"bob/{eight}": KILLER,
+        f"bob/old/{NINE.module}.py": better_answer(NINE).text,
         f"dora/{eight}": ASSASSIN,
+        f"gina/{eight}": ASSASSIN,
+        f"gina/{nine}": better_answer(NINE).text,
+        f"hal/{nine}": "#" * (FILE_BYTES + 1),
         f"carl/exercises/{OF_A_LEARNER}": FORGED,
         f"carl/{eight}": "def plan_recomputation(*_):\n    return 0.001\n",
         f"dora/{nine}": library_answer(NINE).text,
@@ -61,8 +66,8 @@ def test_the_best_come_first_and_wrong_answers_and_forged_scores_have_no_score(s
     with open(out / FILE, newline="", encoding="utf-8") as file:
         rows = {(row["chapter"], row["student"]): row for row in csv.DictReader(file)}
     assert [(*key, row["place"]) for key, row in rows.items()] == [
-        ("8", "ada", "1"), ("8", "bob", ""), ("8", "carl", ""), ("8", "dora", ""),
-        ("9", "'=fred", "1"), ("9", "ada", "1"), ("9", "bob", "3"),
+        ("8", "ada", "1"), ("8", "bob", ""), ("8", "carl", ""), ("8", "dora", ""), ("8", "gina", ""),
+        ("9", "'=fred", "1"), ("9", "ada", "1"), ("9", "gina", "1"), ("9", "bob", "4"), ("9", "hal", ""),
     ]  # fmt: skip
     scores = [float(rows["9", name]["score"]) for name in ("ada", "'=fred", "bob")]
     assert scores[:2] == pytest.approx([NINE.known] * 2, rel=1e-3) and scores[2] > NINE.known
@@ -71,8 +76,13 @@ def test_the_best_come_first_and_wrong_answers_and_forged_scores_have_no_score(s
         ("carl", "expected a list of strings, got 0.001"),
         ("bob", "it ended the judging process"),
         ("dora", "could not be judged: RuntimeError: something has killed the process that supervises"),
+        ("gina", "could not be judged: RuntimeError: something has killed the process that supervises"),
     ):
         assert rows["8", student]["score"] == "" and remark in rows["8", student]["remarks"]
+    assert rows["9", "hal"]["remarks"] == (
+        f"skipped {NINE.module}.py: 262,145 bytes is more than the limit of 262,144 for one file"
+    )
+    assert rows["9", "bob"]["remarks"] == f"found 2 files {NINE.module}.py; graded exercises/{FOLDER}/{NINE.module}.py"
     lines = [" ".join(line.replace("│", " ").split()) for line in console.export_text().splitlines()]
     assert "8 plan 1 ada 133 % 316 %" in lines and "8 plan carl no score 316 %" in lines
     ada, carl = (json.loads((out / "students" / name / "results.json").read_text()) for name in ("ada", "carl"))
@@ -90,7 +100,7 @@ def test_grade_collects_them(submissions, tmp_path, monkeypatch, capsys):
 
     monkeypatch.setattr(commands, "grade_class", only_folder)
     out = tmp_path / "grades"
-    for task, lines in (("9", 4), ("9.3", 1), ("3", 1)):
+    for task, lines in (("9", 6), ("9.3", 1), ("3", 1)):
         assert main(["grade", str(submissions), "--out", str(out), "--task", task]) == 0
         assert len((out / FILE).read_text(encoding="utf-8").splitlines()) == lines
         assert ("leaderboard.csv is in" in capsys.readouterr().out) == (lines > 1)

@@ -88,7 +88,7 @@ class Change(StepHook):
     def begin_run(self, share):
         self.text = Path(share.config.text)
 
-    def begin_step(self, step):
+    def begin_step(self, step, last):
         if step == 1:
             self.text.write_bytes(b"another text, longer or shorter" * 20)
 

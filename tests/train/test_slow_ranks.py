@@ -56,7 +56,7 @@ def test_a_slow_rank_sleeps_for_all_that_it_computes():
     made.begin_run(SimpleNamespace(model=SimpleNamespace(local=model)))
     with mock.patch.object(faults.time, "sleep", sleep):
         for step in range(4):
-            made.begin_step(step)
+            made.begin_step(step, step == 3)
             model()
             model()
             clock.compute(0.5)  # the update
@@ -70,7 +70,7 @@ def test_the_time_of_a_micro_batch_leaves_out_those_without_samples():
     gpt = SimpleNamespace(balance=SimpleNamespace(report=list))  # with experts some ranks have such
     measured.begin_run(SimpleNamespace(model=parts, gpt=gpt, optimizer=SimpleNamespace(state=dict)))
     for parts.micro_batches in ([0, 1, 2, None, None], [3, 4]):
-        measured.begin_step(0)
+        measured.begin_step(0, False)
         for number in parts.micro_batches:
             model.forward = lambda: clock.compute(2 if number is not None else 6)  # noqa: B023  called at once
             model()

@@ -2,19 +2,19 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from minidist.course.answers import write_atomically
-from minidist.course.challenges.challenge import Challenge, Result, answer_in, file_in
+from minidist.course.challenges.challenge import FOLDER, Challenge, Result, answer_in, file_in
 from minidist.course.challenges.command import number
 from minidist.course.challenges.judge import run_judge
 from minidist.course.challenges.scoring import CHALLENGES
 from minidist.course.grading.grade_class import write_csv
-from minidist.course.grading.submissions import copy_files, find_files, find_submissions
+from minidist.course.grading.submissions import File, copy_files, find_files, find_submissions
 from minidist.course.grading.workplace import Limits, Workplace, several_at_once
 from minidist.course.tasks import readable_line
 
@@ -60,24 +60,35 @@ def _judge_student(
         found, _ = find_files(submission, [challenge.module for challenge in challenges])
     except ValueError:
         return []  # the grades tell of a damaged file
-    if not found:
-        return []
     standings = []
+    for challenge in challenges:
+        file = f"{challenge.module}.py"
+        if file in found:
+            go_on()
+            try:
+                result = _judged(challenge, {file: found[file]}, limits, go_on)
+            except Exception as error:  # whatever one answer does, the others are judged
+                result = Result(None, f"could not be judged: {type(error).__name__}: {error}")
+            standings += [] if result is None else [Standing(challenge, student, result)]
+    return standings
+
+
+def _judged(
+    challenge: Challenge, found: dict[str, list[File]], limits: Limits, go_on: Callable[[], None]
+) -> Result | None:
+    """What became of one answer, in a workplace of its own, which it may destroy; None if it is the library's."""
     with Workplace() as workplace:
         folder = workplace.new_folder()
-        home = file_in(folder, challenges[0]).parent
-        home.mkdir()
-        copy_files(found, home, home.name)
-        answers = [(challenge, answer_in(folder, challenge)) for challenge in challenges]
-        for challenge, source in answers:
-            if source is not None:
-                go_on()
-                try:
-                    result = run_judge(workplace, challenge, source, limits, go_on)
-                except Exception as error:  # whatever one answer does, the others are judged
-                    result = Result(None, f"could not be judged: {type(error).__name__}: {error}")
-                standings.append(Standing(challenge, student, result))
-    return standings
+        file = file_in(folder, challenge)
+        file.parent.mkdir()
+        remarks = copy_files(found, file.parent, FOLDER)
+        if not file.exists():
+            return Result(None, "; ".join(remarks))
+        source = answer_in(folder, challenge)
+        if source is None:
+            return None
+        result = run_judge(workplace, challenge, source, limits, go_on)
+        return replace(result, remarks=(*remarks, *result.remarks))
 
 
 def _write(out: Path, standings: Sequence[Standing]) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from pathlib import Path
+from shlex import quote
 
 from rich.console import Group
 from rich.panel import Panel
@@ -108,7 +109,7 @@ def _what_next(folder: Path, current: TaskResult | None, following: TaskResult |
     if result is None:
         text.append("Well done, you have solved every task! Now train on your own code:\n", "green")
         impl = next((name for name in ("exercises", "solutions") if folder == implementation_folder(name)), folder)
-        return text.append(f"minidist train --dp 4 --impl {impl}", "green")
+        return text.append(f"minidist train --dp 4 --impl {quote(str(impl))}", "green")
     if current is None:
         text.append("Well done! On to the next task.\n", "green")
     number = result.task.number

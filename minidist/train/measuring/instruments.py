@@ -29,10 +29,7 @@ def traced_from(first: int, config: TrainConfig, layout: Layout) -> int:
 
 
 class Instruments(StepHook):
-    """Made before the model is split, so that its memory counts. A trace is recorded from step ``traced_from`` on.
-
-    The loop sets it to the last step where a run is stopped before.
-    """
+    """Made before the model is split, so that its memory counts. A trace is recorded from step ``traced_from`` on."""
 
     def __init__(self, world: ProcessGroup, traced_from: int | None) -> None:
         self.world, self.traced_from = world, traced_from
@@ -66,8 +63,9 @@ class Instruments(StepHook):
             self.model.local.register_forward_pre_hook(self.begin_micro_batch)
         self.traffic, self.flops, self.started = self.world.traffic, flops.snapshot(), time.perf_counter()
 
-    def begin_step(self, step: int) -> None:
-        if step == self.traced_from:
+    def begin_step(self, step: int, last: bool) -> None:
+        first = self.traced_from
+        if first is not None and (step == first or (last and step < first)):  # a run may be stopped before those steps
             trace.start()
         clock = self.world.transport.clock
         self.earlier, self.counted = self.world.collectives, flops.snapshot()
@@ -163,7 +161,7 @@ class Live(StepHook):
         self.world, self.memory = world, memory
         self.reported = -1  # the number of the interval that had its report
 
-    def begin_step(self, step: int) -> None:
+    def begin_step(self, step: int, last: bool) -> None:
         interval = int(time.perf_counter() / EVERY)
         self.shows = interval != self.reported
         if self.shows:

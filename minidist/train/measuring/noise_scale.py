@@ -83,7 +83,7 @@ class NoiseScales(StepHook):
     def begin_run(self, share: Share) -> None:
         self.share = share
 
-    def begin_step(self, step: int) -> None:
+    def begin_step(self, step: int, last: bool) -> None:
         if step % self.every == 0:
             model, config = self.share.model, self.share.config
             batch = self.share.batch(step, range(config.micro_batches))  # the full one, also while a ramp takes fewer

@@ -139,7 +139,7 @@ class Faults(StepHook):
         self.share = share
         share.model.local.register_forward_pre_hook(self.be_slow)
 
-    def begin_step(self, step: int) -> None:
+    def begin_step(self, step: int, last: bool) -> None:
         """Make the faults of this step happen."""
         self.take_order(step)
         for fault in self.mine:
