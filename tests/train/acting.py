@@ -7,5 +7,5 @@ from minidist.train.trainer import train_rank
 def train_acting(world, *arguments, begin=lambda step: None, end=lambda step: None):
     """Train, and call ``begin(step)`` as a step begins, ``end(step)`` once it has ended and what it saves is there."""
     hook = StepHook()
-    hook.begin_step, hook.end_step = begin, lambda step, *_: end(step)
+    hook.begin_step, hook.end_step = lambda step, _: begin(step), lambda step, *_: end(step)
     return train_rank(world, *arguments, [hook])
