@@ -1,5 +1,6 @@
-"""Files for other programs: replaced in one go, so that each holds its old content or its new; JSON by the rules."""
+"""Files for other programs: replaced in one go, so that each holds its old content or its new; hashes; strict JSON."""
 
+import hashlib
 import json
 import os
 import secrets
@@ -37,6 +38,12 @@ def check_outside(path: str | os.PathLike, text: str | os.PathLike) -> None:
     """Raises ValueError for a path in a folder of documents: what is written there would be one, or change one."""
     if Path(path).resolve().is_relative_to(Path(text).resolve()):
         raise ValueError(f"{path} is in the text {text}, to which nothing is written: choose another place")
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, read a part at a time: what is mapped would count as held."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def strict_json(content, indent: int | None = None) -> str:

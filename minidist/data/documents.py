@@ -29,7 +29,7 @@ from typing import BinaryIO
 import numpy as np
 from msgspec import ValidationError, convert
 
-from minidist.files import check_outside, replacing
+from minidist.files import check_outside, replacing, sha256_of
 from minidist.nn.tokenizer import BYTES, ByteTokenizer
 
 MANIFEST, TOKENS, BOUNDS = "documents.json", "tokens.bin", "documents.bin"
@@ -263,7 +263,7 @@ def _mapped(path: Path) -> Documents:
         tokens = np.memmap(path, np.uint8, "r")
     except OSError as error:
         raise ValueError(f"cannot read the text {path}: {error.strerror}") from None
-    file = SourceFile(path.name, size, _hash(path))
+    file = SourceFile(path.name, size, sha256_of(path))
     manifest = Manifest(FORMAT, "|u1", size, 1, size, "", (file,), 0)
     return Documents(tokens, np.array([[size, 0]]), manifest, seen)
 
@@ -275,13 +275,7 @@ def _seen(*paths: Path) -> tuple[tuple[Path, int, int], ...]:
 
 def _hashes(folder: Path) -> tuple[str, ...]:
     """The SHA-256 of a prepared folder's two binary files."""
-    return _hash(folder / TOKENS), _hash(folder / BOUNDS)
-
-
-def _hash(path: Path) -> str:
-    """The SHA-256 of a file, read a part at a time: what is mapped would count as held."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return sha256_of(folder / TOKENS), sha256_of(folder / BOUNDS)
 
 
 def _open(folder: Path, tokenizer: ByteTokenizer) -> Documents:

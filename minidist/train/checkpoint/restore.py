@@ -7,7 +7,6 @@ A file is trusted only after its SHA-256 has been compared: the process that sta
 them, before any work begins.
 """
 
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import lru_cache
@@ -18,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from minidist import backend
+from minidist.files import sha256_of
 from minidist.nn.models import model_of
 from minidist.nn.tokenizer import TOKENIZER
 from minidist.overrides import overridable
@@ -141,11 +141,6 @@ def missing_elements(array: ArrayEntry) -> int:
         covered += max(0, stop - max(start, end))
         end = max(end, stop)
     return int(np.prod(array.shape)) - covered
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @overridable
