@@ -73,7 +73,8 @@ def _checkpoint(options) -> int:
     named = given(dtype=options.dtype, shard_size=options.shard_size)
     if named and not folders:
         raise ValueError("--dtype and --shard-size are about files for transformers: add --export hf FOLDER")
-    check_outputs({"json": options.json, "export": None if folders else path})
+    hf = {"export hf": folders[0]} if folders else {}
+    check_outputs({"json": options.json, "export": None if folders else path}, **hf)
     newest = find_checkpoint(options.folder)
     one = newest.resolve() == Path(options.folder).resolve()
     root, disk = newest.parent, Disk()

@@ -64,7 +64,7 @@ def add_commands(commands) -> None:
 
 
 def _data(options) -> int:
-    check_outputs({"json": options.json}, options.text, options.tokenizer)
+    check_outputs({"json": options.json}, options.text, options.tokenizer, out=options.out)
     console = console_of(options)
     if options.out is not None:
         columns = TextColumn("{task.completed:,} documents"), BarColumn(), TimeElapsedColumn()

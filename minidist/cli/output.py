@@ -55,25 +55,32 @@ def terminal_console(stderr: bool = False) -> Console:
     return _OurConsole(stderr=stderr, highlight=False, markup=False)
 
 
-def check_outputs(paths: dict[str, str | None], text: str | None = None, tokenizer: str | None = None) -> None:
+def check_outputs(
+    paths: dict[str, str | None], text: str | None = None, tokenizer: str | None = None, **folders: str | None
+) -> None:
     """Check that every file can be written, before training rather than after an hour of it.
 
     Args:
         paths: flag -> file. text, tokenizer: what is read, and must not be written over.
+        folders: flag -> folder that is written as well, by who checks it: it is none of the others.
 
     Raises:
         ValueError: naming the flag and the problem.
     """
     files = {flag: path for flag, path in paths.items() if path is not None and (flag, path) != ("json", "-")}
-    named = {f"--{flag}": path for flag, path in files.items()}
-    named |= {name: path for name, path in (("the text", text), ("the tokenizer", tokenizer)) if path is not None}
+    written = {f"--{flag}": path for flag, path in (files | folders).items() if path is not None}
+    named = written | {
+        name: path for name, path in (("the text", text), ("the tokenizer", tokenizer)) if path is not None
+    }
     if len({os.path.realpath(path) for path in named.values()}) < len(named):
         raise ValueError(f"{', '.join(named)} must be different files")
     for flag, path in files.items():
         if path == "-":
             raise ValueError(f"--{flag} needs a file; only --json takes - for standard output")
-        if text is not None:
+    if text is not None:
+        for path in written.values():
             check_outside(path, text)
+    for flag, path in files.items():
         if flag in ("png", "gif", "svg") and not path.lower().endswith(f".{flag}"):
             raise ValueError(f"--{flag}: {path} must end in .{flag}")
         with errors_naming(flag, path):

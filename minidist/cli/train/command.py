@@ -35,7 +35,6 @@ from minidist.course.learner.implementations import (
     print_implementations,
     training_on,
 )
-from minidist.files import check_outside
 from minidist.nn.tokenizer import open_tokenizer
 from minidist.plan.memory_check import check_memory
 from minidist.train.checkpoint.hugging_face import check_tensors
@@ -240,9 +239,8 @@ def _checked(options, console: Console) -> Request:
         raise ValueError(f"--sample must not be negative, got {options.sample}")
     if options.sample and not len(open_tokenizer(config.tokenizer).encode(prompt_of(config))):
         raise ValueError(f"--sample goes on from 'The', of which {config.tokenizer} makes no token: leave it out")
-    check_outputs({flag: getattr(options, flag) for flag in ("json", "trace", "png")}, config.text, config.tokenizer)
-    if config.text and options.save:
-        check_outside(options.save, config.text)
+    files = {flag: getattr(options, flag) for flag in ("json", "trace", "png")}
+    check_outputs(files, config.text, config.tokenizer, save=options.save)
     implementations = implementations_of(options.impl) if options.impl else []
     if checkpoint is not None:
         with overriding(implementations):  # files are checked here, before any rank starts
