@@ -12,6 +12,7 @@ import pytest
 from scripts import python
 
 HERE = Path(__file__).parent
+WORKFLOW = ".github/workflows/tests.yml"
 TEXT = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": "cp1252:strict"}
 ELSEWHERE = TEXT | {"PYTHONPATH": str(HERE / "elsewhere")}
 SIZES = "--layers 2 --width 16 --heads 2 --context 8 --global-batch 6"
@@ -101,3 +102,8 @@ def test_every_system_can_hold_the_files():
     names = [path.relative_to(HERE.parent).as_posix() for path in tracked if "__pycache__" not in path.parts]
     assert [name for name in names if reserved.search(name.rpartition("/")[2])] == []
     assert len({name.casefold() for name in names}) == len(names) > 900
+
+
+def test_workflows_install_the_oldest_numpy_that_there_may_be():
+    project, workflow = ((HERE.parent / file).read_text("utf-8") for file in ("pyproject.toml", WORKFLOW))
+    assert re.findall(r"numpy==([\d.]+)", workflow) == re.findall(r'"numpy>=([\d.]+)"', project) != []
