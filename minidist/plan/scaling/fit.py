@@ -31,6 +31,7 @@ EXPONENTS = np.arange(0.05, 1.55, 0.05)  # of the grid
 ITERATIONS = 2000
 LARGEST = 100.0  # logarithm of a size: beyond, a straight line is a parabola by rounding alone
 LEAST_DAMPING = 1e-12  # with less, runs that determine no five constants would leave a singular matrix
+ON_A_LINE = 1e-6  # how far, as a share of their length, logarithms that a power law gave are from it by rounding
 PRECISION = 1e-9  # of the constants' logarithms and the exponents
 BOUNDS = np.array([[-30.0] * 3 + [0.01] * 2, [30.0] * 3 + [10.0] * 2])  # of those: a fit of noise has no end
 
@@ -70,21 +71,23 @@ def fit(runs: Sequence[Training], name: str = "fitted", draws: int = 0, seed: in
     """Fit E, A, B, alpha and beta.
 
     Args:
-        runs: runs of different parameters and tokens, not all at the same number of tokens per parameter: otherwise the
-            two terms cannot be told apart.
+        runs: runs of different parameters and tokens; if one is a power law of the other, the two terms cannot be told
+            apart, as where all runs have the same number of tokens per parameter.
         draws: bootstrap samples: as many runs, drawn with replacement (Efron, 1979); 0 for none.
         delta: where the Huber loss turns from quadratic to linear, in log loss; at or below the noise of a run.
 
     Raises:
-        ValueError: for fewer than 6 different runs, or fewer than 3 different parameters or tokens; for losses that do
-            not fall as parameters or tokens grow. Those of a draw may not: its law has the smallest exponent then.
+        ValueError: for fewer than 6 different runs, fewer than 3 different parameters or tokens, or such a power law;
+            for losses that do not fall as parameters or tokens grow. Those of a draw may not: its law has the smallest
+            exponent then.
     """
     check(delta=delta)
     measured = np.array([(run.parameters, run.tokens, run.loss) for run in runs]).reshape(-1, 3)
     check(parameters=measured[:, 0], tokens=measured[:, 1], losses=measured[:, 2])
-    _check_spread(measured)
-    centre = np.log(measured[:, :2]).mean(axis=0)  # terms are fitted where the runs are, not at N = D = 1
     logs = np.log(measured)
+    if lack := _lacks(logs):
+        raise ValueError(lack)
+    centre = logs[:, :2].mean(axis=0)  # terms are fitted where the runs are, not at N = D = 1
     best = _refined(logs, centre, _start(measured, centre), delta)
     if (best[3:] <= BOUNDS[0, 3:]).any():
         raise ValueError("a law needs losses that fall as parameters grow, and as tokens do: these do not")
@@ -93,21 +96,22 @@ def fit(runs: Sequence[Training], name: str = "fitted", draws: int = 0, seed: in
         random = generator("scaling law", "bootstrap", seed, draw)
         while True:
             sample = logs[random.integers(len(logs), size=len(logs))]
-            if len(np.unique(sample, axis=0)) > CONSTANTS and _varied(sample):
+            if not _lacks(sample):
                 break
         found.append(_law(name, _refined(sample, centre, best, delta), centre))
     return Fit(_law(name, best, centre), tuple(runs), tuple(found), seed)
 
 
-def _check_spread(measured: np.ndarray) -> None:
-    if (count := len(np.unique(measured, axis=0))) <= CONSTANTS:
-        raise ValueError(f"a fit of {CONSTANTS} constants needs at least {CONSTANTS + 1} different runs, got {count}")
-    if not _varied(measured):
-        raise ValueError("a fit needs at least 3 different parameters and 3 different tokens, or a term is anything")
-
-
-def _varied(measured: np.ndarray) -> bool:
-    return all(len(np.unique(column)) > 2 for column in measured[:, :2].T)
+def _lacks(logs: np.ndarray) -> str:
+    """What keeps these runs from determining the constants; "" if nothing does."""
+    if (count := len(np.unique(logs, axis=0))) <= CONSTANTS:
+        return f"a fit of {CONSTANTS} constants needs at least {CONSTANTS + 1} different runs, got {count}"
+    if any(len(np.unique(column)) < 3 for column in logs[:, :2].T):
+        return "a fit needs at least 3 different parameters and 3 different tokens, or a term is anything"
+    long, short = np.linalg.svd(logs[:, :2] - logs[:, :2].mean(axis=0), compute_uv=False)
+    if short < ON_A_LINE * long:  # log D = c + k log N: b - beta log D is a power law of N as well
+        return "a fit needs runs with other tokens per parameter: these cannot tell its two terms apart"
+    return ""
 
 
 def _start(measured: np.ndarray, centre: np.ndarray) -> np.ndarray:
