@@ -9,11 +9,13 @@ machine's upper limit: as many single processes at the same time, which share ca
 import argparse
 import statistics
 from dataclasses import replace
+from unittest.mock import patch
 
 from rich.console import Console
 from rich.table import Table
 
 import minidist as md
+from minidist.train import trainer
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
@@ -28,7 +30,8 @@ SIZES = {
 def independent(world, config: TrainConfig, layout: Layout, options: RunOptions):
     """Train on this rank's share of the batch alone, at the same time as the other ranks."""
     alone = world.new_group([world.rank])
-    return train_rank(alone, replace(config, global_batch=config.global_batch // world.size), Layout(), options)
+    with patch.object(trainer, "find_gpus"):  # it is about all ranks
+        return train_rank(alone, replace(config, global_batch=config.global_batch // world.size), Layout(), options)
 
 
 def main() -> None:
