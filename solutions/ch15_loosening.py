@@ -246,7 +246,8 @@ def stochastic_round(values: np.ndarray, unit: float | np.ndarray, rng: np.rando
     Args:
         values: float32 or float64, any shape; not modified. No value is above 2^40 units.
         unit: a power of two above 0, or an array of them that broadcasts with the values.
-        rng: for one uniform number for each value, ``rng.random(values.shape)``, and for nothing else.
+        rng: for one uniform number for each value, ``rng.random(values.shape)``, and for nothing else. A value goes up
+            where its number is less than its chance to. (Other rules are as good, but have other bits.)
 
     Returns:
         Multiples of unit, of the values' shape and dtype.

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from minidist.cli.main import main
 from minidist.course import commands
-from minidist.course.challenges.challenge import FOLDER, library_answer
+from minidist.course.challenges import grade_challenges as challenge_class
+from minidist.course.challenges.challenge import FOLDER, Result, library_answer
 from minidist.course.challenges.command import FILE as OF_A_LEARNER
 from minidist.course.challenges.grade_challenges import FILE, grade_challenges
 from minidist.course.challenges.scoring import challenge_of
@@ -104,3 +105,9 @@ def test_grade_collects_them(submissions, tmp_path, monkeypatch, capsys):
         assert main(["grade", str(submissions), "--out", str(out), "--task", task]) == 0
         assert len((out / FILE).read_text(encoding="utf-8").splitlines()) == lines
         assert ("leaderboard.csv is in" in capsys.readouterr().out) == (lines > 1)
+
+
+def test_a_message_of_several_lines_is_one_cell(tmp_path):
+    hangs = Result(None, "it hangs:\n  rank 0 is at")
+    challenge_class._write(tmp_path, [challenge_class.Standing(EIGHT, "ann", hangs)])
+    assert "it hangs: rank 0 is at" in (tmp_path / FILE).read_text(encoding="utf-8")

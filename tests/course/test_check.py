@@ -246,7 +246,9 @@ def test_a_missing_return_is_no_riddle(folder, capsys):
     for name, old, task, words in (
         (ZERO, "return {", "0.1", "cannot use what memory_buckets returned: 'NoneType' object"),
         ("ch04_data_parallel", "return losses, weights", "4.5", "cannot use what the answer returned: cannot unpack"),
+        (ZERO, "parameters: int, recipe: str)", "0.1", "cannot call it: memory_buckets() takes 1 positional argument"),
     ):
-        (folder / f"{name}.py").write_text(SOLUTIONS[name].replace(old, f"_ = {old.removeprefix('return ')}"))
+        new = "recipe)" if old.endswith(")") else f"_ = {old.removeprefix('return ')}"
+        (folder / f"{name}.py").write_text(SOLUTIONS[name].replace(old, new))
         shown = " ".join(checked(folder, capsys, task)[1].replace("│", " ").split())
         assert words in shown, shown

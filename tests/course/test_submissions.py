@@ -10,6 +10,7 @@ import pytest
 from minidist.course.answers import chapter_names
 from minidist.course.grading.grade_submission import REMARKS, Grade
 from minidist.course.grading.submissions import FILE_BYTES, find_submissions, take_answers
+from minidist.course.stubs import release
 from minidist.course.tasks import CHARACTERS
 
 SECRET = "the solutions"
@@ -95,6 +96,15 @@ def test_whatever_is_handed_in(tmp_path, seed, lay_out):
             assert any(name in remark and "more than the limit of 262,144" in remark for remark in remarks)
         assert len(contents) == 1 or any(f"found {len(contents)} files {name}; graded" in remark for remark in remarks)
     assert all(remark.isprintable() for remark in Grade("ann", [], remarks).remarks)
+
+
+def test_a_whole_copy_of_the_course_has_no_remark(tmp_path):
+    """As a repository of GitHub Classroom is: files of the library begin with chNN too."""
+    into = tmp_path / "into"
+    into.mkdir()
+    release(tmp_path / "ann", True)
+    assert take_answers(tmp_path / "ann", into) == []
+    assert sorted(path.stem for path in into.iterdir()) == NAMES
 
 
 def test_a_link_is_no_submission(tmp_path):

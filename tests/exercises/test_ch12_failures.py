@@ -1315,7 +1315,9 @@ class TestStragglers:
             for _ in range(count - len(speeds)):
                 ends = [Fraction(many + 1) / Fraction(speed) for many, speed in zip(right, speeds, strict=True)]
                 right[ends.index(min(ends))] += 1
-            assert found == right, f"deal({speeds}, {count}): expected {right}, got {found}"
+            assert found == right, (
+                f"deal({speeds}, {count}): expected {right}, with times (count + 1) / speed, got {found}"
+            )
 
     def test_watches_a_run(self, student):
         """As the library's own finds, in a run in which a rank is slow for some steps."""

@@ -271,6 +271,9 @@ NETWORKS = {
     "two that send little to a third": network(
         3, [(0, 2, 1), (1, 2, 1), (0, 1, 10), (1, 0, 10), (2, 0, 10), (2, 1, 10)], both=False
     ),
+    "two that a third sends little to": network(
+        3, [(2, 0, 1), (2, 1, 1), (0, 1, 10), (1, 0, 10), (0, 2, 10), (1, 2, 10)], both=False
+    ),
     "no link between": network(4, [(0, 1, 1), (2, 3, 1)]),
     "switches nobody needs": network(2, [(0, 1, 2), (0, "x", 5), ("x", "y", 5)]),
 }

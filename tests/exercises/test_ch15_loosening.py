@@ -692,6 +692,13 @@ class TestStochasticRound:
         )
         assert again, f"{what}: with the same generator once more: expected the same result"
         assert drawn, f"{what}: expected one rng.random(values.shape) in each call"
+        random = np.random.default_rng(seed).random(values.shape)
+        right = np.floor(exact) + (random < share)
+        wrong = np.flatnonzero(multiples != right)
+        assert not len(wrong), (
+            f"{what}: {exact.flat[wrong[0]]:.6g} units with the random number {random.flat[wrong[0]]:.6g}: expected "
+            f"{right.flat[wrong[0]]:g} units, got {multiples.flat[wrong[0]]:g}"
+        )
 
     def test_mean(self, student):
         self.check(student, np.array([0.25, 2.25, 2.5, 2.75, 0.5, 7.0, 0.0]), 1.0, 1)

@@ -157,6 +157,8 @@ def explain(error: BaseException, name: str, called: str = "the answer") -> tupl
         if not places and summary.startswith(("TypeError: ", "AttributeError: ")) and "the answer" not in summary:
             problem, lacking = summary.partition(": ")[2], f"module '{name}' has no attribute "
             missing = problem.removeprefix(lacking)
+            if re.match(r"[\w.]+\(\) (takes|missing|got) ", problem):  # other arguments than the exercise's
+                unusable = "the grader cannot call it: "
             summary = unusable + problem if missing == problem else f"{name}.py has no {missing}"
         return f"{summary}{where}", own_frames(error.traceback_text, name)
     if isinstance(error, Deadlock):

@@ -94,7 +94,8 @@ def _judged(
 def _write(out: Path, standings: Sequence[Standing]) -> None:
     rows: list[list] = [["chapter", "challenge", "place", "student", "score", "unit", "library", "remarks"]]
     for place, one in _placed(standings):
-        remarks = "; ".join(readable_line(text) for text in (one.result.message, *one.result.remarks) if text)
+        texts = (one.result.message, *one.result.remarks)
+        remarks = "; ".join(readable_line(" ".join(text.split())) for text in texts if text)
         challenge, score = one.challenge, one.result.score
         unit, library = challenge.unit, challenge.library
         rows.append([challenge.chapter, challenge.what, place, one.student, score, unit, library, remarks])
