@@ -119,6 +119,28 @@ def test_messages_share_ports_pay_the_latency_once_and_both_directions_work_at_t
         assert seconds == pytest.approx(ALPHA + (size - 1) * 40_000 * BETA, rel=EXACT)
 
 
+def one_after_another(world, elements):
+    if world.rank == 1:
+        trace.kernel("product", 1, 0)
+    if world.rank < 2:
+        send(np.ones(elements, np.float32), 2, world)
+    else:
+        for peer in (0, 1):
+            recv(np.empty(elements, np.float32), peer, world)
+
+
+def test_a_message_moves_faster_while_it_has_a_link_for_itself(recorded):
+    """The second begins when half of the first has passed, and ends alone."""
+    alone = 40_000 * BETA
+    found = replay(recorded(one_after_another, 3, 10_000), star(3, 0.0), lambda kernel: alone / 2)
+    times = [[flow.source, flow.start / alone, flow.sent / alone] for flow in found.flows]
+    assert np.allclose(times, [[0, 0, 1.5], [1, 0.5, 2]], rtol=EXACT)
+    told = report(found)
+    fullest = told.links[0]
+    assert (fullest.edge, fullest.nbytes, told.slowed) == (("switch", "gpu2"), 80_000, pytest.approx(1.5))
+    assert [fullest.seconds / alone, fullest.utilization] == pytest.approx([2, 1])
+
+
 def overlapping(world, elements, flops):
     work = all_reduce(np.ones(elements, np.float32), group=world, async_op=True, algorithm="ring")
     trace.kernel("product", flops, 0)
