@@ -113,8 +113,11 @@ def test_a_real_run_adds_up(ranks, layout):
     split, config = Layout.parse(layout), replace(CONFIG, **RUNS.get(layout, {}), steps=3)
     result = run(ranks(split.world_size), config, split, RunOptions(trace=True))
     logs = [rank.log for rank in result.ranks]
-    for steps, entries in zip(breakdown.seconds_by_kind(logs), logs, strict=True):
-        spans = [entry for entry in entries if isinstance(entry, Event) and entry.track == "step"]
+    for rank, steps in zip(result.ranks, breakdown.seconds_by_kind(logs), strict=True):
+        spans = [entry for entry in rank.log if isinstance(entry, Event) and entry.track == "step"]
+        assert sum(rank.step_seconds) <= rank.seconds and len(rank.step_seconds) == 3
+        for seconds, span in zip(rank.step_seconds[1:], spans, strict=True):  # without what is between steps
+            assert (span.end - span.start) / 1e9 <= seconds
         for found, span in zip(steps, spans, strict=True):
             assert sum(found.values()) == pytest.approx((span.end - span.start) / 1e9) and min(found.values()) >= 0
             assert min(found[kind] for kind in ("products", "elementwise", "optimizer", "rest")) > 0
