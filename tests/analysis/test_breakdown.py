@@ -46,6 +46,8 @@ HIDING = [  # two all-reduces in the background: for one the rank waits at the e
 COMPUTING = [call("a.1", 15, 30, stream=1), Event("Add", "compute", 0, 70), call("a.2", 72, 90, stream=1)]
 RECEIVING = [
     Event("wait for rank 0", "wait", 20, 44),
+    Message("send", 1, 0, 0, 8, 36),  # what it sends meanwhile ends no wait
+    Message("receive", 0, 1, 7, 8, 40),  # sent before the log began
     Message("receive", 0, 1, 0, 8, 44),
     Event("receive 0", "wait", 10, 45),
     Event("send the rest", "wait", 80, 90),  # nobody takes it
