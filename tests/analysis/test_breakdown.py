@@ -183,7 +183,7 @@ def test_utilization_by_hand():
 def test_nothing_is_divided_by_zero_and_waiting_for_a_core_is_taken_from_all_computing():
     for used in Utilization.of_rank([], {}, 5.0), Utilization.of_rank([1.0], {"forward": 8}, 0.0):
         assert used.mfu == used.hfu == Utilization.of_run([used]).mfu == 0
-    assert set(shares([], 0.0).values()) == {0.0}
+    assert Utilization.of_rank([], {}, 5.0).speed == 0 and set(shares([], 0.0).values()) == {0.0}
     step = dict.fromkeys(breakdown.KINDS, 0.0) | {"products": 4.0, "rest": 2.0, "optimizer": 2.0, "waiting": 2.0}
     known = {"products": 0.2, "optimizer": 0.1, "waiting": 0.2, NO_CORE: 0.4, "rest": 0.1}
     assert {kind: share for kind, share in shares([step], 4.0).items() if share} == known
