@@ -18,7 +18,7 @@ from planned import rows
 from minidist.cli import main as cli
 from minidist.nn.random import generator
 from minidist.plan.scaling.experiment import MEASURED, Experiment, by_budget
-from minidist.plan.scaling.fit import fit, parabola, power_law
+from minidist.plan.scaling.fit import Fit, fit, parabola, power_law
 from minidist.plan.scaling.laws import (
     BESIROGLU,
     HOFFMANN,
@@ -171,6 +171,9 @@ def test_an_interval_has_its_level_and_its_seed():
     found, again, other = (fit(runs, draws=20, seed=seed) for seed in (0, 0, 1))
     low, high = found.interval(lambda law: law.alpha)
     assert sum(low <= law.alpha <= high for law in found.draws) == pytest.approx(18, abs=1)
+    worse = tuple(replace(run, loss=1.1 * SMALL.loss(run.parameters, run.tokens)) for run in runs)
+    above = Fit(SMALL, worse, (SMALL,) * 3, 0).predicted(1e5, 1e7)  # all runs are a tenth above this law
+    assert above == pytest.approx([1.1 * SMALL.loss(1e5, 1e7)] * 2)
     assert found == again and not set(found.draws) & set(other.draws)
     few = [run for number, run in enumerate(isoflop_runs(SMALL, (1e10, 1e11, 1e12), 20 * NOISE)) if number % 3]
     assert len(fit(few, draws=20).draws) == 20  # of noise: some have no best E
