@@ -82,6 +82,18 @@ def test_hierarchical_wins_where_buffers_are_large_and_auto_takes_the_best_or_ne
         assert found["hierarchical"] == pytest.approx(2 * (inside + across), rel=1e-9 if whole else 1e-3)
 
 
+@pytest.mark.parametrize("size", [2, long(3), 4, long(5), long(8)])
+def test_all_reduces_take_their_closed_forms(recorded, size):
+    nbytes, log = 480_000, size.bit_length() - 1  # elements that all these sizes divide
+    forms = {"ring": 2 * (size - 1) * (ALPHA + nbytes / size * BETA)}
+    if size == 2**log:
+        forms["tree"] = 2 * log * (ALPHA + nbytes * BETA)
+        forms["halving_doubling"] = 2 * log * ALPHA + 2 * (size - 1) / size * nbytes * BETA
+    for name, seconds in forms.items():
+        found = replay(recorded(reducing, size, nbytes // 4, name), star(size), None).seconds
+        assert found == pytest.approx(seconds, rel=EXACT), name
+
+
 def sending_all_at_once(world, elements):
     peers = [rank for rank in range(world.size) if rank != world.rank]
     works = [irecv(np.empty(elements, np.float32), peer, world) for peer in peers]
