@@ -168,6 +168,8 @@ def test_asynchronous_collectives_run_beside_kernels(recorded):
         assert found.seconds == pytest.approx(max(ring, flops * 1e-6) + flops * 1e-6, rel=EXACT)
         names = [getattr(entry, "name", "").partition("(")[0] for entry in found.logs[0]]
         assert (names.count("product"), names.count("all_reduce")) == (2, 1)
+        assert names.count("wait for a collective") == (flops * 1e-6 < ring)  # by the main stream alone
+        assert not any(name.startswith("wait for rank") for name in names)
         assert report(found).ranks[0].hidden_share == pytest.approx(min(1, flops * 1e-6 / ring), rel=1e-6)
 
 
