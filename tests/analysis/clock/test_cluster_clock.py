@@ -173,6 +173,20 @@ def test_asynchronous_collectives_run_beside_kernels(recorded):
         assert report(found).ranks[0].hidden_share == pytest.approx(min(1, flops * 1e-6 / ring), rel=1e-6)
 
 
+def test_what_began_before_the_log_is_not_waited_for_and_real_waits_last_as_long_as_here():
+    log = [
+        trace.Event("step 0", "step", 0, 9),
+        *(trace.Task(call, 1, 0, stream) for call, stream in (("begin", 1), ("end", 1), ("wait", 0))),
+        trace.Begin("wait for rank 1", "wait", 0), trace.Event("wait for rank 1", "wait", 0, 5),
+        trace.Begin("sync gradients", "wait", 0), trace.Kernel("product", 1, 0, "fp32", 0),
+        trace.Event("sync gradients", "wait", 0, 5),
+    ]  # fmt: skip
+    found = replay([log], star(1), lambda kernel: 2.0)
+    assert (found.seconds, found.steps, steps([log])) == (2, {}, 0)
+    events = [(one.name, one.start, one.end) for one in found.logs[0] if isinstance(one, trace.Event)]
+    assert events == [("sync gradients", 0, 2_000_000_000)]
+
+
 CONFIG = TrainConfig(layers=4, heads=2, width=8, context=8, global_batch=8, micro_batch=1, steps=2)
 
 
