@@ -84,6 +84,7 @@ def test_the_time_of_a_micro_batch_leaves_out_those_without_samples():
         measured.end_step(0, 0.0, False)
     ledger.stop()
     assert measured.micro_batch_counts == [3, 2] and measured.micro_batch_seconds == [2, 2.5]
+    assert measured.compute_seconds == measured.seconds_without_core == [19, 5]  # as if all of it had had no core
 
 
 def test_a_rank_that_failed_is_slow_no_more():
