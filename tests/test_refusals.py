@@ -84,6 +84,11 @@ def parts(dtype: str) -> list[np.ndarray]:
     return [part.astype(dtype) for part in PARTS]
 
 
+def sending(*bytes_to: list[int]) -> list[SimpleNamespace]:
+    """Results of ranks, of each the bytes that it sent to each rank, and a message to everyone."""
+    return [SimpleNamespace(traffic=SimpleNamespace(sent=np.array([row, [1] * len(row)]).T)) for row in bytes_to]
+
+
 def begun(flags: str = "", arch: str = "gpt2", config=None, tensors=lambda file: file, drop="", add=None, **changes):
     """minidist train --init-from of a model's folder, of which config.json and its tensors have been changed.
 

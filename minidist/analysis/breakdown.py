@@ -16,6 +16,7 @@ rank has to wait for one counts: its exposed communication.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from minidist.analysis.report import clipped, length
 from minidist.trace import Event, Kernel, Message
@@ -99,7 +100,7 @@ class Lane:
         open_spans: list[Owner] = []
         now = 0
         for event in [*self.events, None]:
-            until = open_spans[0].end if event is None and open_spans else event.start if event else 0
+            until = event.start if event else inf
             while open_spans:  # the time since the event before belongs to the innermost span at each moment
                 owner = open_spans[-1]
                 end = min(until, owner.end)

@@ -14,7 +14,7 @@ pay it once (the LogGP model; Alexandrov et al., 1995).
 import heapq
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import count
 
 from minidist.overrides import overridable
@@ -41,14 +41,6 @@ class Flow:
     since: float = 0.0
     rate: float = 0.0
     version: int = 0  # of the time at which it is expected to be sent
-
-
-@dataclass
-class LinkUse:
-    """What one direction of a link carried."""
-
-    nbytes: int = 0
-    intervals: list[tuple[float, float]] = field(default_factory=list)  # in which some message was on it
 
 
 class Ports:
@@ -121,7 +113,7 @@ class SharedLinks:
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         self.bandwidths = {edge: link.bandwidth for edge, link in topology.links.items()}
-        self.uses: dict[Edge, LinkUse] = {}
+        self.uses: dict[Edge, list[tuple[float, float]]] = {}  # when each message was on it
         self._connections: dict[tuple[int, int], deque[Flow]] = {}  # the first of each is in flight
         self._on: dict[Edge, dict[Flow, None]] = {}  # messages in flight, by link, in a fixed order
         self._events: list[tuple[float, int, int, Flow]] = []  # time, a number to tell ties, version, message
@@ -171,9 +163,7 @@ class SharedLinks:
         for edge in flow.route:
             del self._on[edge][flow]
             changed[edge] = None
-            use = self.uses.setdefault(edge, LinkUse())
-            use.nbytes += flow.nbytes
-            use.intervals.append((flow.start, time))
+            self.uses.setdefault(edge, []).append((flow.start, time))
         connection = self._connections[flow.source, flow.destination]
         connection.popleft()
         if connection:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
-from minidist.analysis.networks import Flow, LinkUse, Ports, SharedLinks
+from minidist.analysis.networks import Flow, Ports, SharedLinks
 from minidist.plan.cluster.hardware import Accelerator, ClusterSpec
 from minidist.plan.cluster.roofline import kernel_seconds
 from minidist.plan.cluster.topologies import topology_of
@@ -38,7 +38,7 @@ class Replayed:
     topology: Topology | None  # the cluster's; None of ``Ports``
     logs: list[list]  # each rank's events, messages and kernels, as ``trace.stop()`` has them, in ns of this clock
     flows: list[Flow]  # all messages, in the order in which they were sent completely
-    links: dict[Edge, LinkUse]  # what each link carried that carried anything
+    links: dict[Edge, list[tuple[float, float]]]  # when each message was on a link, for links that had any
     kernels: list[list[tuple[float, float]]]  # in which each rank computed, (start, end) in seconds
     steps: dict[str, tuple[float, float]]  # name -> (when the first rank began it, when the last one ended it)
     seconds: float  # until the last rank is done

@@ -67,8 +67,8 @@ def report(replayed: Replayed, step: str | None = None) -> StepReport:
     near = [flow for flow in replayed.flows if flow.start < end and flow.arrived > start]
     flows = [flow for flow in near if flow.start >= start]
     links = []
-    for edge, use in replayed.links.items():
-        seconds = length(clipped(use.intervals, start, end))
+    for edge, intervals in replayed.links.items():
+        seconds = length(clipped(intervals, start, end))
         nbytes = sum(flow.nbytes for flow in flows if edge in flow.route)
         if nbytes:
             capacity = topology.links[edge].bandwidth * (end - start)

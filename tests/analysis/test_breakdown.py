@@ -46,6 +46,8 @@ HIDING = [  # two all-reduces in the background: for one the rank waits at the e
 COMPUTING = [call("a.1", 15, 30, stream=1), Event("Add", "compute", 0, 70), call("a.2", 72, 90, stream=1)]
 RECEIVING = [
     Event("wait for rank 0", "wait", 20, 44),
+    Message("send", 1, 0, 0, 8, 36),  # what it sends meanwhile ends no wait
+    Message("receive", 0, 1, 7, 8, 40),  # sent before the log began
     Message("receive", 0, 1, 0, 8, 44),
     Event("receive 0", "wait", 10, 45),
     Event("send the rest", "wait", 80, 90),  # nobody takes it
@@ -113,8 +115,11 @@ def test_a_real_run_adds_up(ranks, layout):
     split, config = Layout.parse(layout), replace(CONFIG, **RUNS.get(layout, {}), steps=3)
     result = run(ranks(split.world_size), config, split, RunOptions(trace=True))
     logs = [rank.log for rank in result.ranks]
-    for steps, entries in zip(breakdown.seconds_by_kind(logs), logs, strict=True):
-        spans = [entry for entry in entries if isinstance(entry, Event) and entry.track == "step"]
+    for rank, steps in zip(result.ranks, breakdown.seconds_by_kind(logs), strict=True):
+        spans = [entry for entry in rank.log if isinstance(entry, Event) and entry.track == "step"]
+        assert sum(rank.step_seconds) <= rank.seconds and len(rank.step_seconds) == 3
+        for seconds, span in zip(rank.step_seconds[1:], spans, strict=True):  # without what is between steps
+            assert (span.end - span.start) / 1e9 <= seconds
         for found, span in zip(steps, spans, strict=True):
             assert sum(found.values()) == pytest.approx((span.end - span.start) / 1e9) and min(found.values()) >= 0
             assert min(found[kind] for kind in ("products", "elementwise", "optimizer", "rest")) > 0
@@ -178,7 +183,7 @@ def test_utilization_by_hand():
 def test_nothing_is_divided_by_zero_and_waiting_for_a_core_is_taken_from_all_computing():
     for used in Utilization.of_rank([], {}, 5.0), Utilization.of_rank([1.0], {"forward": 8}, 0.0):
         assert used.mfu == used.hfu == Utilization.of_run([used]).mfu == 0
-    assert set(shares([], 0.0).values()) == {0.0}
+    assert Utilization.of_rank([], {}, 5.0).speed == 0 and set(shares([], 0.0).values()) == {0.0}
     step = dict.fromkeys(breakdown.KINDS, 0.0) | {"products": 4.0, "rest": 2.0, "optimizer": 2.0, "waiting": 2.0}
     known = {"products": 0.2, "optimizer": 0.1, "waiting": 0.2, NO_CORE: 0.4, "rest": 0.1}
     assert {kind: share for kind, share in shares([step], 4.0).items() if share} == known

@@ -78,6 +78,7 @@ def test_a_rank_that_recovers_may_become_a_straggler_again_and_two_are_told_apar
     assert [step for step, _ in news] == [10, 38]  # the fourth of seven
     assert watch.found == [Straggler(2, pytest.approx(3), 7, 19), Straggler(2, pytest.approx(5), 35)]
     assert str(watch.found[0]) == "rank 2 was 3.0 times as slow as the others from step 7 to step 19"
+    assert str(watch.found[1]) == "rank 2 is 5.0 times as slow as the others since step 35"
     seconds = np.full((40, 7), 0.1)
     seconds[5:, 0], seconds[10:, 0], seconds[12:, 4] = 0.2, 0.4, 0.9  # the factor follows what comes later
     assert watched(seconds)[0].found == [Straggler(0, pytest.approx(4), 5), Straggler(4, pytest.approx(9), 12)]

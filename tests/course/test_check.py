@@ -209,6 +209,9 @@ ANSWERS = [  # (functions solved, (old, new) text, the task that is checked, exi
     (["all_reduce_ring"], ("", ""), "3.5", 1, "to do|-Traceback|hint: minidist check --hint 3.5"),
     (["all_gather_ring"], (RING, "incoming = chunk"), "3.4", 1,
      "NameError|{NAME}.py:{line}|incoming = chunk|-student.py|-test_ch03|-details:"),
+    # of what it prints the last 20 lines are shown
+    (["all_gather_ring"], (RING, r"print(*'abcdefghijklmnopqrstuvwxyz', sep='\n'); incoming = chunk"), "3.4", 1,
+     "NameError|the last lines printed:|│ g |│ z |-│ f "),
     # one rank waits forever for another that loops forever; both are in this function
     (["broadcast_tree"], ENDLESS, "3.1", 1, "3.1 fails|did not end within 10 s"),
     (["all_gather_ring"], ("sendrecv(outgoing, right, incoming", "recv(incoming"), "3.4", 1, "deadlock|{NAME}.py:"),

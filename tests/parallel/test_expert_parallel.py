@@ -67,6 +67,8 @@ def test_even_routing_sends_what_the_formula_says_and_each_rank_holds_its_expert
         for rank in run(ranks(layout.world_size), config, layout, rank_function=choosing(in_turn)).ranks:
             assert rows_sent(rank, size) == 4 * rows == 4 * BASE.layers * planned // BASE.width // 4, text
             assert rank.memory["experts"] == 4 * whole // share, text
+    stages = run(ranks(2), replace(BASE, moe_every=2), Layout(pp=2)).ranks  # the first has no mixture
+    assert [rank.memory["experts"] for rank in stages] == [0, 4 * whole // BASE.layers]
     assert "experts" not in run(ranks(1), BASE.without_experts(), Layout()).ranks[0].memory
 
 

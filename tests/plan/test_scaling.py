@@ -17,8 +17,8 @@ from planned import rows
 
 from minidist.cli import main as cli
 from minidist.nn.random import generator
-from minidist.plan.scaling.experiment import Experiment, by_budget
-from minidist.plan.scaling.fit import fit, parabola, power_law
+from minidist.plan.scaling.experiment import MEASURED, Experiment, by_budget
+from minidist.plan.scaling.fit import Fit, fit, parabola, power_law
 from minidist.plan.scaling.laws import (
     BESIROGLU,
     HOFFMANN,
@@ -171,6 +171,9 @@ def test_an_interval_has_its_level_and_its_seed():
     found, again, other = (fit(runs, draws=20, seed=seed) for seed in (0, 0, 1))
     low, high = found.interval(lambda law: law.alpha)
     assert sum(low <= law.alpha <= high for law in found.draws) == pytest.approx(18, abs=1)
+    worse = tuple(replace(run, loss=1.1 * SMALL.loss(run.parameters, run.tokens)) for run in runs)
+    above = Fit(SMALL, worse, (SMALL,) * 3, 0).predicted(1e5, 1e7)  # all runs are a tenth above this law
+    assert above == pytest.approx([1.1 * SMALL.loss(1e5, 1e7)] * 2)
     assert found == again and not set(found.draws) & set(other.draws)
     few = [run for number, run in enumerate(isoflop_runs(SMALL, (1e10, 1e11, 1e12), 20 * NOISE)) if number % 3]
     assert len(fit(few, draws=20).draws) == 20  # of noise: some have no best E
@@ -188,13 +191,27 @@ def test_parabolas_come_back_and_their_minima_follow_the_power_law_of_the_law():
         curve = parabola(1e12, sizes[:number], 2.5 + 0.04 * np.log(sizes[:number] / lowest) ** 2)
         assert (curve.parameters, curve.lowest, curve.curvature) == pytest.approx((lowest, 2.5, 0.04), rel=1e-8)
         assert curve.tokens == pytest.approx(1e12 / 6 / lowest) and curve.is_inside == (lowest == 7e3)
-        assert curve.loss(lowest * np.e) == pytest.approx(2.54, rel=1e-9)
+        assert curve.loss(lowest * np.e**2) == pytest.approx(2.5 + 0.04 * 2**2, rel=1e-9)
     for flops in (1e19, 1e22):
         runs = isoflop_runs(BESIROGLU, (flops,))
         best[flops] = parabola(flops, [run.parameters for run in runs], [run.loss for run in runs]).parameters
         assert best[flops] == pytest.approx(BESIROGLU.optimum(flops).parameters, rel=0.05)
     assert power_law(best).exponent == pytest.approx(BESIROGLU.size_exponent, abs=2e-3)
     assert power_law({1.0: 3.0, 10.0: 30.0})(100.0) == pytest.approx(300)
+
+
+def test_an_experiment_is_written_as_it_was_read_and_its_backtest_leaves_out_the_largest_budget(tmp_path):
+    measured = Experiment.read()
+    measured.write(tmp_path / "written.json")
+    assert (tmp_path / "written.json").read_text(encoding="utf-8") == MEASURED.read_text(encoding="utf-8")
+    budgets, backtest = by_budget(measured.runs[::-1]), measured.backtest()
+    assert list(budgets) == [4e10, 8e10, 1.6e11, 3.2e11] and by_budget(backtest.next_runs) == {3.2e11: budgets[3.2e11]}
+    assert by_budget(backtest.runs) == {budget: runs for budget, runs in budgets.items() if budget < 3.2e11}
+    ordered = sorted(measured.runs, key=lambda run: (run.budget, run.parameters))
+    assert [run for runs in budgets.values() for run in runs] == ordered
+    for curve in measured.curves:
+        assert curve.lowest < min(run.loss for run in budgets[curve.flops]) + 0.01
+        assert measured.best_size(curve.flops) == pytest.approx(curve.parameters, rel=0.2)
 
 
 @pytest.mark.long

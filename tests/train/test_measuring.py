@@ -8,7 +8,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from minidist.analysis.breakdown import KINDS as KINDS_OF_TIME
 from minidist.cli.main import main
+from minidist.cli.output import terminal_console
+from minidist.cli.train.tables import RunUtilization, _memory_table
+from minidist.ledger import KINDS
 from minidist.nn.data import load_corpus
 from minidist.nn.gpt import GPT
 from minidist.train.checkpoint.commit import name_of
@@ -17,7 +21,7 @@ from minidist.train.layout import Layout
 from minidist.train.measuring import evaluate
 from minidist.train.measuring.evaluate import SIZES, measured_peak, share_of_cores
 from minidist.train.measuring.noise_scale import NoiseScale, measure
-from minidist.train.result import RunOptions
+from minidist.train.result import RankResult, RunOptions
 from minidist.train.share import batch_of
 from minidist.train.trainer import run
 
@@ -73,6 +77,18 @@ def test_train_shows_and_writes_utilization(capsys, tmp_path):
         assert (used["hfu"] > used["mfu"]) == ("--recompute=full" in flags)
         assert all(sum(rank["time"].values()) == pytest.approx(1) for rank in used["ranks"])
     assert train(f"--resume={folder / name_of(2)}")["model_flops"] * 3 == used["model_flops"]
+
+
+def test_no_figure_is_cut_in_80_columns(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    memory = dict.fromkeys([*KINDS, "peak", "experts"], 234_567_890)
+    rank = RankResult([], "", 1.0, None, memory=memory)
+    terminal_console().print(_memory_table(SimpleNamespace(config=SimpleNamespace(experts=2), ranks=[rank])))
+    time = dict.fromkeys(KINDS_OF_TIME, 1 / len(KINDS_OF_TIME))
+    terminal_console().print(RunUtilization(None, [], [time]).time_table())
+    shown = capsys.readouterr().out
+    assert "…" not in shown and max(map(len, shown.splitlines())) <= 80
+    assert all(word in shown for word in ("ducts", "mizer", "for ranks", "12.5"))
 
 
 # The gradient noise scale

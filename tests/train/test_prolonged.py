@@ -50,8 +50,8 @@ def test_a_prolonged_run_is_that_of_as_many_steps(capsys, tmp_path, before, afte
 
 def test_a_run_whose_steps_would_have_had_other_learning_rates_is_not_prolonged(capsys, tmp_path):
     saved = str(tmp_path / "saved")
-    trained(capsys, *SMALL, "--steps=4", f"--save={saved}")
-    assert cli(["train", f"--resume={saved}"]) == 0
+    trained(capsys, *SMALL, "--experts=2", "--dp=2", "--steps=4", f"--save={saved}")
+    assert cli(["train", f"--resume={saved}", "--tables", "--rebalance"]) == 0
     assert "no step was left to take after step 4\n" in capsys.readouterr().out  # no hint that would be refused
     assert cli(["train", f"--resume={saved}", "--steps=6"]) == 2
     assert "the 4 steps so far would have had other learning rates" in capsys.readouterr().err

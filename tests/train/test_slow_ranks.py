@@ -2,14 +2,18 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+from rich.console import Console
+from rich.progress import Progress
 
 from minidist import ledger
 from minidist.cli.main import main
 from minidist.cli.train import command as train
+from minidist.cli.train.progress import Narrator
 from minidist.comm.failures import RankFailed
 from minidist.nn.layers import Module
 from minidist.trace import Event
@@ -17,6 +21,7 @@ from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.measuring.instruments import Instruments, Moment
 from minidist.train.resilience import faults
+from minidist.train.resilience.elastic import Interruption
 from minidist.train.resilience.faults import CURE, ORDERS, Fault, Faults, order, take_order
 from minidist.train.result import RunOptions
 from minidist.train.trainer import run
@@ -79,6 +84,17 @@ def test_the_time_of_a_micro_batch_leaves_out_those_without_samples():
         measured.end_step(0, 0.0, False)
     ledger.stop()
     assert measured.micro_batch_counts == [3, 2] and measured.micro_batch_seconds == [2, 2.5]
+    assert measured.compute_seconds == measured.seconds_without_core == [19, 5]  # as if all of it had had no core
+
+
+def test_a_rank_that_failed_is_slow_no_more():
+    """After the failure its number is another rank's."""
+    narrator = Narrator(Progress(console=Console(quiet=True)), CONFIG, Layout(dp=3), 0, None)
+    for step, rank in product(range(9), range(3)):
+        narrator.on_event(rank, ("pace", step, 9.0 if rank == 1 else 1.0))
+    narrator.on_interruption(Interruption(9, (1,), "killed", Layout(dp=3), Layout(dp=2), resumed=5))
+    (straggler,) = narrator.stragglers
+    assert str(straggler) == "rank 1 was 9.0 times as slow as the others from step 0 to step 8"
 
 
 @pytest.mark.long

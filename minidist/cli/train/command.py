@@ -199,7 +199,7 @@ def _train(options) -> int:
             console.print(problem, soft_wrap=True)
         for straggler in narrator.stragglers:
             console.print(str(straggler))
-        if options.rebalance:
+        if options.rebalance and result.steps_here:
             counts = [rank.micro_batch_counts[-1] for rank in result.ranks[:: layout.cp * layout.tp]]
             console.print(f"micro-batches of each data-parallel rank in the last step: {', '.join(map(str, counts))}")
         if interruptions:

@@ -74,6 +74,9 @@ class Narrator:
             self.live.on_interruption(interruption)
         print_interruption(self.console, interruption)
         self.progress.update(self.task, description=str(interruption.after), completed=interruption.resumed)
+        for straggler in self.stragglers:
+            if straggler.until is None:
+                straggler.until = max(straggler.since, interruption.step - 1)
         self.watch = watch_of(interruption.after)
 
 

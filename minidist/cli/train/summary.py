@@ -30,11 +30,11 @@ def print_summary(console: Console, result: Run, used: RunUtilization | None) ->
     first = result.ranks[0]
     if result.steps_here:
         console.print(_ranks_table(result, used))
+        if result.config.experts:
+            console.print(_experts_table(result))
     else:
         more = ": --steps with more of them goes on" if result.config.lr_schedule == "constant" else ""
         console.print(f"no step was left to take after step {len(first.losses)}{more}")
-    if result.config.experts:
-        console.print(_experts_table(result))
     if first.sample is not None:
         console.print("text from the model:", style="bold")
         console.print((prompt_of(result.config) + first.sample).decode(errors="replace"), soft_wrap=True)

@@ -15,9 +15,11 @@ from minidist.ledger import KINDS
 from minidist.train.result import Run
 
 HEADINGS = {  # in 80 columns
+    "products": "pro-\nducts",
     "elementwise": "element-\nwise",
+    "optimizer": "opti-\nmizer",
     "communication": "commu-\nnication",
-    "waiting": "waiting for\nranks",
+    "waiting": "waiting\nfor ranks",
     NO_CORE: "for a\ncore",
 }
 
@@ -117,7 +119,7 @@ def _memory_table(result: Run) -> Table:
     names = {kind: kind for kind in KINDS} | {"peak": "total at once"}
     if result.config.experts:
         names["experts"] = "experts trained here"  # parameters, or shards of them
-    table = titled("peak memory per rank, bytes", right=["rank", *names.values()])
+    table = titled("peak memory per rank, bytes", right=["rank", *names.values()], overflow="fold")
     for number, rank in enumerate(result.ranks):
         table.add_row(str(number), *(f"{rank.memory[kind]:,}" for kind in names))
     return table

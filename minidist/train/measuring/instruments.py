@@ -113,7 +113,7 @@ class Instruments(StepHook):
             "micro_batch_counts": self.micro_batch_counts,
             "expert_counts": self.expert_counts,
             "traffic": traffic,
-            "memory": self.memory.as_dict() | ({"experts": self.expert_bytes} if self.expert_bytes else {}),
+            "memory": self.memory.as_dict() | ({} if self.balance is None else {"experts": self.expert_bytes}),
             "collectives": self.collectives.as_list(),
             "flops": dict(flops.snapshot() - self.flops),
             "step_flops": dict(self.step_flops),

@@ -82,6 +82,18 @@ def test_hierarchical_wins_where_buffers_are_large_and_auto_takes_the_best_or_ne
         assert found["hierarchical"] == pytest.approx(2 * (inside + across), rel=1e-9 if whole else 1e-3)
 
 
+@pytest.mark.parametrize("size", [2, long(3), 4, long(5), long(8)])
+def test_all_reduces_take_their_closed_forms(recorded, size):
+    nbytes, log = 480_000, size.bit_length() - 1  # elements that all these sizes divide
+    forms = {"ring": 2 * (size - 1) * (ALPHA + nbytes / size * BETA)}
+    if size == 2**log:
+        forms["tree"] = 2 * log * (ALPHA + nbytes * BETA)
+        forms["halving_doubling"] = 2 * log * ALPHA + 2 * (size - 1) / size * nbytes * BETA
+    for name, seconds in forms.items():
+        found = replay(recorded(reducing, size, nbytes // 4, name), star(size), None).seconds
+        assert found == pytest.approx(seconds, rel=EXACT), name
+
+
 def sending_all_at_once(world, elements):
     peers = [rank for rank in range(world.size) if rank != world.rank]
     works = [irecv(np.empty(elements, np.float32), peer, world) for peer in peers]
@@ -119,6 +131,28 @@ def test_messages_share_ports_pay_the_latency_once_and_both_directions_work_at_t
         assert seconds == pytest.approx(ALPHA + (size - 1) * 40_000 * BETA, rel=EXACT)
 
 
+def one_after_another(world, elements):
+    if world.rank == 1:
+        trace.kernel("product", 1, 0)
+    if world.rank < 2:
+        send(np.ones(elements, np.float32), 2, world)
+    else:
+        for peer in (0, 1):
+            recv(np.empty(elements, np.float32), peer, world)
+
+
+def test_a_message_moves_faster_while_it_has_a_link_for_itself(recorded):
+    """The second begins when half of the first has passed, and ends alone."""
+    alone = 40_000 * BETA
+    found = replay(recorded(one_after_another, 3, 10_000), star(3, 0.0), lambda kernel: alone / 2)
+    times = [[flow.source, flow.start / alone, flow.sent / alone] for flow in found.flows]
+    assert np.allclose(times, [[0, 0, 1.5], [1, 0.5, 2]], rtol=EXACT)
+    told = report(found)
+    fullest = told.links[0]
+    assert (fullest.edge, fullest.nbytes, told.slowed) == (("switch", "gpu2"), 80_000, pytest.approx(1.5))
+    assert [fullest.seconds / alone, fullest.utilization] == pytest.approx([2, 1])
+
+
 def overlapping(world, elements, flops):
     work = all_reduce(np.ones(elements, np.float32), group=world, async_op=True, algorithm="ring")
     trace.kernel("product", flops, 0)
@@ -134,7 +168,23 @@ def test_asynchronous_collectives_run_beside_kernels(recorded):
         assert found.seconds == pytest.approx(max(ring, flops * 1e-6) + flops * 1e-6, rel=EXACT)
         names = [getattr(entry, "name", "").partition("(")[0] for entry in found.logs[0]]
         assert (names.count("product"), names.count("all_reduce")) == (2, 1)
+        assert names.count("wait for a collective") == (flops * 1e-6 < ring)  # by the main stream alone
+        assert not any(name.startswith("wait for rank") for name in names)
         assert report(found).ranks[0].hidden_share == pytest.approx(min(1, flops * 1e-6 / ring), rel=1e-6)
+
+
+def test_what_began_before_the_log_is_not_waited_for_and_real_waits_last_as_long_as_here():
+    log = [
+        trace.Event("step 0", "step", 0, 9),
+        *(trace.Task(call, 1, 0, stream) for call, stream in (("begin", 1), ("end", 1), ("wait", 0))),
+        trace.Begin("wait for rank 1", "wait", 0), trace.Event("wait for rank 1", "wait", 0, 5),
+        trace.Begin("sync gradients", "wait", 0), trace.Kernel("product", 1, 0, "fp32", 0),
+        trace.Event("sync gradients", "wait", 0, 5),
+    ]  # fmt: skip
+    found = replay([log], star(1), lambda kernel: 2.0)
+    assert (found.seconds, found.steps, steps([log])) == (2, {}, 0)
+    events = [(one.name, one.start, one.end) for one in found.logs[0] if isinstance(one, trace.Event)]
+    assert events == [("sync gradients", 0, 2_000_000_000)]
 
 
 CONFIG = TrainConfig(layers=4, heads=2, width=8, context=8, global_batch=8, micro_batch=1, steps=2)
