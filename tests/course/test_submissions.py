@@ -107,6 +107,19 @@ def test_a_whole_copy_of_the_course_has_no_remark(tmp_path):
     assert sorted(path.stem for path in into.iterdir()) == NAMES
 
 
+def test_a_file_with_nearly_the_name_of_a_chapter_is_told_the_name(tmp_path):
+    expected = {  # beside a file whose name is right
+        "ch3_collectives.py": "ch03_collectives.py", "Chapter 04.py": "ch04_data_parallel.py",
+        "ch03_collectives (1).py": "ch03_collectives.py", "ch77.py": "the number of a chapter",
+    }  # fmt: skip
+    for name in ("ch00_walls.py", "chess.py", "chapter.py", *expected):
+        (tmp_path / name).touch()
+    remarks = {f"skipped {name}: expected {right}" for name, right in expected.items()}
+    into = tmp_path / "into"
+    into.mkdir()
+    assert set(take_answers(tmp_path, into)) == remarks and os.listdir(into) == ["ch00_walls.py"]
+
+
 def test_a_link_is_no_submission(tmp_path):
     """Else whoever knows where the solutions are has full points. Names may have dots in them."""
     ann, dee = tmp_path / "J. Ann", tmp_path / "J. Dee.zip"

@@ -11,7 +11,7 @@ from minidist.course.tasks import readable_line
 
 NAME_BYTES = 255  # the longest name of a file
 FILE_BYTES = 1 << 18  # ten times the largest solution; the judge's time grows with the file
-NEARLY = re.compile(r"ch\d\d.*\.py", re.IGNORECASE)  # probably meant to be a file of answers
+NEARLY = re.compile(r"ch(?:apter)?[ _-]*(\d{1,9}).*\.py", re.IGNORECASE)  # probably meant to be a file of answers
 NOT_THEIRS = {"solutions", "tests", "scoring", "__MACOSX", ".backups", ".git"}  # folders without a student's answers
 
 
@@ -55,11 +55,11 @@ def take_answers(submission: Path, into: Path) -> list[str]:
         found, others = find_files(submission, known)
     except ValueError as error:
         return [str(error)]
-    file_of = {chapter[:4]: f"{chapter}.py" for chapter in known}
+    file_of = {int(chapter[2:4]): f"{chapter}.py" for chapter in known}
     remarks = [
-        f"skipped {name}: expected {file_of.get(name[:4].lower(), 'the number of a chapter')}"
+        f"skipped {name}: expected {file_of.get(int(nearly[1]), 'the number of a chapter')}"
         for name in others
-        if NEARLY.fullmatch(name)
+        if (nearly := NEARLY.fullmatch(name))
     ]
     remarks += copy_files(found, into, "exercises")
     if not found:
