@@ -11,6 +11,7 @@ import importlib
 import io
 import marshal
 import os
+import pickle
 import sys
 import threading
 from types import CodeType, ModuleType
@@ -48,7 +49,7 @@ def dumps(thing, what: str = "a report") -> bytes:
         script = sys.modules.pop(SCRIPT_OF_WORKER, None)
         try:
             _Pickler(buffer, recurse=True).dump(thing)
-        except Exception as error:
+        except (AttributeError, TypeError, ValueError, pickle.PicklingError) as error:
             raise TypeError(f"{what} cannot be sent to another process: {error}") from None
         finally:
             if script is not None:
