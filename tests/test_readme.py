@@ -12,8 +12,10 @@ import pytest
 from minidist import show
 from minidist.cli import main as cli
 from minidist.cli.verify import FEW_STEPS, MATRIX_CHUNKS, MATRIX_EXPERTS, MATRIX_LAYERS
+from minidist.comm.collectives import ALL_REDUCE
 from minidist.course.answers import chapter_names
 from minidist.course.tasks import tasks_of
+from minidist.parallel.tools.schedules import SCHEDULES
 from minidist.show.demos import DEMONSTRATIONS
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
@@ -154,7 +156,9 @@ def test_the_page_about_verify_shows_the_layouts_that_are_verified():
     assert sorted(ran) == sorted(layouts) and f"All {len(layouts)} layouts" in shown
     assert f"in {len(layouts)} layouts" in TEXT[README]
     page = TEXT[ROOT / "docs" / "verify.md"]
-    assert f"These {len(layouts)} layouts" in page
+    assert f"These {len(layouts)} layouts use every axis, schedule and all-reduce algorithm" in page
+    used = {part for layout in layouts for part in layout.split(",")} | {"schedule=1f1b"}  # the default, as in pp=2
+    assert used >= {f"algorithm={name}" for name in ALL_REDUCE} | {f"schedule={name}" for name in SCHEDULES}
     assert f"`minidist verify --all` runs {len(DEFAULT_LAYOUTS + MORE_LAYOUTS)}." in page
     kept = [layout for layout in DEFAULT_LAYOUTS if not loosened_by(layout)]
     count = len(covering_interruptions(kept, FEW_STEPS))

@@ -66,7 +66,7 @@ def add_commands(commands) -> None:
         metavar="LAYOUT",
         help="layout to verify, as key=value,key=value, such as dp=4,algorithm=ring; the keys are "
         f"{', '.join(field.name for field in fields(Layout))} "
-        f"(default: {len(DEFAULT_LAYOUTS)} layouts that use every setting)",
+        f"(default: {len(DEFAULT_LAYOUTS)} layouts that use every axis, schedule and all-reduce algorithm)",
     )
     command.add_argument(
         "--all", action="store_true", help=f"verify {len(DEFAULT_LAYOUTS) + len(MORE_LAYOUTS)} layouts (takes minutes)"

@@ -133,7 +133,9 @@ def check_array(array, argument: str, function: str, written: bool = False) -> N
     """
     kind = type(array)
     if kind is not np.ndarray and kind not in (np.memmap, backend.xp.ndarray):  # a subclass may change what + means
-        raise TypeError(f"{function}: {argument} must be an array, but is {kind.__name__}; wrap it in np.asarray()")
+        inner = None if isinstance(array, np.ndarray) else getattr(array, "data", None)
+        way = "pass its .data" if isinstance(inner, backend.xp.ndarray) else "wrap it in np.asarray()"
+        raise TypeError(f"{function}: {argument} must be an array, but is {kind.__name__}; {way}")
     dtype, flags = array.dtype, array.flags
     if dtype.kind not in "biufc" or not dtype.isnative:
         raise TypeError(

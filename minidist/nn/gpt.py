@@ -176,10 +176,13 @@ class GPT(Module):
             documents: where the samples' documents are; None if each sample is one.
 
         Raises:
-            ValueError: for tokens out of range (not looked at on a GPU), too many of them, or shapes that differ.
+            ValueError: for tokens that are no integers or out of range (not looked at on a GPU), too many of them, or
+                shapes that differ.
         """
         if tokens.ndim != 2 or tokens.shape[1] == 0:
             raise ValueError(f"tokens must have shape (samples, length), the length not 0, not {tokens.shape}")
+        if tokens.dtype.kind not in "iu":
+            raise ValueError(f"tokens must be integers, not {tokens.dtype}")
         if tokens.shape[1] > (context := self.config.context):  # rotary positions alone would go on
             raise ValueError(
                 f"{tokens.shape[1]} tokens do not fit a context of {context}: pass fewer, or a longer context"

@@ -242,7 +242,7 @@ def in_repair_probabilities(mtbf: float, repair: float, spares: int, machines: i
 def speed_with_spares(mtbf: float, repair: float, spares: int, machines: int, least: int) -> float:
     """The mean speed of the run, over all time: 1 with all machines at work, 0 while the run waits.
 
-    The product with ``failures.goodput`` is the goodput of the run. It is exact for a run that waits (``least ==
+    The product with ``goodput`` is the goodput of the run. It is exact for a run that waits (``least ==
     machines``) and detects failures at once. For a run that goes on smaller it is approximate: machines come back to it
     at once and without a restart (torchrun restarts for them), and the share of its time that failures cost is that of
     all machines, at any size.

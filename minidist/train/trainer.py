@@ -75,9 +75,12 @@ def run(
     ``patience`` is that of ``Cluster.run``; give it with ``options.progress``.
 
     Raises:
+        TypeError: if the layout is text, say.
         ValueError: if the config, layout, options and cluster do not fit together, or the folder is not free.
         And what ``Cluster.run`` raises.
     """
+    if not isinstance(layout, Layout):
+        raise TypeError(f"layout must be a Layout, not {layout!r}: Layout.parse reads text such as 'dp=2,tp=2'")
     with own_folder(options.saving and options.saving.folder, options.resume) as problem:
         if problem:
             on_event(0, ("note", problem))

@@ -25,6 +25,7 @@ def ulps_between(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     Raises:
         ValueError: if the two differ in shape or dtype, or are not floating-point numbers.
     """
+    one, other = np.asarray(one), np.asarray(other)
     if one.dtype != other.dtype or one.shape != other.shape or one.dtype.kind != "f":
         raise ValueError(
             "ulps are counted between floating-point arrays of one dtype and shape, "

@@ -100,7 +100,8 @@ for name, does, says, exitcode in (
     ("exits", lambda: sys.exit("enough"), "rank 1 of 3 failed: SystemExit: enough", None),
     ("runs_out_of_memory", lambda: bytearray(1 << 62), "rank 1 of 3 failed: MemoryError: out of memory", None),
     ("raises_without_words", NoWords.throw, "rank 1 of 3 failed: NoWords", None),
-    ("returns_what_cannot_travel", lambda: (i for i in range(3)), "rank 1 of 3 failed: TypeError", None),
+    ("returns_what_cannot_travel", lambda: (i for i in range(3)),
+     "rank 1 of 3 failed: TypeError: the result cannot be sent to another process: ", None),
     ("returns_what_cannot_be_read", Unreadable, "its result cannot be unpickled here: FileNotFoundError", None),
 ):  # fmt: skip
     FAILURES[name] = Failure(rank_1(does), "RankFailed", (says,), {"rank": 1, "exitcode": exitcode})

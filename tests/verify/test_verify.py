@@ -176,7 +176,7 @@ def test_ulps_are_steps_to_the_next_number(dtype):
         assert ulps_between(np.array([[one]]), np.array([[other]])).tolist() == [[50]]
         with np.errstate(over="raise"):  # also from one side of 0 to the other
             assert ulps_between(other, one) == -50
-    assert ulps_between(dtype(0.0), dtype(-0.0)) == 0
+    assert ulps_between(dtype(0.0), dtype(-0.0)) == 0 == ulps_between(0.5, 0.5)  # Python's floats are float64, too
     farthest, near = 2**63 - 1, 2 * int(np.float64(1).view(np.int64))
     assert ulps_between(np.array([-1e300, 1e300, -1.0]), np.array([1e300, -1e300, 1.0])).tolist() == [
         farthest, -farthest, near

@@ -65,7 +65,7 @@ class JobCluster:
         if timeout is not None:
             raise ValueError("a run of an MPI job has no timeout; use patience=, or the launcher's time limit")
         limit = patience or LIMIT_SECONDS
-        run = serialization.dumps((fn, args, self.world_size, limit))
+        run = serialization.dumps((fn, args, self.world_size, limit), "the function or an argument")
         for rank in range(1, self.world_size):
             self.job.comm.send(("run", run), rank, COMMAND)
         hear = on_report or (lambda rank, thing: None)
@@ -129,7 +129,7 @@ def serve(job: Job) -> int:
         if command == "stop":
             MPI.Request.Waitall(sending)
             return 0
-        sending.append(job.comm.isend(serialization.dumps(run_rank(job, run, report)), 0, RESULT))
+        sending.append(job.comm.isend(serialization.dumps(run_rank(job, run, report), "the result"), 0, RESULT))
 
 
 @contextmanager

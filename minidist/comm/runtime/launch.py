@@ -174,7 +174,7 @@ class Cluster:
             self._running.release()
 
     def _run(self, fn: Callable, args: tuple, timeout: float | None, patience: float | None) -> list:
-        function = serialization.dumps((fn, args))
+        function = serialization.dumps((fn, args), "the function or an argument")
         payload = serialization.dumps(((sys.path, os.getcwd()), function))
         self._start()
         try:

@@ -11,6 +11,7 @@ import importlib
 import io
 import marshal
 import os
+import pickle
 import sys
 import threading
 from types import CodeType, ModuleType
@@ -37,13 +38,19 @@ class _Pickler(dill.Pickler):
     dispatch |= {ModuleType: _save_module_by_name, CodeType: _save_code}
 
 
-def dumps(thing) -> bytes:
-    """The bytes of any function and everything it refers to."""
+def dumps(thing, what: str = "a report") -> bytes:
+    """The bytes of any function and everything it refers to.
+
+    Raises:
+        TypeError: for what cannot leave its process, such as a generator; it is called ``what``.
+    """
     buffer = io.BytesIO()
     with _hiding:
         script = sys.modules.pop(SCRIPT_OF_WORKER, None)
         try:
             _Pickler(buffer, recurse=True).dump(thing)
+        except (AttributeError, TypeError, ValueError, pickle.PicklingError) as error:
+            raise TypeError(f"{what} cannot be sent to another process: {error}") from None
         finally:
             if script is not None:
                 sys.modules[SCRIPT_OF_WORKER] = script

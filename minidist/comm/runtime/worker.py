@@ -124,7 +124,7 @@ def _run(payload: bytes, world: ProcessGroup) -> tuple[str, object]:
         function, arguments = serialization.loads(function)
         result = function(world, *arguments)
         unreceived = end_run(world)
-        return "done", (serialization.dumps(result), unreceived)
+        return "done", (serialization.dumps(result, "the result"), unreceived)
     except Aborted as aborted:
         return "aborted", ", ".join([str(aborted), *getattr(aborted, "__notes__", [])])
     except BaseException as error:

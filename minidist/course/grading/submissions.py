@@ -10,7 +10,7 @@ from minidist.course.answers import chapter_names
 from minidist.course.tasks import readable_line
 
 NAME_BYTES = 255  # the longest name of a file
-FILE_BYTES = 1 << 18  # ten times the largest solution; the judge's time grows with the file
+FILE_BYTES = 1 << 18  # nine times the largest solution; the judge's time grows with the file
 NEARLY = re.compile(r"ch(?:apter)?[ _-]*(\d{1,9}).*\.py", re.IGNORECASE)  # probably meant to be a file of answers
 NOT_THEIRS = {"solutions", "tests", "scoring", "__MACOSX", ".backups", ".git"}  # folders without a student's answers
 
