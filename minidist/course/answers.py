@@ -95,14 +95,14 @@ def chapter_names() -> list[str]:
 
 
 def chapter_of(target: str) -> str:
-    """The module that a task such as "3.4", or a chapter such as "3", belongs to.
+    """The module that a task such as "3.4", or a chapter such as "3" or "ch03_collectives", belongs to.
 
     Raises:
         ValueError: if the chapter has no exercises.
     """
     number = target.partition(".")[0]
     for name in chapter_names():
-        if number.isdecimal() and int(number) == int(name[2:4]):
+        if number == name or (number.isdecimal() and int(number) == int(name[2:4])):
             return name
     chapters = ", ".join(str(int(name[2:4])) for name in chapter_names())
     raise ValueError(f"there is no chapter {number!r} with exercises; choose from {chapters}")

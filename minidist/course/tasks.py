@@ -33,8 +33,8 @@ class Task:
         return tuple(int(part) for part in self.number.split("."))
 
     def matches(self, target: str) -> bool:
-        """Whether this is the target ("3.4") or belongs to it ("3")."""
-        return target in (self.number, self.number.partition(".")[0])
+        """Whether this is the target ("3.4") or belongs to it ("3", "03", "ch03_collectives")."""
+        return target in (self.number, self.number.partition(".")[0], self.chapter[2:4], self.chapter)
 
 
 @dataclass

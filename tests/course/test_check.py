@@ -122,6 +122,7 @@ def test_the_chapter_being_worked_on_is_shown_and_others_take_one_line(folder, c
         missing = [word for word in words.split("|") if (word.removeprefix("-") in shown) == word.startswith("-")]
         assert status == (number not in (4, 6)) and not missing, (missing, shown)
     assert "details:" not in checked(folder, capsys, "3.2")[1]
+    assert checked(folder, capsys, "3") == checked(folder, capsys, "03") == checked(folder, capsys, NAME)
 
 
 def test_progress_that_cannot_be_stored_or_read(folder, capsys, judged):
