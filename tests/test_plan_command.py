@@ -12,6 +12,22 @@ from minidist.plan.units import in_bytes, in_count, in_time
 RECIPE = ["--model", "gpt3-175b", "--cluster", "a100:1024", "--batch", "1536"]
 ONE = [*RECIPE, "--layout", "dp=8,tp=8,pp=16,sp=1,zero=1,virtual=6,recompute=selective,micro_batch=1"]
 
+SMALL_CHIP = """\
+[accelerator.mine]
+name = "mine"
+memory = 2e9
+memory_bandwidth = 1e12
+flops = { bf16 = 80e12 }
+source = "none"
+[node.mine]
+name = "mine"
+accelerator = "mine"
+size = 2
+inside = "pcie4"
+between = "ndr"
+source = "none"
+"""
+
 
 @pytest.fixture
 def shown(capsys, monkeypatch):
@@ -57,7 +73,9 @@ def test_one_layout_is_explained_and_its_numbers_add_up(shown):
     assert "This does not fit" not in out and "micro-batches on each rank: 192" in out and "cost " in out
 
 
-def test_the_best_are_compared_and_what_does_not_fit_says_by_how_much_and_what_would_help(shown):
+def test_the_best_are_compared_and_what_does_not_fit_says_by_how_much_and_what_would_help(shown, tmp_path):
+    own = tmp_path / "own.toml"
+    own.write_text(SMALL_CHIP)
     model = "layers=32,width=4096,heads=32,vocab=32000,context=2048"
     for flags, status, said in (
         ("llama3-8b --cluster=h100:16 --batch=64 --top=3", 0, r"\b3 against 1:(?!.*4 against)"),
@@ -65,6 +83,9 @@ def test_the_best_are_compared_and_what_does_not_fit_says_by_how_much_and_what_w
         ("llama3-8b --cluster=h100:8 --batch=64 --layout=zero=3 --gpu-mtbf-hours=0.001", 0, "never ends"),
         ("llama3-8b --cluster=h100:8 --batch=64 --layout=zero=3 --tokens=1e9", 0, r"whole run +3\.\d+ h "),
         ("llama3-405b --cluster=h100:8 --batch=8", 1, "94 GPUs could hold them"),
+        ("deepseek-v3 --cluster=h100:64 --batch=64", 1, r"188.7 GB a GPU, spread\s+evenly: 155 GPUs could hold them"),
+        (f"{model} --context=1 --cluster=h100:2 --batch=1 --layout=tp=2", 0, r"stage 0(?!.* [12] tokens).* 4 tokens"),
+        (f"llama3-8b --cluster={own}:2 --batch=2", 1, "no number of GPUs could hold them"),
         ("llama3-8b --cluster=h100:41x1 --batch=8", 1, "legal: 41 GPUs cannot share 8 sequences evenly"),
     ):
         assert re.search(said, shown(*f"--model={flags}".split(), status=status), re.DOTALL), flags

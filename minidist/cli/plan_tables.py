@@ -155,9 +155,9 @@ def memory_of_others(run: PlannedRun, numerics: Numerics) -> Table:
         add(f"stage {rank}", memory_of(run.model, run.layout, batch, numerics, rank))
     table.add_section()
     for times in SEQUENCES:
-        model = replace(run.model, context=int(run.model.context * times))
-        if model.context % (2 * run.layout.cp * run.layout.tp) == 0:
-            add(f"{model.context:,} tokens", memory_of(model, run.layout, batch, numerics))
+        context = int(run.model.context * times)
+        if context and context % (2 * run.layout.cp * run.layout.tp) == 0:
+            add(f"{context:,} tokens", memory_of(replace(run.model, context=context), run.layout, batch, numerics))
     return table
 
 
@@ -205,25 +205,15 @@ def no_layout(costs: StepCosts, batch: int, found: Found) -> str:
             f"No layout is legal: {costs.cluster.world_size:,} GPUs cannot share {batch:,} sequences evenly. "
             "Choose a batch that has more divisors in common with the number of GPUs."
         )
-    needs, state = _gb(run.memory.total), _gb(_state(run) / run.cluster.world_size)
+    numerics, least = costs.numerics, run.memory
+    state = costs.model.parameters * (numerics.parameter + numerics.gradient + numerics.optimizer)
+    room = limit - least.reserved
     return (
-        f"None of {found.legal:,} legal layouts fits {_gb(limit)} GB. The smallest found needs {needs} GB:\n"
+        f"None of {found.legal:,} legal layouts fits {_gb(limit)} GB. The smallest needs {_gb(least.total)} GB:\n"
         f"  {run.layout}\n"
-        f"Parameters, gradients and optimizer state alone are {state} GB a GPU, spread evenly: "
-        f"{_least_gpus(run):,} GPUs could hold them."
+        f"Parameters, gradients and optimizer state alone are {_gb(state / run.cluster.world_size)} GB a GPU, spread "
+        f"evenly: {f'{ceil(state / room):,} GPUs' if room > 0 else 'no number of GPUs'} could hold them."
     )
-
-
-def _state(run: PlannedRun) -> float:
-    """Bytes of parameters, gradients and optimizer state, each held once."""
-    memory = run.memory
-    held = memory.parameters + memory.gradients + memory.optimizer
-    return held * run.layout.world_size / (1 if run.layout.zero == 3 else run.layout.replicas)
-
-
-def _least_gpus(run: PlannedRun) -> int:
-    memory, limit = run.memory, run.cluster.accelerator.memory
-    return max(1, ceil(_state(run) / (limit - memory.reserved)))
 
 
 def validation_tables(compared: list[Comparison]) -> list:

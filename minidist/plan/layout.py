@@ -122,7 +122,7 @@ class PlannedLayout:
             return f"sp=1 with tp={self.tp} does not divide {model.context // self.cp} tokens of a sequence"
         parts = parts_of(self.cp, self.cp_kind)
         if self.cp > 1 and model.context % parts:
-            fitting = [n for n in divisors(model.context) if model.context % parts_of(n, self.cp_kind) == 0]
+            fitting = [n for n in divisors(model.context) if n == 1 or model.context % parts_of(n, self.cp_kind) == 0]
             near = nearest(self.cp, fitting)
             return f"cp={self.cp} by {self.cp_kind} cuts {model.context} tokens into {parts} parts: {near}"
         if self.cp > 1 and self.cp_kind == "ulysses" and model.heads // self.tp % self.cp:

@@ -224,8 +224,10 @@ def memory_of(
     """
     if rank is not None:
         return _of_rank(model, layout, batch, numerics, rank)
-    ends = sorted({0, min(1, layout.pp - 1), layout.pp - 1})  # in the middle nothing is more than on rank 1
-    return max((_of_rank(model, layout, batch, numerics, rank) for rank in ends), key=lambda memory: memory.total)
+    layers = layers_by_rank(model, layout.pp, layout.virtual)
+    ranks = {0, *map(layers.index, set(layers)), layout.pp - 1}  # of ranks with the same layers the first has the most
+    memories = (_of_rank(model, layout, batch, numerics, rank) for rank in sorted(ranks))
+    return max(memories, key=lambda memory: memory.total)
 
 
 def _of_rank(model: ModelShape, layout: PlannedLayout, batch: int, numerics: Numerics, rank: int) -> Memory:

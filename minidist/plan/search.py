@@ -50,14 +50,14 @@ def search(costs: StepCosts, batch: int, top: int = 5, fixed: PlannedLayout | No
     """
     began = perf_counter()
     fixed = with_attention(fixed or PlannedLayout(), costs.efficiency.attention)
-    legal, open_groups, tightest = 0, [], None
+    legal, open_groups, closed = 0, [], []
     for group, virtual in groups(costs, batch, fixed):
         legal += len(stages_of_zero(group)) * len(virtual)
         least = least_memory(costs, group, batch)
         if least <= costs.cluster.accelerator.memory:
             open_groups.append((costs.least_seconds(group, batch), len(open_groups), group, virtual))
-        elif tightest is None or least < tightest[0]:
-            tightest = least, group, virtual
+        else:
+            closed.append((least, len(closed), group, virtual))
     best: list[PlannedRun] = []
     planned, closest = 0, None
     for bound, _, group, virtual in sorted(open_groups, key=lambda opened: opened[:2]):
@@ -71,10 +71,14 @@ def search(costs: StepCosts, batch: int, top: int = 5, fixed: PlannedLayout | No
                     closest = memory.total, layout
                 continue
             best = sorted([*best, plan_run(costs, layout, batch)], key=_order)[:top]
-    smallest = None
-    if not best and (closest or tightest):
-        candidates = ([closest[1]] if closest else []) + (members(*tightest[1:]) if tightest else [])
-        smallest = min((plan_run(costs, layout, batch) for layout in candidates), key=lambda run: run.memory.total)
+    for least, _, group, virtual in [] if best else sorted(closed, key=lambda group: group[:2]):
+        if closest and least > closest[0]:
+            break
+        for layout in members(group, virtual):
+            total = memory_of(costs.model, layout, batch, costs.numerics).total
+            if closest is None or total < closest[0]:
+                closest = total, layout
+    smallest = plan_run(costs, closest[1], batch) if closest and not best else None
     return Found(best, legal, planned, perf_counter() - began, smallest)
 
 

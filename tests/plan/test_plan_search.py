@@ -12,6 +12,7 @@ from minidist.nn.recompute import MODES
 from minidist.plan.cluster.efficiency import PERFECT
 from minidist.plan.cluster.hardware import ClusterSpec
 from minidist.plan.layout import PlannedLayout
+from minidist.plan.memory import memory_of
 from minidist.plan.models import ModelShape, model_of
 from minidist.plan.planned_run import plan_run
 from minidist.plan.search import least_memory, relatives, search, what_would_help, why_slower
@@ -95,6 +96,13 @@ def test_what_does_not_fit_is_told_what_would_help_and_the_second_why_it_loses()
     model = model_of("llama3-405b")
     found, state = search(costs_of(model, "h100:8"), 8), 18 * model.parameters / 8
     assert not found.best and state < found.smallest.memory.total < 1.2 * state
+    huge = costs_of(model_of("layers=1,width=65536,heads=4,vocab=1000,context=16"), "h100:4")
+    least = min(plan_run(huge, layout, 4).memory.total for layout in every_layout(huge, 4))
+    assert search(huge, 4).smallest.memory.total == least
+    costs = costs_of(model_of("deepseek-v3"), "h100:64")  # its second stage has the last layers without experts
+    run = plan_run(costs, PlannedLayout(tp=2, pp=32), 64)
+    stages = [memory_of(costs.model, run.layout, 64, costs.numerics, rank).total for rank in range(32)]
+    assert run.memory.total == max(stages) > stages[1]
     costs = StepCosts(SMALL, ClusterSpec.parse("h100:8"), "bf16", efficiency=PERFECT)
     best, other = (plan_run(costs, PlannedLayout(dp=8, recompute=mode), 24) for mode in ("none", "full"))
     more, less = other.time.recompute, best.time.dp - other.time.dp  # gradients hide behind the longer backward

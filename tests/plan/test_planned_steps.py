@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import asdict, replace
 from itertools import product
-from math import inf
+from math import inf, lcm
 
 import pytest
 
@@ -188,7 +188,7 @@ def test_in_a_node_collectives_take_what_a_ring_takes_step_by_step():
     insides = [replace(spec.inside, bandwidth=400e9, latency=latency) for latency in (0.0, 1e-6)]
     network, late = (Network(replace(spec, inside=inside), PERFECT) for inside in insides)
     for number, nbytes in product((2, 3, 5, 7, 8), (840.0, 840e6)):
-        group = Group(number, 1, 8)
+        group = Group(number, 1, number)
         for name in ("all_gather_into_tensor", "reduce_scatter_tensor", "all_reduce", "all_to_all_single"):
             taken = getattr(network, name.removesuffix("_into_tensor").removesuffix("_tensor").removesuffix("_single"))
             algorithm = "pairwise" if name == "all_to_all_single" else "ring"
@@ -211,6 +211,23 @@ def test_between_nodes_a_ring_passes_on_what_flows_out_of_a_node():
             flow = min(max_flow(capacities, here, others), limit)
             assert network.bus_bandwidth(group, 1e9) == pytest.approx(flow), (text, size, stride)
             assert group.leaves_node and group.per_node == len(here)
+
+
+def test_where_nodes_cut_groups_the_smallest_part_of_one_sets_the_pace():
+    for size, stride, n in product(range(1, 7), range(1, 5), range(1, 13)):
+        world = lcm(size * stride, n)
+        firsts = [first for first in range(world) if first % (size * stride) < stride]
+        parts = [Counter(rank // n for rank in range(first, first + size * stride, stride)) for first in firsts]
+        group = Group(size, stride, n)
+        assert group.per_node == min(min(part.values()) for part in parts), (size, stride, n)
+        assert group.leaves_node == any(len(part) > 1 for part in parts), (size, stride, n)
+
+
+def test_in_one_node_gradients_of_experts_stay_inside_with_context_parallel_ranks_too():
+    costs = StepCosts(model_of("mixtral-8x7b"), ClusterSpec.parse("h100:8"), "bf16", efficiency=PERFECT)
+    _, sent = costs.step(PlannedLayout(dp=4, cp=2, ep=2, attention="flash"), 8)
+    (gradients,) = (one for one in sent if one.axis == "dp")
+    assert gradients.seconds == pytest.approx(gradients.nbytes / costs.cluster.inside.bandwidth, rel=1e-3)
 
 
 @pytest.mark.parametrize("cp", [1, 2, 3, 8])

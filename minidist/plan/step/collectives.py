@@ -13,7 +13,7 @@ than the links inside. Each step of a tree over nodes adds a latency.
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, log2
+from math import ceil, gcd, log2
 
 from minidist.plan.cluster.efficiency import Efficiency
 from minidist.plan.cluster.hardware import ClusterSpec
@@ -21,7 +21,11 @@ from minidist.plan.cluster.hardware import ClusterSpec
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that communicate: how many, how far apart, and how many of them share a node."""
+    """Ranks that communicate: how many, how far apart, and how many of them share a node at the least.
+
+    There are as many such groups as fill the cluster, and the slowest one counts: where nodes cut some of them in two,
+    as nodes of six do with every second group of four, the one with the smallest part in a node.
+    """
 
     size: int
     stride: int
@@ -29,7 +33,7 @@ class Group:
 
     @property
     def per_node(self) -> int:
-        return max(1, min(self.size, self.node_size // self.stride))
+        return max(1, gcd(self.node_size, self.size * self.stride) // self.stride)
 
     @property
     def leaves_node(self) -> bool:

@@ -120,8 +120,7 @@ class Exchange:
         if layout.pp == 1 or not self.model.tied:
             return []
         stride, node_size = self.group("pp").stride, self.network.cluster.node_size
-        inside = stride * layout.pp <= node_size
-        group = Group(2, stride if inside else stride * (layout.pp - 1), node_size)
+        group = Group(2, stride, 2 * stride if stride * layout.pp <= node_size else stride)
         weight = self.numerics.gradient * self.model.width * self.model.vocab / layout.tp
         seconds = self.network.all_reduce(group, weight)
         return [Sent("pp", "all_reduce", group, weight, seconds, seconds)]
@@ -152,7 +151,7 @@ class Exchange:
         groups = [(held.dense, replicas)]
         if held.experts:
             size = max(1, replicas.size // layout.ep)
-            groups.append((held.experts, network.group(size, layout.tp * layout.cp * layout.ep)))
+            groups.append((held.experts, network.group(size, layout.tp * layout.ep)))
         gradients = sum(network.reduce_scatter(group, numerics.gradient * count) for count, group in groups)
         parameters = sum(network.all_gather(group, numerics.parameter * count) for count, group in groups)
 
