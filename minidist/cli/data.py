@@ -193,7 +193,8 @@ def _print(console: Console, content: dict, options) -> None:
         table.add_row(f"{row['from']:,} to {row['to']:,}", f"{row['documents']:,}", bar(share))
     console.print(table)
     headings = "samples", "steps", "padding", "cut that fit", "tiles skipped"
-    table = titled(f"an epoch, by packing: samples of {content['context']:,} places", [""], headings)
+    measured = f"tiles, and padding to the longest, of the first {MICRO_BATCHES} micro-batches"
+    table = titled(f"an epoch: samples of {content['context']:,} places; {measured}", [""], headings)
     for kind, found in packings.items():
         shares = [f"{found[name]:.1%}" for name in ("padding", "skipped_tiles")]
         counts = f"{found['samples']:,}", f"{found['steps']:,.1f}"
