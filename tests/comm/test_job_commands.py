@@ -34,6 +34,7 @@ def test_train_has_the_bits_and_the_traffic_of_shared_memory(tmp_path, capsys):
     ("ranks", "command", "text", "status"),
     [
         (2, "train --dp=3 --steps=1", "minidist: dp=3 has 3 ranks, but the MPI job has 2: mpiexec -n 3", 2),
+        (2, "train --dp=2 --elastic --peer-copies=1", "ends an MPI job: leave out --elastic, add --save, and start", 2),
         long(2, "verify dp=3", "needs 3 ranks, but the MPI job has 2: mpiexec -n 3", 2),
         long(3, "plan --model=llama3-8b --cluster=h100:64 --batch=64 --top=1", "Llama 3 8B: 8.03B parameters", 0),
     ],

@@ -272,7 +272,7 @@ def _checked(options, console: Console) -> Request:
         raise ValueError("--as-if needs as many ranks to the end as the cluster has: add --on-failure restart")
     if job_size() is not None and elasticity is not None:
         raise ValueError(
-            "the failure of a rank ends an MPI job: leave out --on-failure, save, and start again with --resume"
+            "the failure of a rank ends an MPI job: leave out --elastic, add --save, and start again with --resume"
         )
     if job_size() not in (None, layout.world_size):
         ranks = f"{layout.world_size} rank" + "s" * (layout.world_size > 1)

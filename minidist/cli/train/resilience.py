@@ -221,12 +221,14 @@ def _why_it_cannot_happen(fault: Fault, config: TrainConfig, layout: Layout) -> 
 
 
 def print_saves(console: Console, result: Run) -> None:
-    """How long checkpoints paused training, and which failed."""
+    """How long checkpoints paused training, and which failed, since the step that the run last went on from."""
     first = result.ranks[0]
+    begun = len(first.losses) - result.steps_here
+    since = f" since step {begun}" if begun else ""
     if first.pauses:
         pauses: Sequence[float] = [max(pause) for pause in zip(*(rank.pauses for rank in result.ranks), strict=True)]
         console.print(
-            f"checkpoints: {len(pauses) - len(first.save_errors)} saved; a save paused training for "
+            f"checkpoints: {len(pauses) - len(first.save_errors)} saved{since}; a save paused training for "
             f"{median(pauses) * 1e3:,.1f} ms, the last one for {pauses[-1] * 1e3:,.1f} ms",
             soft_wrap=True,
         )
@@ -342,7 +344,7 @@ def interruptions_table(interruptions: list[Interruption]) -> Table:
     table = titled("interruptions, and the seconds that each cost", *columns)
     table.columns[0].justify = "right"
     for it in interruptions:
-        failure = re.split(r": | \(", it.why)[0]  # the rest has been printed when it happened
+        failure = re.split(r": |\. | \(", it.why)[0]  # the rest has been printed when it happened
         seconds = [f"{value:.2f}" for value in (it.detect, it.restart, it.recompute)]
         table.add_row(str(it.step), failure, str(it.after), it.source.rpartition("/")[2], *seconds)
     return table
