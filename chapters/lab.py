@@ -21,11 +21,12 @@ compact_figures(80)
 
 
 class _Clusters(dict):
-    """Clusters by their number of ranks: started at first use, then kept warm."""
+    """Clusters by their number of ranks: started at first use, then kept warm; new ones after the last cell."""
 
-    def __missing__(self, ranks: int) -> md.Cluster:
-        self[ranks] = md.Cluster(ranks)
-        return self[ranks]
+    def __getitem__(self, ranks: int) -> md.Cluster:
+        if ranks not in self or not self.get(ranks).is_warm:
+            self[ranks] = md.Cluster(ranks)
+        return self.get(ranks)
 
 
 clusters = _Clusters()

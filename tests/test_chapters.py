@@ -9,6 +9,7 @@ import pkgutil
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -106,6 +107,16 @@ def test_what_chapters_import_and_patch_exists():
         assert names, path
         for name in names:
             pkgutil.resolve_name(name)  # raises AttributeError or ImportError
+
+
+def test_a_cell_runs_again_after_the_last_one_which_closes_the_clusters(monkeypatch):
+    jupyter("matplotlib_inline")
+    monkeypatch.syspath_prepend(ROOT / "chapters")
+    clusters = import_module("lab").clusters
+    for _ in range(2):
+        first = clusters[1]
+        assert first.run(lambda world: world.size) == [1] and clusters[1] is first
+        first.close()
 
 
 def faults_of_form(path: Path) -> Iterator[str]:

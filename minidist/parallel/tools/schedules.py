@@ -136,8 +136,10 @@ def schedule(name: str, ranks: int, micro_batches: int, virtual: int = 1) -> lis
         virtual: stages on each rank, for the interleaved schedule.
 
     Raises:
-        ValueError: if the schedule cannot take that number of micro-batches.
+        ValueError: if there is no such schedule, or it cannot take that number of micro-batches.
     """
+    if name not in SCHEDULES:
+        raise ValueError(f"schedule {name!r}: choose from {', '.join(SCHEDULES)}")
     more = (virtual,) if name == "interleaved" else ()
     return [SCHEDULES[name](rank, ranks, micro_batches, *more) for rank in range(ranks)]
 
