@@ -111,7 +111,8 @@ class Attempt:
         step = min(steps, default=self.before.resumed if self.before else 0)
         heard = [when for rank, when in self.heard.items() if rank in ranks or not ranks]
         why = str(error).splitlines()[0].rstrip(":")
-        if kind_of(error) == "CorruptedNumbers":  # any rank may be the first to raise it, and it names the one it means
+        if isinstance(error, RankFailed) and kind_of(error) == "CorruptedNumbers":
+            # any rank may be the first to raise it: the message names the one that is meant
             why = error.summary.partition(": ")[2].rstrip(".")
         return Interruption(step, ranks, why, layout, layout, detect=now - max(heard, default=self.since))
 
