@@ -36,6 +36,7 @@ READS = {  # the beginning of a test's id -> what it reads, beside what it impor
     "tests/verify/": ("tests/verify/*.json",),
     "tests/train/test_tokens_of_runs.py": ("tests/verify/*.json",),
     "tests/show/test_site.py": ("docs/*.*", "docs/site/*", "chapters/*.ipynb"),
+    "tests/test_benchmarks.py": ("benchmarks/*.py", "minidist/**/*.py"),
     "tests/test_readme.py": ("README.md", "docs/*.md", "minidist/**/*.py"),
     "tests/test_chapters.py": ("chapters/figures/*.py", "chapters/figures/ch{0}*/*", "chapters/{0}*.ipynb"),
 }
