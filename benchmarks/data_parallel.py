@@ -27,11 +27,15 @@ SIZES = {
 }
 
 
-def independent(world, config: TrainConfig, layout: Layout, options: RunOptions):
-    """Train on this rank's share of the batch alone, at the same time as the other ranks."""
-    alone = world.new_group([world.rank])
+def train_alone(world, config: TrainConfig, layout: Layout, options: RunOptions):
+    """Train on this rank as on a single process, at the same time as the other ranks."""
     with patch.object(trainer, "find_gpus"):  # it is about all ranks
-        return train_rank(alone, replace(config, global_batch=config.global_batch // world.size), Layout(), options)
+        return train_rank(world.new_group([world.rank]), config, Layout(), options)
+
+
+def independent(world, config: TrainConfig, layout: Layout, options: RunOptions):
+    """Train on this rank's share of the batch alone."""
+    return train_alone(world, replace(config, global_batch=config.global_batch // world.size), layout, options)
 
 
 def main() -> None:

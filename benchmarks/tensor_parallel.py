@@ -10,26 +10,20 @@ memory. If splitting the work among them cost nothing, a step would take 1/N of 
 
 import argparse
 import statistics
-from unittest.mock import patch
 
 import breakdown_picture
+from data_parallel import train_alone
 from rich.console import Console
 from rich.table import Table
 
 import minidist as md
-from minidist.train import trainer
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RunOptions
-from minidist.train.trainer import run, train_rank
+from minidist.train.trainer import run
 
 BATCH = {"global_batch": 4, "micro_batch": 4, "context": 128, "layers": 4, "heads": 8, "steps": 8}
 SIZES = {width: TrainConfig(width=width, **BATCH) for width in (128, 256, 512)}
-
-
-def apart(world, config: TrainConfig, layout: Layout, options: RunOptions):
-    with patch.object(trainer, "find_gpus"):  # it is about all ranks
-        return train_rank(world.new_group([world.rank]), config, Layout(), options)
 
 
 def main() -> None:
@@ -50,7 +44,7 @@ def main() -> None:
         clusters = {size: md.Cluster(size) for size in {1, most, *(layout.world_size for layout in layouts)}}
         tried = [(str(layout), layout, None) for layout in (Layout(), *layouts)]
         for _ in range(options.rounds):
-            for name, layout, function in (*tried, (f"{most} apart", Layout(tp=most), apart)):
+            for name, layout, function in (*tried, (f"{most} apart", Layout(tp=most), train_alone)):
                 cluster = clusters[layout.world_size]
                 result = run(cluster, config, layout, RunOptions(trace=True), rank_function=function)
                 times.setdefault(name, []).append(max(rank.seconds for rank in result.ranks) / config.steps)
