@@ -64,7 +64,7 @@ def best_table(found: Found, wholes: list[Campaign]) -> Group:
     table = titled(title, ("", "layout"), ("step, s", "MFU", "memory, GB", "whole run", "slower by"))
     best = found.best[0]
     for place, (run, whole) in enumerate(zip(found.best, wholes, strict=True), 1):
-        slower = f"{run.step_seconds / best.step_seconds - 1:.1%}" if place > 1 else ""
+        slower = f"{max(0.0, run.step_seconds / best.step_seconds - 1):.1%}" if place > 1 else ""
         numbers = (
             f"{run.step_seconds:.3f}",
             f"{run.mfu:.1%}",

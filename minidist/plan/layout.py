@@ -118,6 +118,10 @@ class PlannedLayout:
         """Why this model, at ``batch`` sequences a step, cannot be split this way; "" if it can."""
         if model.heads % self.tp:
             return f"tp={self.tp} does not divide the {model.heads} heads: {nearest(self.tp, divisors(model.heads))}"
+        if model.groups % self.tp and self.tp % model.groups:
+            fitting = [n for n in divisors(model.heads) if model.groups % n == 0 or n % model.groups == 0]
+            near = nearest(self.tp, fitting)
+            return f"tp={self.tp} neither divides the {model.groups} key-value heads nor is a multiple of them: {near}"
         if self.sp and model.context // self.cp % self.tp:
             return f"sp=1 with tp={self.tp} does not divide {model.context // self.cp} tokens of a sequence"
         parts = parts_of(self.cp, self.cp_kind)
@@ -130,7 +134,8 @@ class PlannedLayout:
         if self.ep > 1 and model.moe is None:
             return f"ep={self.ep} shares experts, and {model.name} has none: set ep=1"
         if model.moe is not None and (experts := model.moe.experts) % self.ep:
-            return f"ep={self.ep} does not divide the {experts} experts: {nearest(self.ep, divisors(experts))}"
+            near = nearest(self.ep, [n for n in divisors(experts) if self.dp % n == 0])
+            return f"ep={self.ep} does not divide the {experts} experts: {near}"
         if self.stage_count > model.layers + 2:
             most = (model.layers + 2) // self.virtual
             return (

@@ -112,12 +112,13 @@ class Held:
 
 def parameters_of_layers(model: ModelShape, layout: PlannedLayout, dense: float, sparse: float) -> Held:
     """Parameters on a tensor-parallel rank of ``dense`` layers without experts and ``sparse`` layers with experts."""
-    split = model.dense_block - model.replicated
-    held = dense * (split / layout.tp + model.replicated)
+    shared = model.key_width_on(layout.tp) - model.key_width / layout.tp  # keys that another rank holds too
+    everywhere = model.replicated + 2 * (model.width + model.biases) * shared
+    held = dense * ((model.dense_block - model.replicated) / layout.tp + everywhere)
     if not sparse:
         return Held(held, 0.0)
     split = model.block(0) - model.router - model.replicated
-    held += sparse * (split / layout.tp + model.replicated + model.router)
+    held += sparse * (split / layout.tp + everywhere + model.router)
     return Held(held, sparse * model.routed / (layout.tp * layout.ep))
 
 
@@ -180,8 +181,8 @@ def saved_by_block(model: ModelShape, layout: PlannedLayout, numerics: Numerics,
     e, n, t = numerics.activation, _tokens(model, layout), layout.tp
     kept = _entering(model, layout, numerics)
     scored, valued = model.score_widths
-    keys = 2 * model.key_width if model.latent is None else scored + valued
-    kept += e * n * (scored + keys + valued) / t
+    keys = 2 * model.key_width_on(t) if model.latent is None else (scored + valued) / t
+    kept += e * n * (keys + (scored + valued) / t)
     if model.latent:
         kept += e * n * (model.latent.queries + model.latent.keys_values + model.latent.rope)
     return kept + saved_behind_attention(model, layout, numerics, sparse)

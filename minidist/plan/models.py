@@ -138,9 +138,18 @@ class ModelShape:
         return self.hidden or 4 * self.width
 
     @property
+    def groups(self) -> int:
+        """Heads of keys and values: ``kv_heads``, or one for each head of queries."""
+        return self.kv_heads or self.heads
+
+    @property
     def key_width(self) -> int:
         """Width of the keys of all heads; values are as wide, but for latent attention."""
-        return self.width // self.heads * (self.kv_heads or self.heads)
+        return self.width // self.heads * self.groups
+
+    def key_width_on(self, tp: int) -> float:
+        """Width of the keys on one of ``tp`` tensor-parallel ranks, which share a head where there are fewer heads."""
+        return max(self.key_width / tp, self.width / self.heads)
 
     @property
     def score_widths(self) -> tuple[int, int]:

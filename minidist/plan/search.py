@@ -12,6 +12,8 @@ where sp=1 is legal, sp=0 is skipped.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import inf
+from operator import itemgetter
 from time import perf_counter
 
 from minidist.nn.config import divisors
@@ -59,7 +61,7 @@ def search(costs: StepCosts, batch: int, top: int = 5, fixed: PlannedLayout | No
         else:
             closed.append((least, len(closed), group, virtual))
     best: list[PlannedRun] = []
-    planned, closest = 0, None
+    planned, closest = 0, (inf, fixed)
     for bound, _, group, virtual in sorted(open_groups, key=lambda opened: opened[:2]):
         if len(best) == top and bound > 1.001 * best[-1].step_seconds:  # four digits
             break
@@ -67,18 +69,16 @@ def search(costs: StepCosts, batch: int, top: int = 5, fixed: PlannedLayout | No
             planned += 1
             memory = memory_of(costs.model, layout, batch, costs.numerics)
             if memory.total > costs.cluster.accelerator.memory:
-                if closest is None or memory.total < closest[0]:
-                    closest = memory.total, layout
+                closest = min(closest, (memory.total, layout), key=itemgetter(0))
                 continue
             best = sorted([*best, plan_run(costs, layout, batch)], key=_order)[:top]
     for least, _, group, virtual in [] if best else sorted(closed, key=lambda group: group[:2]):
-        if closest and least > closest[0]:
+        if least > closest[0]:
             break
         for layout in members(group, virtual):
             total = memory_of(costs.model, layout, batch, costs.numerics).total
-            if closest is None or total < closest[0]:
-                closest = total, layout
-    smallest = plan_run(costs, closest[1], batch) if closest and not best else None
+            closest = min(closest, (total, layout), key=itemgetter(0))
+    smallest = plan_run(costs, closest[1], batch) if legal and not best else None
     return Found(best, legal, planned, perf_counter() - began, smallest)
 
 

@@ -41,8 +41,9 @@ class Exchange:
         self.stream = numerics.activation * part.tokens * model.width  # bytes between two layers, of all tp ranks
         self.terms = self.stream * (numerics.term or numerics.activation) / numerics.activation  # as partial sums
         self.gathered = self.stream if layout.sp else self.terms  # an all-reduce gathers sums
-        widths = 2 * model.key_width if model.latent is None else sum(model.score_widths)
-        self.keys = numerics.activation * part.tokens * layout.cp * widths / layout.tp  # and values, of a sequence
+        latent = sum(model.score_widths) / layout.tp
+        widths = 2 * model.key_width_on(layout.tp) if model.latent is None else latent
+        self.keys = numerics.activation * part.tokens * layout.cp * widths  # and values, of a sequence
         self.routed = model.moe.top_k * self.stream / part.sp if model.moe else 0.0  # to the experts of a layer
 
     def group(self, axis: str) -> Group:

@@ -103,7 +103,7 @@ def linear_layers(model: ModelShape, part: Part) -> list[tuple[float, float, flo
     """The products of attention's linear layers on one rank: (m, k, n) each."""
     n, h, t = part.tokens, model.width, part.tp
     if model.latent is None:
-        return [(n, h, (h + 2 * model.key_width) / t), (n, h / t, h)]
+        return [(n, h, h / t + 2 * model.key_width_on(t)), (n, h / t, h)]
     latent, (scored, valued) = model.latent, model.score_widths
     down = latent.queries + latent.keys_values + latent.rope
     up_keys = 2 * valued / t
@@ -168,7 +168,7 @@ def _elementwise(model: ModelShape, part: Part, machine: Machine, hidden: float)
     e, mask, n = machine.element, int(model.dropout), part.tokens
     stream = n * model.width / part.sp  # numbers between the tensor-parallel regions
     inner = n * hidden / part.tp
-    rotated = 0 if model.learned_positions else n * (model.width + model.key_width) / part.tp
+    rotated = 0 if model.learned_positions else n * (model.width / part.tp + model.key_width_on(part.tp))
     forward = 2 * 2 * e * stream + 2 * (3 * e + mask) * stream
     forward += (3 if model.gated else 2) * e * inner + 2 * e * rotated
     backward = 2 * 4 * e * stream + 2 * mask * (2 * e + 1) * stream
