@@ -77,7 +77,7 @@ def test_what_ends_a_run(tmp_path):
         assert elastic_with(error, raise_in_3) == interruptions, error
     with pytest.raises(RuntimeError, match=r"^rank 0 of 1 was killed by SIGKILL.*, and no rank is left to go on with$"):
         elastic("dp=1", "rank=0,step=1,kind=kill", saving=sync(tmp_path / "alone"))
-    with pytest.raises(RuntimeError, match="has gone on after 0 failures already, and --max-restarts allows no more"):
+    with pytest.raises(RuntimeError, match="and --max-restarts 0 allows no further restart"):
         elastic("dp=2", "rank=1,step=1,kind=kill", saving=sync(tmp_path / "limit"), how={"max_restarts": 0})
 
 
@@ -98,10 +98,11 @@ def test_what_is_not_to_be_relied_on_stays_so_when_going_back_fails_too(tmp_path
 
 
 def test_a_run_goes_on_without_what_a_smaller_layout_cannot_have(tmp_path, expected):
-    for asked in ({"rebalance": True}, {"check_replicas": 1, "check_by": "vote"}):
-        notes, saving = [], sync(tmp_path / next(iter(asked)), 1)
+    never = "rank=1,step=4,kind=raise"
+    for orders, asked in ((), {"rebalance": True}), ((), {"check_replicas": 1, "check_by": "vote"}), ((never,), {}):
+        notes, saving = [], sync(tmp_path / "-".join(["in", *asked]), 1)
         note = lambda _, event, notes=notes: notes.append(event[1]) if event[0] == "note" else None  # noqa: E731
-        result, _ = elastic("dp=2", "rank=1,step=2,kind=kill", saving=saving, on_event=note, **asked)
+        result, _ = elastic("dp=2", "rank=1,step=2,kind=kill", *orders, saving=saving, on_event=note, **asked)
         assert result.fingerprint == expected and result.layout == Layout()
         assert len(notes) == 1 and "going on without this: --" in notes[0]
 

@@ -106,14 +106,10 @@ class Attempt:
         """What there is to say of the failure that ended this attempt."""
         if self.before is not None and self.ready == inf:
             self.before.restart = now - self.since
-        ranks = failed_ranks(error)
+        ranks, why = ranks_and_reason(error)
         steps = [step for rank, step in self.next_steps.items() if rank in ranks or not ranks]
         step = min(steps, default=self.before.resumed if self.before else 0)
         heard = [when for rank, when in self.heard.items() if rank in ranks or not ranks]
-        why = str(error).splitlines()[0].rstrip(":")
-        if isinstance(error, RankFailed) and kind_of(error) == "CorruptedNumbers":
-            # any rank may be the first to raise it: the message names the one that is meant
-            why = error.summary.partition(": ")[2].rstrip(".")
         return Interruption(step, ranks, why, layout, layout, detect=now - max(heard, default=self.since))
 
 
@@ -122,13 +118,14 @@ def kind_of(error: Failure) -> str:
     return error.summary.partition(":")[0] if isinstance(error, RankFailed) else type(error).__name__
 
 
-def failed_ranks(error: Failure) -> tuple[int, ...]:
-    """The ranks that are not to be relied on any longer."""
+def ranks_and_reason(error: Failure) -> tuple[tuple[int, ...], str]:
+    """Return the ranks that cannot be relied on any longer, and what happened, in one line."""
     if isinstance(error, RankFailed) and kind_of(error) == "CorruptedNumbers":
-        # which every rank raises: the message says whose numbers they were
-        named = re.search(r"\brank (\d+)", error.summary.partition(".")[0])
-        return (int(named[1]),) if named else ()
-    return () if isinstance(error, Deadlock) else error.ranks
+        # any rank may be the first to raise it: the message names the one whose numbers are wrong
+        why = error.summary.partition(": ")[2].rstrip(".")
+        named = re.search(r"\brank (\d+)", why.partition(".")[0])
+        return (int(named[1]),) if named else (), why
+    return () if isinstance(error, Deadlock) else error.ranks, str(error).splitlines()[0].rstrip(":")
 
 
 def go_back(
@@ -174,7 +171,9 @@ def without_what_cannot_be(options: RunOptions, config: TrainConfig, layout: Lay
         broken = set(of_options(config, layout, options)) - set(of_options(config, layout, left))
         if broken:
             options, lost = left, [*lost, *sorted(broken)]
-    return options, lost
+    gone = [fault for fault in options.faults if fault.rank >= layout.world_size]
+    lost += [f"--fault {fault}: {layout} has ranks 0 to {layout.world_size - 1}" for fault in gone]
+    return replace(options, faults=tuple(fault for fault in options.faults if fault not in gone)), lost
 
 
 @dataclass(frozen=True)
@@ -265,20 +264,18 @@ def run_elastic(
                 if left < 1:
                     raise RuntimeError(f"{failed.why}, and no rank is left to go on with") from error
                 if len(interruptions) == elasticity.max_restarts:
-                    raise RuntimeError(
-                        f"{failed.why}; the run has gone on after {len(interruptions)} failures already, and "
-                        "--max-restarts allows no more"
-                    ) from error
+                    allowed = f"--max-restarts {elasticity.max_restarts} allows no further restart"
+                    raise RuntimeError(f"{failed.why}, and {allowed}") from error
                 if shrinks:
                     layout = failed.after = best_layout(config, layout, left)
                 verified = attempt.verified
                 # a rank may die after a number went wrong and before a check could tell
                 unsure = options.check_replicas or kind_of(error) == "CorruptedNumbers"
                 not_after = verified if unsure else None
+                options = replace(options, faults=tuple(f for f in options.faults if f not in attempt.struck))
                 options, lost = without_what_cannot_be(options, config, layout)
                 for why in lost:
                     on_event(0, ("note", f"going on without this: {why}"))
-                options = replace(options, faults=tuple(f for f in options.faults if f not in attempt.struck))
                 interruptions.append(failed)
                 staying = len(set(cluster.survivors) - set(failed.ranks))
                 cluster.regroup(staying or layout.world_size, without=failed.ranks)
