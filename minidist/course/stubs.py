@@ -42,7 +42,7 @@ END = "# <<<\n"
 BACKUPS = ".backups"
 ANSWER = re.compile(r"^( *)# >>> (\d+\.\d+)\n.*?^ *# <<<\n", re.DOTALL | re.MULTILINE)
 HANDED_OUT = (  # files and folders of the course
-    "README.md", "AGENTS.md", "LICENSE", "pyproject.toml",
+    "README.md", "AGENTS.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "pyproject.toml",
     "minidist", "chapters", "docs", "solutions", "tests/exercises",
 )  # fmt: skip
 

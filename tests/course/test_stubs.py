@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -116,7 +117,9 @@ def test_a_release_has_no_answers_and_is_a_course(tmp_path):
     assert "# for i in range(3):\n            #     step += i\n            # <<<" in hidden
     assert without_answers(hidden) == hidden
     assert not (folder / "tests" / "exercises" / "mutants").exists()
-    assert (folder / "chapters" / "lab.py").exists() and (folder / "AGENTS.md").exists()
+    for page in (folder / "README.md", folder / "AGENTS.md"):
+        links = re.findall(r"\]\(([\w/.-]+)", page.read_text(encoding="utf-8"))
+        assert links and not [link for link in links if not (folder / link).exists()]
     for place, why in ((folder, "exists already"), (course_folder("chapters") / "handed out", "would have itself")):
         with pytest.raises(ValueError, match=f"handed out.* {why}"):
             release(place, solutions=False)
