@@ -111,7 +111,7 @@ def _export_hf(checkpoint: Path, folder: Path, options: dict) -> None:
     with FullArrays(checkpoint, manifest) as arrays:
         write_folder(folder, config_in(manifest).model, arrays, **options)  # pyright: ignore[reportArgumentType]  # it only looks up
     tokenizer = folder / TOKENIZER
-    tokenizer.unlink(missing_ok=True)  # of the model that was there before
+    tokenizer.unlink(missing_ok=True)  # left by the model that was there before
     if TOKENIZER in manifest.files:
         with replacing(tokenizer) as new:
             new.write_bytes(disk.read(checkpoint / TOKENIZER))

@@ -171,7 +171,7 @@ def _attention(corpus: DocumentCorpus, config: TrainConfig, cp: int) -> dict:
         for kind in kinds:
             shares = chunks_of_ranks(cp, len(work), kind, documents)
             most = max(sum(work[chunk] for chunk in share) for share in shares)
-            busiest[kind] += sum(work) / cp if kind == "ulysses" else most  # its ranks have heads, all as much work
+            busiest[kind] += sum(work) / cp if kind == "ulysses" else most  # its ranks split heads: equal work
     of_one_document = MICRO_BATCHES * scores_in(TileMask(tiles(config.context, *cut)).pairs())
     return {
         **({"padding": 1 - used / places} if packing.kind in PADDED else {}),

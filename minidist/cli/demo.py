@@ -196,7 +196,7 @@ def menu(width: int, height: int) -> Text:
             line = _line(str(number), one.name, one.about, ranks_of(one), f"{one.size} ({one.size_is})", width)
             plain.append(line)
             grouped.append(line)
-    return Text("\n").join(grouped if len(grouped) < height else plain)  # a line is for the prompt
+    return Text("\n").join(grouped if len(grouped) < height else plain)  # one line is for the prompt
 
 
 def _line(number: str, name: str, about: str, ranks: str, size: str, width: int) -> Text:

@@ -86,7 +86,7 @@ def check_outputs(
             raise ValueError(f"--{flag}: {path} must end in .{flag}")
         with errors_naming(flag, path):
             if Path(path).is_fifo():
-                continue  # its reader would take this for the end
+                continue  # its reader would take closing it for the end
             target = os.path.realpath(path)  # the file itself, if the path is a link
             is_new = not os.path.exists(target)
             open(target, "a", encoding="utf-8").close()

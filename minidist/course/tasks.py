@@ -45,7 +45,7 @@ class Verdict:
     test: str
     state: str  # "passed", "failed" or "todo"
     message: str = ""  # one line or a few: what is wrong
-    details: str = ""  # where, and what the answer printed
+    details: str = ""  # where it happened, and what the answer printed
     remarks: list[str] = field(default_factory=list)  # observations that do not fail the task
     mutant: str = ""  # the bug, if a mutant was judged
     uses: list[str] = field(default_factory=list)  # if it failed: the other tasks whose functions the answer names

@@ -152,7 +152,7 @@ def begun_from(options: argparse.Namespace) -> TrainConfig | None:
     for name, (there, value) in settings.items():
         given, flag = getattr(options, name), "--" + name.replace("_", "-")
         shorter = name == "context" and settings["arch"][1] == "llama" and given is not None and given < value
-        if given not in (None, value) and not shorter:  # rotary positions are for any length
+        if given not in (None, value) and not shorter:  # rotary positions fit any length
             raise ValueError(
                 f"{flag} {given} contradicts {there} in {folder / CONFIG}, by which it is {value}: leave {flag} out"
             )
@@ -344,7 +344,7 @@ def interruptions_table(interruptions: list[Interruption]) -> Table:
     table = titled("interruptions, and the seconds that each cost", *columns)
     table.columns[0].justify = "right"
     for it in interruptions:
-        failure = re.split(r": |\. | \(", it.why)[0]  # the rest has been printed when it happened
+        failure = re.split(r": |\. | \(", it.why)[0]  # the rest was printed when it happened
         seconds = [f"{value:.2f}" for value in (it.detect, it.restart, it.recompute)]
         table.add_row(str(it.step), failure, str(it.after), it.source.rpartition("/")[2], *seconds)
     return table

@@ -11,7 +11,7 @@ import numpy as np
 from minidist.course.answers import Source, course_folder, read_source
 from minidist.course.sandbox.student import Student
 
-FOLDER = "challenges"  # of the answers to challenges, inside a folder of answers
+FOLDER = "challenges"  # a subfolder of a folder of answers
 
 
 @dataclass(frozen=True)

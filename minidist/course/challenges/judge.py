@@ -20,7 +20,7 @@ from minidist.course.sandbox.in_rank import Contract
 from minidist.course.sandbox.student import Student, WarmRanks
 from minidist.course.tasks import readable
 
-# What ranks import before they run an answer: imports do not count as its time.
+# Modules that ranks import before they run an answer: imports do not count as its time.
 RANK_MODULES = (
     "minidist.course.challenges.scoring",
     "minidist.train.trainer",

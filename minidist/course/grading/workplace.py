@@ -91,8 +91,8 @@ class Workplace:
         command = [sys.executable, "-m", "minidist.course.grading.supervisor", tempfile.gettempdir()]
         self._supervisor = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},  # a relative one means another folder there
-            start_new_session=True,  # Ctrl-C reaches every process of the terminal, but this one ends last
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},  # a relative path means another folder there
+            start_new_session=True,  # Ctrl-C in the terminal must not reach it: it ends last
         )  # fmt: skip
         assert self._supervisor.stdin and self._supervisor.stdout
         self._requests, self._answers = self._supervisor.stdin, self._supervisor.stdout

@@ -174,7 +174,7 @@ def load(source: Source, forbidden: tuple[str, ...], remarks: list[str]) -> type
     fairly.
     """
     modules: list[types.ModuleType] = []
-    for name in _compiled(source)[1]:  # now: while it is imported, a module of the library may call what is forbidden
+    for name in _compiled(source)[1]:  # now: importing a module of the library may call forbidden functions
         with suppress(ImportError):  # the file's own import reports it
             importlib.import_module(name)
     try:
