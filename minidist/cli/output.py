@@ -114,7 +114,7 @@ class Output:
 
 
 def json_output(path: str | None, content: dict) -> Output:
-    """The Output of ``--json``."""
+    """Return the Output of ``--json``."""
 
     def write(to: Path) -> None:
         text = strict_json(content, indent=1)

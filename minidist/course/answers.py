@@ -88,12 +88,12 @@ def write_atomically(file: Path, text: str) -> None:
 
 
 def solutions() -> dict[str, Source]:
-    """The solutions, by module name, in the order of the chapters."""
+    """Return the solutions by module name, in the order of the chapters."""
     return read_answers(course_folder("solutions"))
 
 
 def chapter_names() -> list[str]:
-    """The module names of all chapters that have exercises, in order."""
+    """Return the module names of all chapters that have exercises, in order."""
     return list(solutions())
 
 

@@ -146,7 +146,7 @@ def definitions_by_task(solution: str) -> dict[str, list[str]]:
 
 
 def _definitions(text: str) -> dict[str, tuple[int, int]]:
-    """The first and last line of each top-level function and class, including its decorators."""
+    """Return the first and last line of each top-level function and class, including its decorators."""
     return {
         node.name: (min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.end_lineno or node.lineno)
         for node in ast.parse(text).body

@@ -78,7 +78,7 @@ class TaskResult:
 
 
 def results_of(tasks: Sequence[Task], verdicts: Sequence[Verdict]) -> list[TaskResult]:
-    """The result of every task, in the order of the tasks."""
+    """Return the result of every task, in the order of the tasks."""
     results = {task.number: TaskResult(task) for task in tasks}
     for verdict in verdicts:
         results[verdict.task].verdicts.append(verdict)
@@ -113,7 +113,7 @@ def tasks_of(chapter: str) -> list[Task]:
 
 
 def grader_of(chapter: str) -> str:
-    """The source of a chapter's graders."""
+    """Return the source of a chapter's graders."""
     return (course_folder("tests/exercises") / f"test_{chapter}.py").read_text(encoding="utf-8")
 
 
@@ -131,12 +131,12 @@ def tasks_named(target: str) -> list[Task]:
 
 
 def task_classes(graders: ast.Module) -> list[ast.ClassDef]:
-    """The classes that are marked as the grader of a task."""
+    """Return the classes that are marked as the grader of a task."""
     return [node for node in graders.body if isinstance(node, ast.ClassDef) and _markers(node)]
 
 
 def number_of_class(node: ast.ClassDef) -> str:
-    """The number of the task that a class grades, such as "3.4"."""
+    """Return the number of the task that a class grades, such as "3.4"."""
     return ast.literal_eval(_markers(node)[0].args[0])
 
 

@@ -94,13 +94,13 @@ class Mutant:
 
 
 def one_of_each_kind(mutants: Sequence[Mutant]) -> list[Mutant]:
-    """The first mutant of each task and kind."""
+    """Return the first mutant of each task and kind."""
     return list({(mutant.task, mutant.kind): mutant for mutant in reversed(mutants)}.values())[::-1]
 
 
 @cache
 def all_mutants() -> list[Mutant]:
-    """Every mutant, in the order of the chapters."""
+    """Return every mutant, in the order of the chapters."""
     mutants: list[Mutant] = []
     for name, source in solutions().items():
         file = course_folder("tests/exercises") / "mutants" / f"{name}.toml"

@@ -1,6 +1,6 @@
 """``minidist challenge``: lists the challenges, or judges the learner's answer to one.
 
-The learner's leaderboard is a file beside the exercises with one JSON object per line, one for each new score. It is
+The learner's leaderboard is a file next to the exercises with one JSON object per line, one for each new score. It is
 for the learner alone: ``minidist grade`` judges every answer again and never reads it.
 """
 

@@ -22,7 +22,7 @@ REMARKS = 20  # at most this many for one submission: each of 151 tasks may have
 
 @dataclass
 class Grade:
-    """One student's results."""
+    """Results of one student."""
 
     student: str
     results: list[TaskResult]

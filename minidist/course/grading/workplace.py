@@ -51,7 +51,7 @@ NO_LIMITS = Limits()  # for a learner's own answers
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a command."""
+    """Outcome of a command."""
 
     status: int | None  # its exit status; None if it was ended
     exceeded: str = ""  # "time" or "processes", if it exceeded that limit

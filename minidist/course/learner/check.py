@@ -109,6 +109,6 @@ def hint(console: Console, target: str, level: int = 1) -> None:
 
 
 def hints_of(chapter: str) -> dict[str, list[str]]:
-    """The hints of a chapter's tasks, by number; each list goes from the first push to nearly the code."""
+    """Return the hints of a chapter's tasks, by number; each list goes from a first push to nearly the code."""
     file = course_folder("tests/exercises") / "hints" / f"{chapter}.toml"
     return tomllib.loads(file.read_text(encoding="utf-8"))

@@ -23,7 +23,7 @@ def use_seed(seed: int) -> None:
 
 
 def working_dtype() -> np.dtype:
-    """The dtype of the test that runs."""
+    """Return the dtype of the test that runs."""
     return _dtype
 
 
@@ -60,5 +60,5 @@ def blank(shape: int | tuple[int, ...]) -> np.ndarray:
 
 
 def nbytes(elements: int) -> int:
-    """The bytes of ``elements`` elements of the working dtype."""
+    """Bytes of ``elements`` elements of the working dtype."""
     return int(elements) * _dtype.itemsize
