@@ -1,15 +1,15 @@
-"""The command ``minidist``. What the commands need is imported in ``program``, which answers Ctrl-C from the start."""
+"""The command ``minidist``. ``program`` imports what the commands need, so that it answers Ctrl-C from the start."""
 
 import signal
 import sys
 
-INTERRUPTED = 130  # the exit status that a shell gives to what Ctrl-C ended
+INTERRUPTED = 130  # exit status that a shell gives to a command that Ctrl-C ended
 
 
 def program() -> int:
-    """Run the command line; returns the exit status. SIGTERM and SIGHUP end it, and its ranks, as Ctrl-C does.
+    """Run the command line; return the exit status. SIGTERM and SIGHUP end it and its ranks, as Ctrl-C does.
 
-    Where they are ignored from the start, as SIGHUP is under ``nohup``, they stay so.
+    A signal that is ignored from the start, as SIGHUP is under ``nohup``, stays ignored.
     """
     try:
         for name in ("SIGTERM", "SIGHUP"):
@@ -26,5 +26,5 @@ def program() -> int:
         if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized() and mpi.COMM_WORLD.size > 1:
             from minidist.comm.runtime.job import abort
 
-            abort(INTERRUPTED)  # others may wait for this process, and MPI_Finalize would for them
+            abort(INTERRUPTED)  # others may wait for this process, and MPI_Finalize would wait for them
         return INTERRUPTED

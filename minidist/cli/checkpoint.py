@@ -57,7 +57,7 @@ def add_commands(commands) -> None:
 
 
 def byte_count(text: str) -> int:
-    """The bytes that ``text`` writes, such as 5GB or 200MB, in powers of ten, as transformers' max_shard_size."""
+    """Parse a number of bytes such as 5GB or 200MB, in powers of ten, as in transformers' max_shard_size."""
     found = re.fullmatch(r"([0-9]{1,6})([KMGT]B)", text.upper())
     if not found or not int(found[1]):
         raise ValueError(f"{text!r} is no size: write it as in 5GB or 200MB")
@@ -104,21 +104,21 @@ def _export_hf(checkpoint: Path, folder: Path, options: dict) -> None:
     """Write the checkpoint's model for Hugging Face's transformers, with its run's tokenizer if that has one.
 
     Args:
-        options: of ``write_folder``.
+        options: keyword arguments of ``write_folder``.
     """
     disk = Disk()
     manifest = Manifest.read(disk, checkpoint)
     with FullArrays(checkpoint, manifest) as arrays:
         write_folder(folder, config_in(manifest).model, arrays, **options)  # pyright: ignore[reportArgumentType]  # it only looks up
     tokenizer = folder / TOKENIZER
-    tokenizer.unlink(missing_ok=True)  # of the model that was there before
+    tokenizer.unlink(missing_ok=True)  # left by the model that was there before
     if TOKENIZER in manifest.files:
         with replacing(tokenizer) as new:
             new.write_bytes(disk.read(checkpoint / TOKENIZER))
 
 
 def _row(root: Path, name: str, is_committed: bool) -> dict:
-    """What there is to say of one save."""
+    """Describe one save, for the table and the JSON."""
     row = {"name": name, "committed": is_committed, "whole": False, "problem": ""}
     if not is_committed:
         return row | {"problem": "cut off before its manifest was written; the next run removes it"}

@@ -1,7 +1,7 @@
-"""``minidist data``: what a text's documents are like, and what each packing makes of them; prepares them for training.
+"""``minidist data``: measures a text's documents and what each packing makes of them, or prepares them for training.
 
-Skipped tiles and the work of ranks depend on which documents meet in a micro-batch, and so does padding that ends with
-its longest one. So they are measured over the first micro-batches of a run, in its order.
+Skipped tiles, the work of ranks, and padding to the longest document of a micro-batch depend on which documents meet in
+one. So they are measured over the first micro-batches of a run, in its order.
 """
 
 from dataclasses import asdict, replace
@@ -24,10 +24,10 @@ from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.share import corpus_of
 
-MICRO_BATCHES = 32  # the first ones of a run, over which these are measured
+MICRO_BATCHES = 32  # at the start of a run, over which these are measured
 CHUNKS = 4  # sequence chunks for each context-parallel rank, by default: enough for every cp_kind
-BIN = 4  # a row of the histogram ends at this many times where it begins
-WORDS = {  # of the numbers of all documents
+BIN = 4  # each row of the histogram ends at this many times its beginning
+WORDS = {  # number of all documents -> its description
     "files": "files", "documents": "documents", "empty": "empty documents, left out",
     "without_targets": "documents of one token, which has no target",
     "longer": "documents longer than the context, cut into pieces",
@@ -85,7 +85,7 @@ def _data(options) -> int:
 
 
 def _measured(options) -> dict:
-    """All numbers: of the documents, and of each packing."""
+    """Return all numbers: those of the documents, and those of each packing."""
     layout, chunks, tile = Layout(cp=options.cp), options.sequence_chunks, options.attention_tile
     if chunks is None:
         chunks = gcd(options.context, CHUNKS * layout.cp)
@@ -113,7 +113,7 @@ def _measured(options) -> dict:
 
 
 def _numbers(corpus: DocumentCorpus, context: int) -> dict[str, float]:
-    """The numbers that WORDS has."""
+    """Return the numbers that WORDS describes."""
     documents, manifest = corpus.documents, corpus.documents.manifest
     lengths = documents.lengths
     median, ninetieth = np.percentile(lengths, (50, 90), method="inverted_cdf").tolist()
@@ -128,7 +128,7 @@ def _numbers(corpus: DocumentCorpus, context: int) -> dict[str, float]:
 
 
 def _histogram(documents: Documents) -> list[dict[str, int]]:
-    """The number of documents by length, from the shortest ones to the longest."""
+    """Count the documents by length, from the shortest to the longest."""
     lengths, rows, low = documents.lengths, [], 1
     while low <= lengths.max():
         count = int(((low <= lengths) & (lengths < BIN * low)).sum())
@@ -139,7 +139,7 @@ def _histogram(documents: Documents) -> list[dict[str, int]]:
 
 
 def _waste(packing: Packing) -> dict[str, float]:
-    """What an epoch of a packing has: samples, the share of places that are padding, and documents cut needlessly."""
+    """Measure an epoch of a packing: samples, the share of places that are padding, and documents cut needlessly."""
     cut, context = 0, packing.context
     if packing.kind == "cut":
         places = packing.documents.lengths - 1
@@ -149,12 +149,12 @@ def _waste(packing: Packing) -> dict[str, float]:
 
 
 def _attention(corpus: DocumentCorpus, config: TrainConfig, cp: int) -> dict:
-    """The share of a run's first scores in tiles that documents save, beside those in the future.
+    """Measure which share of the scores of a run's first micro-batches documents save, tiles in the future left out.
 
-    Those of a micro-batch that ends early count as saved, and its padding is measured here.
+    Scores past the end of a shorter micro-batch count as saved, and its padding is measured here.
 
-    With several context-parallel ranks also, for each cp_kind that the chunks allow, the work of the busiest rank in
-    each micro-batch, on which the others wait: over that of the mean.
+    With several context-parallel ranks, also return for each cp_kind that the chunks allow the work of the busiest rank
+    of each micro-batch, for which the others wait, over that of the mean.
     """
     packing, cut = corpus.training.packing, (config.attention_tile, config.sequence_chunks)
     kinds = [kind for kind in KINDS if cp > 1 and config.sequence_chunks % parts_of(cp, kind) == 0]
@@ -171,7 +171,7 @@ def _attention(corpus: DocumentCorpus, config: TrainConfig, cp: int) -> dict:
         for kind in kinds:
             shares = chunks_of_ranks(cp, len(work), kind, documents)
             most = max(sum(work[chunk] for chunk in share) for share in shares)
-            busiest[kind] += sum(work) / cp if kind == "ulysses" else most  # its ranks have heads, all as much work
+            busiest[kind] += sum(work) / cp if kind == "ulysses" else most  # its ranks split heads: equal work
     of_one_document = MICRO_BATCHES * scores_in(TileMask(tiles(config.context, *cut)).pairs())
     return {
         **({"padding": 1 - used / places} if packing.kind in PADDED else {}),

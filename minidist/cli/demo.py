@@ -29,7 +29,7 @@ ON_GPU = ", ".join(one.name for one in DEMONSTRATIONS.values() if one.on_gpu)
 FILES = ("html", "gif", "png", "svg", "trace")
 SINGLE = (*FILES[1:], "ranks", "size", "scene", "step", "backend")  # flags of one demonstration
 DPI = 150
-WIDE = 118  # characters: from here on there is room for the sizes
+WIDE = 118  # characters; in a terminal this wide the menu shows the sizes
 ABOUT = 62  # characters of what a demonstration shows: with its number and name they fill 80
 
 
@@ -91,7 +91,7 @@ def _demo(options) -> int:
 
 
 def _check_all(options) -> None:
-    """Check the options that ``--all`` goes together with."""
+    """Check the options that are given with ``--all``."""
     single = {flag: getattr(options, flag) for flag in SINGLE}
     single |= {"break": options.broken or None, options.name: options.name}
     if refused := [
@@ -142,7 +142,7 @@ def _play(animation: Animation, story: Story, console: Console) -> None:
 
 
 def _is_interactive(console: Console) -> bool:
-    """Whether there is a terminal that can show the player and read keys."""
+    """Return whether a terminal can show the player and read keys."""
     return console.is_terminal and not console.is_dumb_terminal and sys.stdin is not None and sys.stdin.isatty()
 
 
@@ -176,7 +176,7 @@ def write(animation: Animation, story: Story, options, console: Console) -> None
 
 
 def _picture(animation: Animation, story: Story, options) -> tuple:
-    """A matplotlib Figure, and what it is: one beat, every beat of one scene, or an overview of all scenes."""
+    """Draw one beat, every beat of one scene, or an overview of all scenes; return the Figure and a name for it."""
     from minidist.show.stage import still
 
     if options.step is not None:
@@ -187,7 +187,7 @@ def _picture(animation: Animation, story: Story, options) -> tuple:
 
 
 def menu(width: int, height: int) -> Text:
-    """The menu for a terminal of this size: a wide one shows the sizes too, a high one the groups."""
+    """Return the menu for a terminal of this size: a wide one shows the sizes too, a high one the groups."""
     heading = [_line(" ", "", "", "--ranks", "--size", width)] if width >= WIDE else []
     plain, grouped = list(heading), list(heading)
     for group, those in groupby(enumerate(DEMONSTRATIONS.values(), 1), lambda entry: entry[1].group):
@@ -196,7 +196,7 @@ def menu(width: int, height: int) -> Text:
             line = _line(str(number), one.name, one.about, ranks_of(one), f"{one.size} ({one.size_is})", width)
             plain.append(line)
             grouped.append(line)
-    return Text("\n").join(grouped if len(grouped) < height else plain)  # a line is for the prompt
+    return Text("\n").join(grouped if len(grouped) < height else plain)  # one line is for the prompt
 
 
 def _line(number: str, name: str, about: str, ranks: str, size: str, width: int) -> Text:
@@ -205,12 +205,12 @@ def _line(number: str, name: str, about: str, ranks: str, size: str, width: int)
 
 
 def ranks_of(one: Demonstration) -> str:
-    """Its default, and how many are possible."""
+    """Describe a demonstration's numbers of ranks: the default, and the fewest and most."""
     return f"{one.ranks} ({one.least_ranks} to {one.most_ranks})" if one.most_ranks > 1 else "1"
 
 
 def sizes() -> str:
-    """The sizes of every demonstration, one per line, for the command's help."""
+    """List the sizes of every demonstration, one per line, for the command's help."""
     lines = [
         f"  {one.name:<15}--ranks {ranks_of(one)}, --size {one.size} ({one.size_is})" for one in DEMONSTRATIONS.values()
     ]
@@ -218,7 +218,7 @@ def sizes() -> str:
 
 
 def ask(console: Console) -> str | None:
-    """The name that the user chooses; None to leave."""
+    """Ask for a demonstration; return its name, or None to leave."""
     names = {str(number): name for number, name in enumerate(DEMONSTRATIONS, 1)}
     while True:
         try:

@@ -18,11 +18,11 @@ from minidist.show.stage.lecture import notes
 
 
 def show_all(options, console: Console) -> int:
-    """Run every demonstration and write what the options ask for. Returns 1 if one of them failed."""
+    """Run every demonstration and write what the options ask for; return 1 if one of them failed, else 0."""
     if options.html is not None:
         with errors_naming("html", options.html):
             Path(options.html).mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=options.html).close()  # told now, and not after a minute of runs
+            tempfile.TemporaryFile(dir=options.html).close()  # fails now, not after a minute of runs
     made = {}
     for name, animation in _made(options.seed):
         made[name] = animation
@@ -34,7 +34,7 @@ def show_all(options, console: Console) -> int:
 
 
 def _made(seed: int) -> Iterator[tuple[str, Animation | str]]:
-    """The name of each demonstration and its animation, or why there is none, told on standard error as they come."""
+    """Yield each demonstration's name and its animation, or why it failed; report each on standard error."""
     progress = Console(stderr=True, highlight=False, markup=False)
     for number, (name, demonstration) in enumerate(DEMONSTRATIONS.items(), 1):
         start = time.monotonic()

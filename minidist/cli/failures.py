@@ -29,7 +29,7 @@ MORE_THAN_ZERO = ("gpus", "gpus_per_node", "gpu_mtbf_hours", "interval", "simula
 
 @dataclass(frozen=True)
 class Case:
-    """What happens to failed nodes, and the goodput of it by formula and by simulation (None: not simulated)."""
+    """A way to deal with failed nodes, and its goodput by formula and by simulation (None: not simulated)."""
 
     name: str
     goodput: float
@@ -131,7 +131,7 @@ def _failures(options) -> int:
 
 
 def _check(options) -> None:
-    """Check the flags by their own names; what two of them say together is checked where it is computed."""
+    """Check the flags, so that errors name them; the functions that compute with them check the rest."""
     for name in AT_LEAST_ZERO + MORE_THAN_ZERO:
         value, positive = getattr(options, name), name in MORE_THAN_ZERO
         if value is not None and not (0 < value < inf or (value == 0 and not positive)):
@@ -155,7 +155,7 @@ def _recovery(options) -> float:
 
 
 def _cases(options, mtbf: float, interval: float) -> list[Case]:
-    """One where nodes are replaced at once; with --repair-hours the two that a run without a spare can choose from."""
+    """Return the case of nodes replaced at once; with --repair-hours, also both choices of a run without a spare."""
     nodes = _nodes(options)
     useful = goodput(mtbf, interval, options.save_seconds, _recovery(options), options.asynchronous)
     repair, spares = (options.repair_hours or 0.0) * HOUR, options.spares or 0

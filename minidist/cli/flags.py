@@ -126,7 +126,7 @@ METAVARS = {
 
 
 def reader(read: Callable[[str], int | float]) -> Callable[[str], int | float]:
-    """A reader of flag values for argparse, which shows the reader's own error message."""
+    """Return a reader of flag values for argparse that shows the error message of ``read``."""
 
     def checked(text: str) -> int | float:
         try:
@@ -143,7 +143,7 @@ LETTERS = {int: "N", float: "X", float | None: "X"}
 
 
 def add_config(parser: argparse.ArgumentParser, **decided_later) -> None:
-    """Add the flags of TrainConfig; ``decided_later`` as for ``add_fields``."""
+    """Add the flags of TrainConfig, and --impl; see ``add_fields`` for ``decided_later``."""
     parser.add_argument(
         "--impl",
         metavar="FOLDER",
@@ -156,7 +156,7 @@ def add_fields(parser: argparse.ArgumentParser, settings: type, **decided_later)
     """Add a flag for each field of a dataclass, and a group of flags for each of the records that make it up.
 
     Args:
-        decided_later: field -> its default, or words for it. The flag's value is then None unless the user gives one.
+        decided_later: field -> its default, or words for it. Such a flag's value is None unless the user gives one.
     """
     groups = {}
     for record in reversed(settings.__mro__):
@@ -175,12 +175,12 @@ def add_fields(parser: argparse.ArgumentParser, settings: type, **decided_later)
 
 
 class HelpByGroup(argparse.Action):
-    """``-h`` of a command with many flags: the usual ones and the names of the groups; ``-h WORD`` shows others.
+    """Action of ``-h`` for a command with many flags: shows the usual ones and the names of the groups.
 
-    Those are the flags with the word in their name, or in that of their group.
+    ``-h WORD`` shows the flags with the word in their name, or in that of their group; ``-h all`` shows all flags.
 
     Args:
-        usual: the flags that ``-h`` alone shows, beside the positional arguments.
+        usual: flags that ``-h`` alone shows, besides the positional arguments.
     """
 
     def __init__(self, option_strings: list[str], dest: str, usual: tuple[str, ...]) -> None:
@@ -209,18 +209,18 @@ class HelpByGroup(argparse.Action):
 
 
 def defaults(settings: type) -> dict:
-    """The default of each field: as ``decided_later``, they have flags that nobody gave be None."""
+    """Return the default of each field, to pass as ``decided_later``: flags that are not given are then None."""
     return {field.name: field.default for field in fields(settings)}
 
 
 def layout_of(options: argparse.Namespace) -> Layout | None:
-    """The layout that the options describe; None if they name no setting of it."""
+    """Return the layout that the options describe; None if they name no setting of it."""
     named = _given(options, Layout)
     return Layout(**named) if named else None
 
 
 def config_of(options: argparse.Namespace, others: TrainConfig | None = None) -> TrainConfig:
-    """The run that the options describe, with the settings of ``others`` where they name none.
+    """Return the run that the options describe; ``others`` has the settings that they do not name.
 
     Whatever can be checked before a rank starts is checked here.
     """
@@ -238,10 +238,10 @@ def config_of(options: argparse.Namespace, others: TrainConfig | None = None) ->
 
 
 def _given(options: argparse.Namespace, settings: type) -> dict:
-    """The settings that the options name."""
+    """Return the settings that the options name."""
     return given(**{field.name: getattr(options, field.name) for field in fields(settings)})
 
 
 def given(**values) -> dict:
-    """Those values that a flag gave: not None."""
+    """Return the values that flags gave: those that are not None."""
     return {name: value for name, value in values.items() if value is not None}

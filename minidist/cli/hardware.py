@@ -12,8 +12,8 @@ from minidist.plan.cluster.roofline import compute_bound_batch, largest_batch, p
 from minidist.plan.cluster.toml_tables import choose
 from minidist.plan.cluster.topologies import bisection_bandwidth, topology_of
 
-MODEL = GPTConfig(vocab=50257, context=2048, layers=32, heads=32, width=4096)  # whose prefill and decode are shown
-ALL_HALVES = 10  # ranks of a network of one's own up to which all 252 halves are tried for the bisection bandwidth
+MODEL = GPTConfig(vocab=50257, context=2048, layers=32, heads=32, width=4096)  # its prefill and decode are shown
+ALL_HALVES = 10  # most ranks of a custom network whose halves, up to 252, are all tried for the bisection bandwidth
 BYTES_EACH = {"fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "fp4": 0.5}
 
 
@@ -58,7 +58,7 @@ def _hardware(options) -> int:
 
 
 def _entries(known: Hardware, name: str) -> dict[str, Accelerator | LinkType | NodeType]:
-    """What has this name: often an accelerator and its node."""
+    """Return the entries of this name, by kind: often an accelerator and its node."""
     kinds = {"accelerator": known.accelerators, "link": known.links, "node": known.nodes}
     found = {kind: entries[name] for kind, entries in kinds.items() if name in entries}
     if not found:
@@ -160,7 +160,7 @@ def _cluster_numbers(spec: ClusterSpec) -> dict:
     bisection = None
     if not spec.network.endswith(".toml"):
         bisection = bisection_bandwidth(topology) if spec.world_size > 1 else None
-    elif 1 < spec.world_size <= ALL_HALVES:  # nothing says which halves of somebody's own network are the worst
+    elif 1 < spec.world_size <= ALL_HALVES:  # the worst halves of a custom network are not known
         halves = combinations(range(spec.world_size), spec.world_size // 2)
         bisection = min(bisection_bandwidth(topology, set(half)) for half in halves)
     return {"cluster": str(spec), "world_size": spec.world_size, "bisection_bandwidth": bisection} | asdict(spec)
@@ -206,7 +206,7 @@ def _model() -> str:
 
 
 def _sixteen_bits(chip: Accelerator) -> str:
-    """bf16, or fp16 on a chip that lacks it."""
+    """Return "bf16", or "fp16" for a chip that lacks it."""
     return "fp16" if "bf16" not in chip.flops else "bf16"
 
 
@@ -226,5 +226,5 @@ def _tera(value: float | None) -> str:
 
 
 def _number(value: float) -> str:
-    """Up to five digits, without zeros at the end."""
+    """Format a number with five significant digits, or all before the decimal point, without trailing zeros."""
     return f"{value:,.0f}" if value >= 1e5 else f"{value:,.5g}"

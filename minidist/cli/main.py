@@ -33,7 +33,7 @@ MODULES = {  # a module whose ``add_commands`` adds commands -> the names of the
     "minidist.course.commands": ("check", "reset", "grade", "mutants", "stubs", "release"),
 }
 
-PLAIN = str.maketrans(  # what to print in an encoding that lacks a character; one for one, so that tables stay aligned
+PLAIN = str.maketrans(  # replacements in an encoding that lacks a character; one for one, so that tables stay aligned
     "▁▂▃▄▅▆▇█▀■▼▸◂─━═╌│┃║╱├┤┬┴┼┏┓┗┛┡┩┳┻╇╈┌┐└┘→←↑↓✓✗×·−–…µγΣ√²ᵀ⌈⌉≥",
     "_.-:=+*###v><----|||/+++++++++++++++++++><^vvxx.--.ugS/2T[]>",
 ) | dict.fromkeys(range(0x2801, 0x2900), ord("."))  # braille, of which curves consist
@@ -51,7 +51,7 @@ minidist --help lists all commands, minidist COMMAND --help the flags of one."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status.
+    """Run the command line; return the exit status.
 
     0 success; 1 fingerprints differ, or a task, a grader or one of several demonstrations fails; 2 invalid input or
     failure.
@@ -69,7 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
                 return 0
             options = build_parser(arguments[0]).parse_args(with_config_file(arguments))
         return options.command(options) if found is None else run_in_job(options, found)
-    except (BrokenPipeError, SystemExit) as end:  # whoever reads the output has closed it, as `| head` does
+    except (BrokenPipeError, SystemExit) as end:  # the reader of the output has closed it, as `| head` does
         if isinstance(end, SystemExit) and not isinstance(end.__context__, BrokenPipeError):
             raise
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  Python flushes it at exit
@@ -86,8 +86,10 @@ def main(arguments: list[str] | None = None) -> int:
 def with_config_file(arguments: list[str]) -> list[str]:
     """Put the settings of ``--config FILE`` before the other flags, which override them.
 
+    The file has ``name = value``, in TOML or JSON, in tables of any name or in none.
+
     Raises:
-        ValueError: if the file cannot be read, or does not have ``name = value``, in tables of any name or in none.
+        ValueError: if the file cannot be read, or is neither TOML nor a JSON object.
     """
     finder = _Parser(add_help=False, allow_abbrev=False)
     finder.add_argument("--config")
@@ -101,7 +103,7 @@ def with_config_file(arguments: list[str]) -> list[str]:
             raise ValueError("expected a JSON object")
     except (OSError, ValueError) as error:
         raise ValueError(f"--config {path}: {error}") from None
-    if "fingerprint" in content:  # what --json wrote has results as well
+    if "fingerprint" in content:  # a file that --json wrote, which has results as well
         content = {key: content.get(key) for key in ("layout", "config", "init_from")}
     from minidist.train.config import TrainConfig
     from minidist.train.layout import Layout
@@ -120,7 +122,7 @@ def with_config_file(arguments: list[str]) -> list[str]:
 
 
 def print_in_any_encoding() -> None:
-    """Let no character end a command: an encoding that lacks it gets one of ASCII that looks like it, or "?"."""
+    """Print characters that an encoding lacks as similar ones of ASCII, or as "?", so that they end no command."""
 
     def plain(error) -> tuple[str, int]:  # a UnicodeEncodeError
         lacking = error.object[error.start : error.end].translate(PLAIN)
@@ -128,12 +130,12 @@ def print_in_any_encoding() -> None:
 
     codecs.register_error("plain", plain)
     for stream in (sys.stdout, sys.stderr):
-        if reconfigure := getattr(stream, "reconfigure", None):  # what replaces them may be anything
+        if reconfigure := getattr(stream, "reconfigure", None):  # a replaced stream may lack it
             reconfigure(errors="plain")
 
 
 def _explain(error: Exception) -> str:
-    """One line for an error that the settings cause; the full traceback for a bug in the program."""
+    """Return one line for an error that the settings cause, the full traceback for a bug in the program."""
     from minidist.comm import Deadlock, Hang, RankFailed  # no error comes from there before it is imported
 
     if isinstance(error, Deadlock | Hang):
@@ -151,7 +153,7 @@ def _explain(error: Exception) -> str:
 
 
 def check_working_folder() -> None:
-    """Raise ValueError where the shell is in a folder that has been removed: half of what follows would fail."""
+    """Raise ValueError if the current folder has been removed: half of what follows would fail."""
     try:
         os.getcwd()
     except FileNotFoundError:
@@ -159,14 +161,14 @@ def check_working_folder() -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Repeats what it does not understand without control characters."""
+    """Argument parser that quotes arguments in its errors without control characters."""
 
     def error(self, message: str):
         super().error("".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in message))
 
 
 def build_parser(command: str = "") -> argparse.ArgumentParser:
-    """The parser of this command, or of all commands where there is none of that name."""
+    """Build the parser of this command, or of all commands if none has that name."""
     parser = _Parser(
         prog="minidist",
         description="Train a transformer on several ranks of one laptop, with the same bits in every layout.",
@@ -180,20 +182,20 @@ def build_parser(command: str = "") -> argparse.ArgumentParser:
 
 
 def _print_error(text: str) -> None:
-    from minidist.cli.output import printable  # with rich, which not every command needs
+    from minidist.cli.output import printable  # imports rich, which not every command needs
 
     print(f"minidist: {printable(text)}", file=sys.stderr)
 
 
 def launched_with_others() -> Launched | None:
-    """What the launcher of this process says, if it has started others too."""
+    """Return this process's rank and size as its launcher says; None unless it has started others too."""
     found = launched()
     return found if found is not None and found.size > 1 else None
 
 
 @contextmanager
 def heard_once(found: Launched | None) -> Iterator[None]:
-    """Context manager: inside, only the first of the processes prints, because all of them say the same."""
+    """Context manager: inside, only process 0 of a job prints, because all processes print the same."""
     if found is None or found.rank == 0:
         yield
         return
@@ -202,16 +204,16 @@ def heard_once(found: Launched | None) -> Iterator[None]:
 
 
 def run_in_job(options: Namespace, found: Launched) -> int:
-    """Run a command that trains on the ranks of the job, any other one in process 0 alone; the exit status."""
+    """Run a command that trains on the ranks of the job, any other in process 0 alone; return the exit status."""
     if not getattr(options, "on_ranks", False):
         return options.command(options) if found.rank == 0 else 0
     from minidist.comm.runtime.job import Job
 
     with heard_once(found):
         job = Job(found)
-        from minidist.comm.runtime.job_cluster import leading, serve  # they need MPI, which a job looks for first
+        from minidist.comm.runtime.job_cluster import leading, serve  # they need MPI, which Job checks for first
 
-        for line in job.comm.gather(job.where()) or ():  # process 0 tells where all ranks are
+        for line in job.comm.gather(job.where()) or ():  # process 0 prints where all ranks are
             print(line, file=sys.stderr)
     if job.rank:
         return serve(job)

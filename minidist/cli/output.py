@@ -13,7 +13,7 @@ from rich.text import Text
 
 from minidist.files import check_outside, replacing, strict_json
 
-# what to print where two runs differ, and no longer do when they are run again
+# printed if two runs differ, and no longer do when they are run again
 NOT_REPRODUCED = "agrees when run again: this layout does not reproduce its own bits, as with a race between ranks"
 BAR = 24  # characters
 
@@ -32,8 +32,8 @@ def titled(title: str, left: Iterable[str] = (), right: Iterable[str] = (), **op
     """Return a table without rows: columns of text, then columns of numbers.
 
     Args:
-        left, right: headings.
-        options: of each column.
+        left, right: headings of the columns.
+        options: arguments of each Column.
     """
     columns = [Column(heading, **options) for heading in left]
     columns += [Column(heading, justify="right", **options) for heading in right]
@@ -41,17 +41,17 @@ def titled(title: str, left: Iterable[str] = (), right: Iterable[str] = (), **op
 
 
 def bar(share: float) -> str:
-    """A bar of BAR characters for a share of 1, of twice as many at most."""
+    """Return a bar of BAR characters for a share of 1, and of twice as many at most."""
     return "█" * max(1, round(min(share, 2) * BAR)) if share > 0 else ""
 
 
 def console_of(options) -> Console:
-    """The console for people: standard output, or standard error if the JSON goes to standard output."""
+    """Return the console for people: standard output, or standard error if the JSON goes to standard output."""
     return terminal_console(stderr=options.json == "-")
 
 
 def terminal_console(stderr: bool = False) -> Console:
-    """A console without markup or highlighting."""
+    """Return a console without markup or highlighting."""
     return _OurConsole(stderr=stderr, highlight=False, markup=False)
 
 
@@ -61,8 +61,9 @@ def check_outputs(
     """Check that every file can be written, before training rather than after an hour of it.
 
     Args:
-        paths: flag -> file. text, tokenizer: what is read, and must not be written over.
-        folders: flag -> folder that is written as well, by who checks it: it is none of the others.
+        paths: flag -> file to write.
+        text, tokenizer: files that are read and must not be overwritten.
+        folders: flag -> folder that is written too. It must differ from the others; its writer checks the rest.
 
     Raises:
         ValueError: naming the flag and the problem.
@@ -85,13 +86,13 @@ def check_outputs(
             raise ValueError(f"--{flag}: {path} must end in .{flag}")
         with errors_naming(flag, path):
             if Path(path).is_fifo():
-                continue  # its reader would take this for the end
-            target = os.path.realpath(path)  # the file itself, where a link points to it
+                continue  # its reader would take closing it for the end
+            target = os.path.realpath(path)  # the file itself, if the path is a link
             is_new = not os.path.exists(target)
             open(target, "a", encoding="utf-8").close()
             if is_new:
                 os.remove(target)  # so that a run that fails leaves no empty file
-            elif os.path.isfile(target):  # a new file will take its place, so there must be room for one beside it
+            elif os.path.isfile(target):  # a new file will replace it, so the folder must have room for one more
                 tempfile.TemporaryFile(dir=os.path.dirname(target)).close()
 
 
@@ -101,9 +102,9 @@ class Output:
 
     Attributes:
         flag: the flag without its dashes.
-        path: None if it was not asked for; "-" for standard output, if the flag allows that.
-        write: writes it to a file.
-        told: a line to print once it is written; "" for none.
+        path: path of the file; None if it was not asked for, "-" for standard output, if the flag allows that.
+        write: function that writes it to a file.
+        told: line to print once it is written; "" for none.
     """
 
     flag: str
@@ -113,7 +114,7 @@ class Output:
 
 
 def json_output(path: str | None, content: dict) -> Output:
-    """The Output of ``--json``."""
+    """Return the Output of ``--json``."""
 
     def write(to: Path) -> None:
         text = strict_json(content, indent=1)
@@ -127,9 +128,9 @@ def json_output(path: str | None, content: dict) -> Output:
 
 @contextmanager
 def written_last(console: Console, *outputs: Output) -> Iterator[None]:
-    """Write files after the results that are printed within, also if nobody reads these to the end, as in ``| head``.
+    """Context manager: write files after what is printed inside, even if its reader stops early, as ``| head`` does.
 
-    Arguments and errors: as of ``write_outputs``.
+    Arguments and errors: see ``write_outputs``.
     """
     try:
         yield
@@ -140,7 +141,7 @@ def written_last(console: Console, *outputs: Output) -> Iterator[None]:
 def write_outputs(console: Console, *outputs: Output) -> None:
     """Write the files that were asked for. Call it last: a full disk should cost the file, not the results on screen.
 
-    A file that cannot be written keeps its old content, and the others are written all the same.
+    A file that cannot be written keeps its old content; the others are still written.
 
     Raises:
         ValueError: naming the flags and files that could not be written.

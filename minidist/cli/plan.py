@@ -1,4 +1,4 @@
-"""``minidist plan``: the best layouts of a model on a cluster, one layout explained, or published runs beside plans.
+"""``minidist plan``: the best layouts of a model on a cluster, one layout explained, or plans of published runs.
 
 ``minidist explore`` writes what training would cost as one page of sliders.
 """
@@ -45,12 +45,12 @@ EXPLORE = """\
 Plan every combination of model, GPUs, axes, ZeRO, recomputation, precision, sequence length and micro-batch that
 the page's sliders can be set to, and write them into one page that needs no network."""
 TOKENS = 15e12  # Llama 3's
-MOST_SEQUENCES = 10**9  # in a step: how they may be dealt out takes long to search for more
+MOST_SEQUENCES = 10**9  # in a step; the search for layouts of more takes long
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the flags ask for: costs of the model on the cluster, and the sequences of a step."""
+    """The plan that the flags ask for: costs of the model on the cluster, and the sequences of a step."""
 
     costs: StepCosts
     batch: int
@@ -153,7 +153,7 @@ def _plan(options) -> int:
 
 
 def _asked(options) -> Asked:
-    """The flags, checked."""
+    """Check the flags and return the plan that they ask for."""
     for flag, value, example in (("model", options.model, "llama3-8b"), ("cluster", options.cluster, "h100:8")):
         if value is None:
             raise ValueError(f"--{flag} is missing: name one, such as --{flag} {example}; or --validate")
@@ -171,12 +171,12 @@ def _asked(options) -> Asked:
     if batch > MOST_SEQUENCES:
         raise ValueError(f"a step may have {MOST_SEQUENCES:,} sequences at most, got {batch:,}")
     precision = options.precision or ("bf16" if "bf16" in cluster.accelerator.flops else "fp16")
-    peak_flops(cluster.accelerator, precision)  # raises where the chip lacks it
+    peak_flops(cluster.accelerator, precision)  # raises if the chip lacks it
     return Asked(StepCosts(model, cluster, precision, NUMERICS[options.numerics]), batch, options)
 
 
 def _explained(asked: Asked) -> tuple[list, dict]:
-    """What to print of one layout, and its numbers."""
+    """Plan one layout; return what to print and its numbers."""
     options, costs = asked.options, asked.costs
     layout = PlannedLayout.parse(options.layout, costs.cluster.world_size)
     if options.attention:
@@ -191,7 +191,7 @@ def _explained(asked: Asked) -> tuple[list, dict]:
 
 
 def _found(asked: Asked) -> tuple[list, dict]:
-    """What to print of all layouts, and the numbers of the best."""
+    """Search all layouts; return what to print and the numbers of the best."""
     costs = asked.costs
     found = search(costs, asked.batch, asked.options.top, PlannedLayout(attention=asked.options.attention or ""))
     numbers = {"legal": found.legal, "planned": found.planned, "seconds": found.seconds}
@@ -222,7 +222,7 @@ def _head(asked: Asked) -> dict:
 
 
 def layout_numbers(costs: StepCosts, run: PlannedRun, whole: Campaign) -> dict:
-    """One layout: times in seconds, memory in bytes of one GPU."""
+    """Return the numbers of one layout: times in seconds, memory in bytes of one GPU."""
     spread = spread_of(family_of(run.layout.zero == 3))
     return {
         "layout": str(run.layout),
@@ -255,7 +255,7 @@ def layout_numbers(costs: StepCosts, run: PlannedRun, whole: Campaign) -> dict:
 
 
 def validation_numbers(compared: list[Comparison]) -> dict:
-    """Every published figure beside the planned one, and the errors by kind of system and figure."""
+    """Return every published figure with the planned one, and the errors by family of systems and figure."""
     runs = [
         {name: getattr(one.run, name) for name in ("name", "source", "note", "layout", "cluster")}
         | {

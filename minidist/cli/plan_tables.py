@@ -1,4 +1,4 @@
-"""What ``minidist plan`` prints: tables for people, and large numbers as they write them: 16M tokens, 15T tokens."""
+"""The output of ``minidist plan``: tables, and large numbers as people write them: 16M tokens, 15T tokens."""
 
 from dataclasses import asdict, replace
 from math import ceil, isfinite
@@ -16,7 +16,7 @@ from minidist.plan.units import DAY, in_count, in_time
 from minidist.train.notation import number
 
 GB = 1e9
-SEQUENCES = (0.25, 0.5, 1, 2, 4, 8)  # times the model's own length, whose memory is compared
+SEQUENCES = (0.25, 0.5, 1, 2, 4, 8)  # lengths whose memory is compared, in multiples of the model's own
 PARTS = {  # of a step, in words
     "products": "matrix products",
     "attention": "attention",
@@ -45,7 +45,7 @@ POWERS = {"K": 1, "M": 2, "B": 3, "G": 3, "T": 4}
 
 
 def summary(costs: StepCosts, batch: int) -> str:
-    """What is planned, in one line."""
+    """Say what is planned, in one line."""
     model, cluster = costs.model, costs.cluster
     active = f" ({in_count(model.active_parameters)} active)" if model.moe else ""
     step = f"{batch:,} sequence{'s' * (batch != 1)}, {in_count(batch * model.context)} tokens"
@@ -56,7 +56,7 @@ def summary(costs: StepCosts, batch: int) -> str:
 
 
 def best_table(found: Found, wholes: list[Campaign]) -> Group:
-    """The quickest layouts, and why each is slower than the first."""
+    """Tabulate the quickest layouts, and say why each is slower than the first."""
     title = (
         f"the quickest of {found.legal:,} legal layouts ({found.planned:,} planned in {in_time(found.seconds)}; the "
     )
@@ -80,7 +80,7 @@ def best_table(found: Found, wholes: list[Campaign]) -> Group:
 
 
 def explanation(run: PlannedRun, whole: Campaign, ways: list[tuple[str, PlannedRun]]) -> list:
-    """One layout: its numbers, memory, time, and what crosses which link."""
+    """Explain one layout: its numbers, memory, time, and what it sends over which links."""
     return [f"\n{run.layout}", _numbers(run, whole), _memory(run), *_verdict(run, ways), _time(run), *_sent(run)]
 
 
@@ -142,7 +142,7 @@ def _memory(run: PlannedRun) -> Table:
 
 
 def memory_of_others(run: PlannedRun, numerics: Numerics) -> Table:
-    """Memory of every pipeline stage's ranks, and of the fullest rank with other sequence lengths."""
+    """Tabulate the memory of every pipeline stage's ranks, and of the fullest rank with other sequence lengths."""
     limit, batch = run.cluster.accelerator.memory, run.batch
     table = titled("memory by stage and by sequence length", [""], ["GB"])
     table.add_column(f"of {_gb(limit)} GB")
@@ -162,7 +162,7 @@ def memory_of_others(run: PlannedRun, numerics: Numerics) -> Table:
 
 
 def _verdict(run: PlannedRun, ways: list[tuple[str, PlannedRun]]) -> list:
-    """Whether it fits; if not, by how much and what would help."""
+    """Say by how much a layout does not fit and what would help; [] if it fits."""
     over = run.memory.total - run.cluster.accelerator.memory
     if over <= 0:
         return []
@@ -198,7 +198,7 @@ def _sent(run: PlannedRun) -> list:
 
 
 def no_layout(costs: StepCosts, batch: int, found: Found) -> str:
-    """What to print where nothing fits: by how much the smallest does not, and what would help."""
+    """Say why no layout fits and what would help: another batch, or the number of GPUs that could hold the model."""
     limit = costs.cluster.accelerator.memory
     if (run := found.smallest) is None:
         return (
@@ -217,7 +217,7 @@ def no_layout(costs: StepCosts, batch: int, found: Found) -> str:
 
 
 def validation_tables(compared: list[Comparison]) -> list:
-    """One table for each family of systems, then the errors."""
+    """Return a table for each family of systems, then one of the errors."""
     tables: list = []
     for family, words in FAMILIES.items():
         table = Table(title=f"{family}: {words}. Published → ours, error", title_justify="left")
@@ -242,7 +242,7 @@ def _beside(figure: Figure | None) -> str:
 
 
 def errors_table(compared: list[Comparison]) -> Table:
-    """The mean error, the mean of its size, and the worst, by family and figure."""
+    """Tabulate the mean error, the mean of its size, and the worst, by family and figure."""
     table = titled("errors", ("", "figure"), ("runs", "mean", "mean size", "worst"))
     for family in FAMILIES:
         for place, (name, figures) in enumerate(figures_of(compared, family).items()):
@@ -253,7 +253,7 @@ def errors_table(compared: list[Comparison]) -> Table:
 
 
 def _short(run: PlannedRun) -> str:
-    """The layout without what is the same for all."""
+    """Return the layout without the settings that all layouts share."""
     hidden = {"schedule=interleaved", f"attention={run.layout.attention}"}
     return ", ".join(part for part in str(run.layout).split(",") if part not in hidden)
 
@@ -263,10 +263,10 @@ def _gb(nbytes: float) -> str:
 
 
 def read_count(text: str, base: int = 1000) -> float:
-    """15T is 15e12; plain numbers are themselves.
+    """Parse a count such as 15T, which is 15e12 if ``base`` is 1000, or a plain number.
 
     Raises:
-        ValueError: for what is no number, or not above 0.
+        ValueError: if it is not a number, or not above 0 and finite.
     """
     power = POWERS.get(text[-1:].upper(), 0)
     value = number(text[:-1] if power else text) * base**power
@@ -276,10 +276,10 @@ def read_count(text: str, base: int = 1000) -> float:
 
 
 def sequences_of(text: str, context: int) -> int:
-    """Number of sequences in a count of tokens: 16M is 16 x 2^20 where sequences divide that, as in Llama 3, else 16e6.
+    """Number of sequences in a count of tokens: 16M is 16 x 2^20 if sequences divide that, as in Llama 3, else 16e6.
 
     Raises:
-        ValueError: if no whole number of sequences has, with the nearest numbers that do.
+        ValueError: if no whole number of sequences has that many tokens; the error names the nearest numbers.
     """
     for base in (1024, 1000):
         count = read_count(text, base) / context

@@ -10,7 +10,7 @@ from minidist.plan.scaling.laws import LAWS, ScalingLaw, Training, check, kaplan
 from minidist.plan.units import in_count
 
 CHINCHILLA = 5.76e23  # FLOPs of Gopher, for which Hoffmann et al. 2022 sought the best model
-LARGEST = 1e40  # of any of the flags: FLOPs of all computers for a very long time
+LARGEST = 1e40  # most that a flag accepts: FLOPs of all computers for a very long time
 
 
 def add_commands(commands) -> None:
@@ -59,7 +59,7 @@ def _numbers(run: Training) -> dict[str, float]:
 
 
 def _run(law: ScalingLaw, parameters: float, tokens: float) -> dict:
-    """A run beside the cheapest with its loss; no break-even where the cheapest is not larger."""
+    """Compare a run with the cheapest of the same loss; no break-even unless the cheapest model is larger."""
     found = overtraining(law, parameters, tokens)
     return {
         "loss": found.model.loss,

@@ -42,7 +42,7 @@ from minidist.verify.comparison import (
 
 STEPS = 20  # by default; fewer than train's, because every layout runs them
 FEW_STEPS = 5  # of the usual layouts that need sequence chunks or experts: they have references of their own
-EXPERTS = 8  # of the usual layouts that share experts; more where their ranks do not divide 8
+EXPERTS = 8  # of the usual layouts that share experts; more if their ranks do not divide 8
 MATRIX_STEPS, MATRIX_LAYERS, MATRIX_RANKS, MATRIX_CHUNKS, MATRIX_EXPERTS = 3, 4, 4, 4, 4  # by default with --matrix
 
 Group = tuple[TrainConfig, list[Layout]]  # layouts that share a reference
@@ -122,7 +122,7 @@ def _verify(options) -> int:
     runs = _run_all(console, groups, rank_function)
     references: dict[TrainConfig, Run] = {}
     for run in runs:
-        references.setdefault(run.config, run)  # the first of each config is that of one process
+        references.setdefault(run.config, run)  # the first run of each config is on one process
     differences = _differences(console, runs, references, rank_function)
     _print_verdict(console, runs, list(references.values()), differences)
     as_elsewhere = _print_published(console, list(references.values()))
@@ -149,7 +149,7 @@ def _verify(options) -> int:
 
 
 def _asked(options, layouts: list[Layout], steps: int = STEPS) -> Group:
-    """The layouts that were named, all with the layers, sequence chunks and experts that some of them need."""
+    """Return a config with the layers, sequence chunks and experts that these layouts need, and the layouts."""
     settings = {
         "layers": max([TrainConfig.layers, *map(_fewest_layers, layouts)]),
         "steps": steps,
@@ -165,9 +165,9 @@ def _asked(options, layouts: list[Layout], steps: int = STEPS) -> Group:
 
 
 def _chosen(options) -> tuple[list[Group], int]:
-    """The usual layouts that fit, and how many do not. Each need of chunks or experts has bits of its own."""
+    """Return the usual layouts that fit, by reference, and how many do not. Chunks and experts change the bits."""
     candidates = DEFAULT_LAYOUTS + MORE_LAYOUTS if options.all else DEFAULT_LAYOUTS
-    alike: dict[tuple[bool, bool], list[Layout]] = {(False, False): []}  # those that need chunks, and experts
+    alike: dict[tuple[bool, bool], list[Layout]] = {(False, False): []}  # by whether they need chunks, and experts
     for layout in candidates:
         needs = options.sequence_chunks is None and layout.cp > 1, options.experts is None and layout.ep > 1
         alike.setdefault(needs, []).append(layout)
@@ -188,13 +188,13 @@ def _chosen(options) -> tuple[list[Group], int]:
 
 
 def _experts_for(layouts: Sequence[Layout]) -> int:
-    """How many experts such layouts can share out: 8, or the next number that their ranks divide; 0 for none."""
+    """Return how many experts such layouts can share: 8, or the next number that their ranks divide; 0 for none."""
     ranks = lcm(*(layout.ep for layout in layouts))
     return 0 if ranks == 1 else -(-EXPERTS // ranks) * ranks
 
 
 def _config(options, **usual: int) -> TrainConfig:
-    """The run that the options describe; these values where the user gave none."""
+    """Return the run that the options describe; ``usual`` has the values of flags that were not given."""
     named = given(**{name: getattr(options, name) for name in usual})
     return config_of(Namespace(**vars(options) | usual | named))
 
@@ -225,7 +225,7 @@ def _run_all(console: Console, groups: Sequence[Group], rank_function) -> list[R
 
 
 def _tell(console: Console, status: Status, text: str, always: bool = True) -> None:
-    """Say what runs now, in the status line; without a terminal, where that is not shown, as a line on stderr."""
+    """Show what is running: in the status line, or as a line on stderr if no terminal shows that."""
     status.update(text)
     if always and not console.is_terminal:
         print(text, file=sys.stderr, flush=True)
@@ -236,7 +236,7 @@ def _reference_name(config: TrainConfig) -> str:
 
 
 def _grains(config: TrainConfig) -> list[str]:
-    """What a run has more of than usual, in words."""
+    """Describe the sequence chunks and the experts of a run, if it has them."""
     chunks = [f"{config.sequence_chunks} sequence chunks"] * (config.sequence_chunks > 1)
     return chunks + [f"{config.experts} experts"] * (config.experts > 0)
 
@@ -244,7 +244,7 @@ def _grains(config: TrainConfig) -> list[str]:
 def _differences(
     console: Console, runs: Sequence[Run], references: dict[TrainConfig, Run], rank_function
 ) -> dict[int, Difference | None]:
-    """Index of each run that differs from its reference -> where it first differs; None if not when run again."""
+    """Return index -> first difference, for runs that differ from their reference; None if not when run again."""
     differences = {}
     with console.status("") as status:
         for number, run in enumerate(runs):
@@ -279,7 +279,7 @@ def _print_verdict(
 
 
 def _print_published(console: Console, references: Sequence[Run]) -> bool | None:
-    """Say whether one process ends here on what it ends on elsewhere; None where nothing is published."""
+    """Print and return whether one process ends on the published hashes here; None if none is published."""
     known = {run.fingerprint: hash for run in references if (hash := published(run))}
     if not known:
         return None
@@ -336,12 +336,12 @@ def _interrupt(options, asked: list[Layout]) -> int:
 
 
 def _fewest_layers(layout: Layout) -> int:
-    """How many layers a model needs to be split into this layout's stages."""
+    """Return how many layers a model needs to be split into this layout's stages."""
     return sum(layout.layers_of_stages) or layout.stage_count
 
 
 def _check_job(layout: Layout) -> None:
-    """Raises ValueError where the ranks are those of an MPI job, and too few."""
+    """Raise ValueError if an MPI job has too few ranks for the layout."""
     if (size := job_size()) is not None and layout.world_size > size:
         raise ValueError(
             f"layout {layout} needs {layout.world_size} ranks, but the MPI job has {size}: "

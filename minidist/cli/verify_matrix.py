@@ -20,7 +20,7 @@ from minidist.verify.matrix import Combination, covering_set, every_combination,
 
 
 def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str | None, png: str | None) -> int:
-    """Run combinations on up to ``max_ranks`` ranks that cover every pair of settings; returns the exit status."""
+    """Run combinations on up to ``max_ranks`` ranks that cover every pair of settings; return the exit status."""
     everything = every_combination(config, max_ranks)
     chosen = covering_set(everything)
     for combination in chosen:
@@ -91,7 +91,7 @@ def run_matrix(config: TrainConfig, max_ranks: int, console: Console, json: str 
 
 
 def run_interruptions(config: TrainConfig, layouts: Sequence[Layout], console: Console, json: str | None) -> int:
-    """Interrupt runs so that every two settings of the layouts before and after meet; returns the exit status."""
+    """Interrupt runs so that every two settings of the layouts before and after meet; return the exit status."""
     interruptions = covering_interruptions(layouts, config.steps)
     console.print(
         f"{len(interruptions)} interruptions of runs of {config.steps} steps, from {len(layouts)} layouts to "

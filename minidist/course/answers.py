@@ -1,4 +1,4 @@
-"""Where answers are: a folder of ``chNN_name.py`` files, such as the learner's, the solutions or a submission."""
+"""Finds and reads answers: folders of ``chNN_name.py`` files, such as the learner's, the solutions or a submission."""
 
 import re
 from dataclasses import dataclass
@@ -8,24 +8,24 @@ import minidist
 from minidist.files import replacing
 
 LIBRARY = Path(minidist.__file__).resolve().parent
-ROOT = LIBRARY.parent if (LIBRARY.parent / "solutions").is_dir() else LIBRARY / "clone"  # what a wheel has of a clone
+ROOT = LIBRARY.parent if (LIBRARY.parent / "solutions").is_dir() else LIBRARY / "clone"  # a wheel's copy of a clone
 CHAPTER_FILE = re.compile(r"ch(\d\d)_\w+\.py")
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file of answers, read once: this text is what gets judged, whatever happens to the file later."""
+    """A file of answers, read once: this text is judged, whatever happens to the file later."""
 
-    name: str  # of the module, such as "ch03_collectives"
+    name: str  # the module's, such as "ch03_collectives"
     path: str
     text: str
 
 
 def course_folder(name: str, root: Path = ROOT) -> Path:
-    """A folder of the course: "exercises", "solutions", "chapters" or "tests/exercises".
+    """Return a folder of the course: "exercises", "solutions", "chapters" or "tests/exercises".
 
     Raises:
-        ValueError: if it is not there, as a learner's own folder beside a wheel.
+        ValueError: if it is missing, as exercises/ is from a wheel.
     """
     folder = root / name
     if not folder.is_dir():
@@ -37,23 +37,23 @@ def course_folder(name: str, root: Path = ROOT) -> Path:
 
 
 def clone_here() -> Path:
-    """The clone of the course that the current folder is in; elsewhere the one that minidist is installed from."""
+    """Return the clone of the course around the current folder; elsewhere, the one that minidist is installed from."""
     here = Path.cwd()
     parts = "minidist/__init__.py", "exercises", "solutions"
     return next((one for one in (here, *here.parents) if all((one / part).exists() for part in parts)), ROOT)
 
 
 def shown_path(path: Path) -> str:
-    """The path as messages name it: from the current folder if it is inside, else in full."""
+    """Return the path as messages name it: relative if it is inside the current folder, else absolute."""
     path, here = path.resolve(), Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def implementation_folder(impl: str) -> Path:
-    """The folder that ``--impl`` names: "exercises" (of the clone that one stands in), "solutions", or a path.
+    """Return the folder that ``--impl`` names: "exercises" (of the current clone), "solutions", or a path.
 
     Raises:
-        ValueError: if there is no such folder.
+        ValueError: if it does not exist.
     """
     if impl in ("exercises", "solutions"):
         return course_folder(impl, clone_here() if impl == "exercises" else ROOT)
@@ -65,13 +65,16 @@ def implementation_folder(impl: str) -> Path:
 
 
 def read_answers(folder: Path) -> dict[str, Source]:
-    """The answers in a folder, by module name. A file that is not valid text is kept and fails when it is loaded."""
+    """Return the answers in a folder, by module name. Files that are not UTF-8 are kept; see ``read_source``."""
     files = sorted(file for file in folder.glob("ch*.py") if CHAPTER_FILE.fullmatch(file.name) and file.is_file())
     return {file.stem: read_source(file) for file in files}
 
 
 def read_source(file: Path) -> Source:
-    """One file of answers, as Python reads it: UTF-8, with or without a byte order mark."""
+    """Read a file of answers in UTF-8, with or without a byte order mark.
+
+    Invalid bytes become U+FFFD. A file in UTF-16 becomes code that raises a SyntaxError when it is loaded.
+    """
     text = file.read_text(encoding="utf-8-sig", errors="replace")
     if file.read_bytes()[:2] in (b"\xff\xfe", b"\xfe\xff"):
         text = f"raise SyntaxError('{file.name} is saved as UTF-16: save it as UTF-8')"
@@ -85,17 +88,17 @@ def write_atomically(file: Path, text: str) -> None:
 
 
 def solutions() -> dict[str, Source]:
-    """The solutions, by module name, in the order of the chapters."""
+    """Return the solutions by module name, in the order of the chapters."""
     return read_answers(course_folder("solutions"))
 
 
 def chapter_names() -> list[str]:
-    """The module names of all chapters that have exercises, in order."""
+    """Return the module names of all chapters that have exercises, in order."""
     return list(solutions())
 
 
 def chapter_of(target: str) -> str:
-    """The module that a task such as "3.4", or a chapter such as "3" or "ch03_collectives", belongs to.
+    """Return the module name of the chapter "3" or "ch03_collectives", or of the chapter that has the task "3.4".
 
     Raises:
         ValueError: if the chapter has no exercises.

@@ -122,7 +122,7 @@ def _check(options) -> int:
 
 
 def _hint(values: list[str]) -> tuple[str, int]:
-    """The task and the number of hints that ``--hint`` asks for."""
+    """Parse the values of ``--hint``: return the task and the number of hints."""
     target, *level = values
     if len(level) > 1 or not all(text.isdecimal() for text in level):
         raise ValueError(f"--hint {' '.join(values)}: expected a task and a number, such as --hint 3.4 2")
@@ -137,7 +137,7 @@ def _reset(options) -> int:
         return 0
     lost = f"what you wrote in {names} of {path}" if names else f"everything you wrote in {path}"
     if not options.yes and file.exists():
-        if sys.stdin is None or not sys.stdin.isatty():  # None where it is closed
+        if sys.stdin is None or not sys.stdin.isatty():  # None if it is closed
             raise ValueError(f"this would replace {lost}; confirm with --yes")
         answer = ""
         with suppress(EOFError):  # Ctrl-D

@@ -1,8 +1,8 @@
-"""What the verdict on a task depends on, so that it is judged again only when that has changed.
+"""Finds what the verdict on a task depends on, so that a task is judged again only when that has changed.
 
-Of the learner's file these are the task's own definitions, those that its grader calls, every definition that they name
-in turn, and all code that runs while the file loads. Names are compared as they are written, whatever they mean there:
-a definition may count as named although it is not, which costs time, but not the other way round.
+In the learner's file it depends on the task's own definitions, those that its grader calls, every definition that these
+name in turn, and all code that runs while the file loads. Names are compared as text, whatever they refer to. So a
+definition may count as named although it is not, which only costs time; the opposite does not happen.
 """
 
 import ast
@@ -11,17 +11,17 @@ from collections.abc import Iterable
 
 from minidist.course.tasks import number_of_class, task_classes
 
-# Whoever uses one of these can reach a definition without its name.
+# Code that uses one of these can reach a definition without its name.
 DYNAMIC = {"globals", "locals", "vars", "eval", "exec", "compile", "__import__", "importlib", "sys", "inspect"}
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def dependencies(answers: str, graders: str, definitions: dict[str, list[str]]) -> dict[str, tuple[str, str]]:
-    """Return two hashes of what each task's verdict depends on: of the code alone, and of the code and its lines.
+    """Return two hashes for each task: of the code that its verdict depends on, and of that code with its line numbers.
 
     Args:
-        answers: the learner's file.
-        graders: those of its chapter.
+        answers: text of the learner's file.
+        graders: text of the chapter's graders.
         definitions: task -> the names of its definitions, as ``definitions_by_task`` returns them.
     """
     try:
@@ -40,7 +40,7 @@ def dependencies(answers: str, graders: str, definitions: dict[str, list[str]]) 
 
 
 def _mentioned_by_graders(graders: str) -> dict[str, set[str]]:
-    """Return all names by which each task's grader, and what it uses of the same file, may call answers."""
+    """Return all names by which each task's grader, and the helpers that it uses in the same file, may call answers."""
     tree = ast.parse(graders)
     defined = [(node, names_defined(node)) for node in tree.body]
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -58,8 +58,10 @@ def _mentioned_by_graders(graders: str) -> dict[str, set[str]]:
 
 
 def _calls_in(grader: ast.stmt, imported: set[str]) -> set[str]:
-    """The attributes and strings in a grader, as in ``answers.send`` and ``student.call("send")``; and "Zero*" for
-    f"Zero{stage}". An attribute of an imported module is the library's."""
+    """Return the attributes and strings in a grader, as in ``answers.send`` and ``student.call("send")``.
+
+    f"Zero{stage}" becomes "Zero*". Attributes of imported modules are the library's and left out.
+    """
     found: set[str] = set()
     for part in ast.walk(grader):
         if isinstance(part, ast.Attribute):
@@ -73,9 +75,10 @@ def _calls_in(grader: ast.stmt, imported: set[str]) -> set[str]:
 
 
 def _reached(tree: ast.Module, names: set[str]) -> list[ast.stmt]:
-    """The definitions of these names, all that they mention, and what runs at load; in the order of the file.
+    """Return the definitions of these names, all that they mention, and the code that runs at load, in file order.
 
-    A decorator of the file itself runs at load, and may register what it decorates: that needs no name any more.
+    A definition with a decorator from the same file counts as code that runs at load: the decorator may register it, so
+    that it is reached without its name.
     """
     own = set().union(*map(names_defined, tree.body))
     every = [node for node in tree.body if isinstance(node, Definition)]
@@ -98,7 +101,7 @@ def _decorators_in(node: ast.stmt) -> list[ast.expr]:
 
 
 def _parts_at_definition(node: ast.stmt) -> list[ast.AST]:
-    """The code that runs when something is defined: decorators, defaults, annotations, the statements of a class."""
+    """Return the code that runs at a definition: decorators, defaults, annotations, the statements of a class."""
     if isinstance(node, ast.ClassDef):
         parts = [*node.decorator_list, *node.bases, *node.keywords]
         return [*parts, *(part for inner in node.body for part in _parts_at_definition(inner))]
@@ -112,12 +115,12 @@ def _parts_at_definition(node: ast.stmt) -> list[ast.AST]:
 
 
 def _is_named(node: Definition, names: set[str]) -> bool:
-    """Whether one of the names is this definition's; "Zero*" stands for all names that begin with Zero."""
+    """Return whether one of the names is this definition's; "Zero*" stands for all names that begin with Zero."""
     return node.name in names or any(name.endswith("*") and node.name.startswith(name[:-1]) for name in names)
 
 
 def names_defined(node: ast.stmt) -> set[str]:
-    """The names that a statement defines: by ``def``, ``class`` or ``=``, also inside an ``if``; not by ``import``."""
+    """Names that a statement defines by ``def``, ``class`` or ``=``, also inside an ``if``; not by ``import``."""
     if isinstance(node, Definition):
         return {node.name}
     parts = list(ast.walk(node))
@@ -126,7 +129,7 @@ def names_defined(node: ast.stmt) -> set[str]:
 
 
 def _names_in(nodes: Iterable[ast.AST]) -> set[str]:
-    """Every name in the code, whatever it means there."""
+    """Return every name in the code, whatever it refers to."""
     return {part.id for node in nodes for part in ast.walk(node) if isinstance(part, ast.Name)}
 
 
@@ -139,7 +142,7 @@ def _hash(texts: Iterable[str]) -> str:
 
 
 def tasks_used(text: str, definitions: dict[str, list[str]], task: str) -> list[str]:
-    """The other tasks whose functions the answer to a task names, directly or through functions of its own."""
+    """Return the other tasks whose functions the answer to a task names, directly or through functions of its own."""
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError):

@@ -48,10 +48,10 @@ HANDED_OUT = (  # files and folders of the course
 
 
 def stub_of(solution: str, name: str = "the solution") -> str:
-    """The exercise that belongs to the text of a solution.
+    """Return the exercise that belongs to the text of a solution.
 
     Raises:
-        ValueError: if the markers do not come in pairs; it names the line.
+        ValueError: if the markers do not come in pairs; the error names the line.
     """
     lines, kept = solution.splitlines(keepends=True), []
     inside = None  # the indentation and the number of the task whose lines are being skipped
@@ -78,11 +78,11 @@ def stub_of(solution: str, name: str = "the solution") -> str:
 
 
 def without_answers(solution: str) -> str:
-    """The text of a solution as students get it: markers around what they are given. The same stub belongs to it."""
+    """Return a solution as students get it: its markers enclose the stub. ``stub_of`` makes the same stub from it."""
 
     def hidden(answer: re.Match) -> str:
         indent, task = answer.groups()
-        _, marker, given = answer[0].partition(GIVEN)  # given: up to the end, and with END
+        _, marker, given = answer[0].partition(GIVEN)  # given: the rest, END included
         return f"{indent}# >>> {task}\n{stub_of(answer[0])}{indent}{marker}{given or END}"
 
     return ANSWER.sub(hidden, solution)
@@ -92,12 +92,12 @@ def release(folder: Path, solutions: bool) -> None:
     """Write the course to a new folder, with exercises that nobody has touched.
 
     Args:
-        folder: where; ``minidist check`` finds the exercises from any place inside.
-        solutions: False for stubs in place of the solutions, and no mutants. Graders stay, since students run them, and
-            so does the library, which has most answers in another form.
+        folder: the new folder; ``minidist check`` finds the exercises from any place inside.
+        solutions: False replaces solutions by stubs and leaves out the mutants. The graders stay, since students run
+            them, and so does the library, although it has most answers in another form.
 
     Raises:
-        ValueError: if there is something at this place already, it is in the course itself, or the disk is full.
+        ValueError: if the folder exists, is inside the course itself, or cannot be written, as on a full disk.
     """
     if folder.exists():
         raise ValueError(f"{folder} exists already: name a new folder")
@@ -108,14 +108,14 @@ def release(folder: Path, solutions: bool) -> None:
         _write_course(root, folder, solutions)
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)  # so that its name is free again
-        why = error.args[0][0][2] if isinstance(error, shutil.Error) else str(error)  # of many files the first
+        why = error.args[0][0][2] if isinstance(error, shutil.Error) else str(error)  # the first of many
         raise ValueError(f"the course cannot be written to {folder}: {why.partition('] ')[2] or why}") from None
 
 
 def _write_course(root: Path, folder: Path, solutions: bool) -> None:
     unwanted = shutil.ignore_patterns("__pycache__", ".*", "clone", *([] if solutions else ["mutants"]))
     for name in HANDED_OUT:
-        source = root / name if (root / name).exists() else LIBRARY  # which a wheel does not have twice
+        source = root / name if (root / name).exists() else LIBRARY  # a wheel does not hold it twice
         copy = shutil.copy if source.is_file() else partial(shutil.copytree, ignore=unwanted)
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         copy(source, folder / name)
@@ -131,7 +131,7 @@ def definitions_by_task(solution: str) -> dict[str, list[str]]:
     """Return the names of the top-level functions and classes that contain each task's markers.
 
     Raises:
-        ValueError: if a marker is outside any function; it names the line.
+        ValueError: if a marker is outside any function; the error names the line.
     """
     definitions = _definitions(solution)
     names_of: dict[str, list[str]] = {}
@@ -146,7 +146,7 @@ def definitions_by_task(solution: str) -> dict[str, list[str]]:
 
 
 def _definitions(text: str) -> dict[str, tuple[int, int]]:
-    """The first and last line of each top-level function and class, including its decorators."""
+    """Return the first and last line of each top-level function and class, including its decorators."""
     return {
         node.name: (min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.end_lineno or node.lineno)
         for node in ast.parse(text).body
@@ -155,14 +155,14 @@ def _definitions(text: str) -> dict[str, tuple[int, int]]:
 
 
 def untouched(text: str, stub: str, names: list[str]) -> bool:
-    """Whether all these functions and classes are still as in the stub, apart from comments and blank lines."""
+    """Return whether all these functions and classes are still as in the stub, apart from comments and blank lines."""
     mine, given = _code_by_name(text), _code_by_name(stub)
     return all(mine.get(name) == given.get(name) for name in names)
 
 
-@lru_cache(maxsize=2)  # of the answers and of the stub: every test asks again
+@lru_cache(maxsize=2)  # for the answers and the stub: every test asks again
 def _code_by_name(text: str) -> dict[str, list[str]]:
-    """All top-level code that defines each name; none if the text is not Python."""
+    """Return all top-level code that defines each name; {} if the text is not Python."""
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError):
@@ -175,7 +175,7 @@ def _code_by_name(text: str) -> dict[str, list[str]]:
 
 
 def replace_definitions(text: str, source: str, names: list[str]) -> str:
-    """The learner's text with these functions and classes as ``source`` has them; everything else stays.
+    """Return the learner's text with these functions and classes taken from ``source``; everything else stays.
 
     Raises:
         SyntaxError: if the learner's text is not Python.
@@ -193,7 +193,7 @@ def replace_definitions(text: str, source: str, names: list[str]) -> str:
 
 
 def write_stubs(force: bool = False) -> list[str]:
-    """Generate every exercise from its solution; returns the names of the files that changed.
+    """Generate every exercise from its solution; return the names of the files that changed.
 
     Raises:
         ValueError: if an existing file would change and ``force`` is not set: it may hold a learner's work.
@@ -221,7 +221,7 @@ def _read(file: Path) -> str | None:
 
 
 def plan_reset(target: str, folder: Path) -> tuple[Path, str, str]:
-    """What a reset would do: the file, its new text, and the names of what it would replace; "" for the whole file.
+    """Return what a reset would write: the file, its new text, and the names to replace ("" for the whole file).
 
     Args:
         target: a task ("3.4") or chapter ("3").
@@ -250,7 +250,7 @@ def plan_reset(target: str, folder: Path) -> tuple[Path, str, str]:
 
 
 def write_reset(file: Path, text: str) -> Path | None:
-    """Write the new text; returns the copy of the old one, or None if there was no file."""
+    """Write the new text; return the path of a copy of the old one, or None if there was no file."""
     copy = None
     if file.exists():
         folder = file.parent / BACKUPS

@@ -1,8 +1,8 @@
 """Tasks, a grader's verdicts on them, and the results they add up to: what graders write and everyone else reads.
 
 A grading process reports to the one that started it in a file with one JSON object per line: the tasks, then one
-verdict each. The tasks of a chapter are known without it, from the source of its graders: nothing is imported, so that
-takes milliseconds. What comes from a submission is made safe for any file and any terminal.
+verdict each. Without such a file, the tasks of a chapter are read from the source of its graders: nothing is imported,
+so that takes milliseconds. Text from a submission is made safe for any file and any terminal.
 """
 
 import ast
@@ -14,7 +14,7 @@ from pathlib import Path
 from minidist.course.answers import chapter_of, course_folder
 
 KINDS = ("worksheet", "code", "debugging")
-CHARACTERS = 2000  # of what comes from a submission
+CHARACTERS = 2000  # longest text from a submission
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Task:
         return tuple(int(part) for part in self.number.split("."))
 
     def matches(self, target: str) -> bool:
-        """Whether this is the target ("3.4") or belongs to it ("3", "03", "ch03_collectives")."""
+        """Return whether this task is the target ("3.4") or belongs to it ("3", "03", "ch03_collectives")."""
         return target in (self.number, self.number.partition(".")[0], self.chapter[2:4], self.chapter)
 
 
@@ -45,15 +45,15 @@ class Verdict:
     test: str
     state: str  # "passed", "failed" or "todo"
     message: str = ""  # one line or a few: what is wrong
-    details: str = ""  # where, and what the answer printed
-    remarks: list[str] = field(default_factory=list)  # what was noticed but does not fail the task
-    mutant: str = ""  # the bug, where a mutant is judged
-    uses: list[str] = field(default_factory=list)  # where it failed: the other tasks whose functions the answer names
+    details: str = ""  # where it happened, and what the answer printed
+    remarks: list[str] = field(default_factory=list)  # observations that do not fail the task
+    mutant: str = ""  # the bug, if a mutant was judged
+    uses: list[str] = field(default_factory=list)  # if it failed: the other tasks whose functions the answer names
 
 
 @dataclass
 class TaskResult:
-    """One task and all verdicts on it."""
+    """A task and all verdicts on it."""
 
     task: Task
     verdicts: list[Verdict] = field(default_factory=list)
@@ -72,13 +72,13 @@ class TaskResult:
 
     @property
     def failure(self) -> Verdict | None:
-        """The first verdict that is "failed", else the first that is to do."""
+        """The first "failed" verdict, else the first "todo" one, else None."""
         unmet = [verdict for verdict in self.verdicts if verdict.state != "passed"]
         return next((verdict for verdict in unmet if verdict.state == "failed"), next(iter(unmet), None))
 
 
 def results_of(tasks: Sequence[Task], verdicts: Sequence[Verdict]) -> list[TaskResult]:
-    """The result of every task, in the order of the tasks."""
+    """Return the result of every task, in the order of the tasks."""
     results = {task.number: TaskResult(task) for task in tasks}
     for verdict in verdicts:
         results[verdict.task].verdicts.append(verdict)
@@ -93,7 +93,7 @@ def tell(path: str | None, **entry) -> None:
 
 
 def read_verdicts(path: Path) -> tuple[list[Task], list[Verdict]]:
-    """The tasks and verdicts written so far. A line that is still being written is ignored."""
+    """Read the tasks and verdicts written so far. A line that is still being written is ignored."""
     tasks: list[Task] = []
     verdicts: list[Verdict] = []
     text = path.read_text(encoding="utf-8") if path.exists() else ""
@@ -107,21 +107,21 @@ def read_verdicts(path: Path) -> tuple[list[Task], list[Verdict]]:
 
 
 def tasks_of(chapter: str) -> list[Task]:
-    """The tasks of a chapter such as "ch03_collectives", in order. How many tests each has, only pytest knows."""
+    """Return the tasks of a chapter such as "ch03_collectives", in order. Only pytest knows how many tests each has."""
     tasks = [_task(chapter, node) for node in task_classes(ast.parse(grader_of(chapter)))]
     return sorted(tasks, key=lambda task: task.order)
 
 
 def grader_of(chapter: str) -> str:
-    """The source of a chapter's graders."""
+    """Return the source of a chapter's graders."""
     return (course_folder("tests/exercises") / f"test_{chapter}.py").read_text(encoding="utf-8")
 
 
 def tasks_named(target: str) -> list[Task]:
-    """The task ("3.4"), or the tasks of the chapter ("3"), of that name.
+    """Return the task ("3.4"), or the tasks of the chapter ("3"), that ``target`` names.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if no such task or chapter exists.
     """
     tasks = tasks_of(chapter_of(target))
     found = [task for task in tasks if task.matches(target)]
@@ -131,12 +131,12 @@ def tasks_named(target: str) -> list[Task]:
 
 
 def task_classes(graders: ast.Module) -> list[ast.ClassDef]:
-    """The classes that are marked as the grader of a task."""
+    """Return the classes that are marked as the grader of a task."""
     return [node for node in graders.body if isinstance(node, ast.ClassDef) and _markers(node)]
 
 
 def number_of_class(node: ast.ClassDef) -> str:
-    """The number of the task that a class grades, such as "3.4"."""
+    """Return the number of the task that a class grades, such as "3.4"."""
     return ast.literal_eval(_markers(node)[0].args[0])
 
 
@@ -153,12 +153,12 @@ def _task(chapter: str, node: ast.ClassDef) -> Task:
 
 
 def readable(text: str) -> str:
-    """The text without control characters, such as a terminal's escapes, and cut to a limit."""
+    """Replace control characters, such as a terminal's escapes, and cut the text to CHARACTERS."""
     return _printable(text, "\n\t")
 
 
 def readable_line(text: str) -> str:
-    """Return a name, or other text that must stay on one line, with all that does not print escaped."""
+    """Replace all control characters, tabs and line ends included, and cut the text: for names and single lines."""
     return _printable(text, "")
 
 

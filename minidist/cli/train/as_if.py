@@ -16,24 +16,24 @@ from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import Run
 
-FULLEST = 4  # links that are named
-MOSTLY, EMPTY = 0.8, 0.3  # where words change: shares of a step
-CROWDED, SELDOM = 1.5, 0.1  # how much messages are slowed, if some link is in use for a share of the step that matters
+FULLEST = 4  # links that are listed
+MOSTLY, EMPTY = 0.8, 0.3  # shares of a step at which the words change
+CROWDED, SELDOM = 1.5, 0.1  # slowing of messages that is reported, if a link is in use for this share of a step
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The cluster, and the shares of its peak rates that kernels reach."""
+    """The cluster of ``--as-if``, and the shares of its peak rates that kernels reach."""
 
     cluster: ClusterSpec
     flops_efficiency: float
     memory_efficiency: float
 
     def on_nodes(self, layout: Layout) -> Layout:
-        """The layout with the cluster's nodes.
+        """Return the layout with the cluster's nodes.
 
         Raises:
-            ValueError: if it has others.
+            ValueError: if it has nodes of another size.
         """
         if layout.node_size not in (0, self.cluster.node_size):
             raise ValueError(
@@ -52,7 +52,7 @@ class OnCluster:
     step: StepReport
 
     def as_dict(self) -> dict:
-        """What ``--json`` writes."""
+        """Return the content that ``--json`` writes."""
         step = self.step
         links = [{"link": str(link)} | asdict(link) for link in step.links]
         return {
@@ -92,11 +92,11 @@ def add_as_if(command: argparse.ArgumentParser) -> None:
 
 
 def as_if_of(options: argparse.Namespace, config: TrainConfig, layout: Layout) -> Wanted | None:
-    """What to replay the run on; None for nothing.
+    """Return the cluster on which to replay the run; None without ``--as-if``.
 
     Raises:
-        ValueError: before a rank starts, for an unknown cluster, or one that the layout does not fill, lacks a link, or
-            cannot compute in the run's precision; for an efficiency that is not one.
+        ValueError: before a rank starts, if the cluster is unknown, is not filled by the layout, lacks a link, or
+            cannot compute in the run's precision; or if an efficiency is not above 0 and at most 1.
     """
     shares = {"--efficiency": options.efficiency, "--memory-efficiency": options.memory_efficiency}
     for flag, share in shares.items():
@@ -150,7 +150,7 @@ def print_on_cluster(console: Console, found: OnCluster) -> None:
 
 
 def limit(step: StepReport) -> str:
-    """What a step's time goes to, in words."""
+    """Say in words what limits the time of a step."""
     computing = max(rank.computing for rank in step.ranks) / step.seconds
     told = f"{computing:.0%} of it computing on the busiest rank"
     if computing > MOSTLY or not step.links:

@@ -1,4 +1,4 @@
-"""The command itself: from the flags to a run, and to the files and tables that it leaves."""
+"""The command ``minidist train``: from the flags to a run, and to its files and tables."""
 
 import argparse
 from collections.abc import Callable
@@ -106,7 +106,7 @@ def add_commands(commands) -> None:
 
 
 def _add_watches(command: argparse.ArgumentParser) -> None:
-    """Add what is asked to be watched while it trains: slow ranks, and numbers that are wrong."""
+    """Add the flags that watch training: for slow ranks, and for wrong numbers."""
     group = command.add_argument_group("slow ranks and wrong numbers")
     group.add_argument(
         "--rebalance",
@@ -134,10 +134,10 @@ class Request:
     """A run as the flags ask for it, checked before any rank starts.
 
     Attributes:
-        first: the step that it begins with.
-        wanted: the cluster whose times are asked for (``--as-if``); None for none.
-        elasticity: what follows a failure (``--on-failure``); None to end.
-        implementations: of a learner, to run in place of the library's.
+        first: step that it begins with.
+        wanted: cluster to replay it on (``--as-if``), or None.
+        elasticity: how to go on after a failure (``--on-failure``); None to end.
+        implementations: those of a learner, to run in place of the library's.
     """
 
     config: TrainConfig
@@ -162,10 +162,10 @@ def _train(options) -> int:
     cluster, problem = None, ""
     if wanted is not None:
         try:
-            with overriding(implementations):  # the run is played again here, after its ranks have ended
+            with overriding(implementations):  # the run is replayed here, after its ranks have ended
                 cluster = on_cluster(wanted, result)
             logs = cluster.replayed.logs
-        except ValueError as error:  # the run's own results are not lost for it
+        except ValueError as error:  # this must not cost the run's own results
             problem = f"--as-if {wanted.cluster}: {error}"
     content = result.as_dict() | implementations_as_dict(implementations, [result])
     content["init_from"] = options.init_from
@@ -222,7 +222,7 @@ def _train(options) -> int:
 
 
 def _checked(options, console: Console) -> Request:
-    """Check the flags, and say what a checkpoint was saved under that is different here."""
+    """Check the flags, and print how a checkpoint's layout and versions differ from those here."""
     begun = begun_from(options)
     checkpoint = resumed(options.resume, options.tokenizer)
     config = config_of(options, checkpoint.config if checkpoint else begun)
@@ -281,7 +281,7 @@ def _checked(options, console: Console) -> Request:
 
 
 def _run(options, request: Request) -> tuple[Run, Narrator, list[Interruption]]:
-    """Train, with progress on standard error; return the run, who told of it, and what interrupted it."""
+    """Train, with progress on standard error; return the run, its narrator, and its interruptions."""
     config, layout, errors = request.config, request.layout, Console(stderr=True)
     with (
         stopping(request.options.saving) as stop_file,
@@ -307,7 +307,7 @@ def _write_trace(path: Path, logs: list[list]) -> None:
 
 
 def _nothing_overlaps(result: Run) -> str:
-    """Why the picture cannot show communication under backward, where only the size of a bucket is to blame."""
+    """Say why the picture shows no communication under backward, if the size of a bucket is the reason, else ""."""
     layout = result.layout
     if layout.dp == 1 or layout.zero or layout.sync != "overlapped":
         return ""

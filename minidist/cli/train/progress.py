@@ -1,6 +1,6 @@
-"""What ``minidist train`` shows while it trains: on standard error a bar, and a line for whatever happens.
+"""The progress of ``minidist train``: a bar on standard error, and a line for each event.
 
-With ``--watch`` it shows the run in the terminal and on a page of this machine.
+With ``--watch`` it shows the run in the terminal and on a local page.
 """
 
 import argparse
@@ -27,10 +27,10 @@ PORTS = range(1 << 16)
 
 
 class Narrator:
-    """Tells of a run while it goes on, by a bar, and by ``live`` if the run is watched.
+    """Reporter of a run while it goes on: by a bar, and by ``live`` if the run is watched.
 
     Attributes:
-        stragglers: the slow ranks that were found.
+        stragglers: slow ranks found so far.
     """
 
     def __init__(self, progress: Progress, config: TrainConfig, layout: Layout, first: int, live: Live | None) -> None:
@@ -42,7 +42,7 @@ class Narrator:
         self.live = live
 
     def on_step(self, step: int, loss: float) -> None:
-        """Rank 0 has ended a step."""
+        """Report a step that rank 0 has ended."""
         if self.live is not None:
             self.live.on_step(step, loss)
         now, speed = time.perf_counter(), ""
@@ -54,7 +54,7 @@ class Narrator:
         self.progress.update(self.task, completed=step + 1, loss=f"loss {loss:.4f}", speed=speed)
 
     def on_event(self, rank: int, event: tuple) -> None:
-        """A rank has reported something else (``trainer.run``)."""
+        """Report any other event that a rank has sent (``trainer.run``)."""
         if self.live is not None:
             self.live.on_event(rank, event)
         if event[0] == "saved" and event[2]:
@@ -69,7 +69,7 @@ class Narrator:
                     self.live.tell(str(straggler))
 
     def on_interruption(self, interruption: Interruption) -> None:
-        """The run goes on after a failure. Ranks have other numbers now."""
+        """Report that the run goes on after a failure, and watch it anew: its ranks may have other numbers."""
         if self.live is not None:
             self.live.on_interruption(interruption)
         print_interruption(self.console, interruption)
@@ -81,7 +81,7 @@ class Narrator:
 
 
 def watch_of(layout: Layout) -> StragglerWatch:
-    """What finds the stragglers of a run in this layout."""
+    """Return a watch that finds the stragglers of a run in this layout."""
     shape = (layout.pp, layout.dp, layout.cp, layout.tp)
     return StragglerWatch(same_work(shape, by_chunk=layout.cp_kind == "ring", experts=layout.ep))
 
@@ -90,7 +90,7 @@ def watch_of(layout: Layout) -> StragglerWatch:
 def narrating(
     console: Console, config: TrainConfig, layout: Layout, first: int, live: Live | None
 ) -> Iterator[Narrator]:
-    """Context manager: inside, there is a progress bar on the console, below the picture of ``live``."""
+    """Context manager: inside, the console shows a progress bar, below the picture of ``live``."""
     room = max(4, console.width - NUMBERS)  # on a narrow terminal the layout is cut, not the numbers
     columns = (
         TextColumn("{task.description}", table_column=Column(no_wrap=True, max_width=room)),
@@ -107,7 +107,7 @@ def narrating(
 
 
 class ProgressBelow(Progress):
-    """A bar, below the picture of a run that is watched."""
+    """Progress bar below the picture of a run that is watched."""
 
     def __init__(self, live: Live | None, *columns, **options) -> None:
         self.watched = live
@@ -135,10 +135,10 @@ def add_live(command: argparse.ArgumentParser) -> None:
 def watching(
     port: int | None, config: TrainConfig, layout: Layout, first: int, console: Console
 ) -> Iterator[tuple[Live | None, str | None]]:
-    """Context manager to watch a run: gives its state and the ``RunOptions.live`` folder, both None without a port.
+    """Context manager: yield the state of a watched run and the folder ``RunOptions.live``, both None without a port.
 
     Raises:
-        ValueError: for a port that cannot be, or is taken.
+        ValueError: if the port is invalid or taken.
     """
     if port is None:
         yield None, None

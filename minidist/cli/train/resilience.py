@@ -1,4 +1,4 @@
-"""What ``minidist train`` asks and says about checkpoints, faults, and going on after failures."""
+"""The flags and messages of ``minidist train`` about checkpoints, faults, and going on after failures."""
 
 import argparse
 import os
@@ -42,8 +42,8 @@ from minidist.train.resilience.faults import Fault
 from minidist.train.result import Run, RunOptions
 from minidist.train.share import corpus_of
 
-ERRORS = 3  # that are shown of those that saves ended with
-INEXACT = {"reduce_dtype": "float32", "softmax": "online32"}  # settings whose sums show in which order they are taken
+ERRORS = 3  # of failed saves that are shown
+INEXACT = {"reduce_dtype": "float32", "softmax": "online32"}  # settings whose sums depend on the order of their terms
 
 
 def add_checkpoints(command: argparse.ArgumentParser) -> None:
@@ -84,7 +84,7 @@ def add_checkpoints(command: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What ``--resume`` found."""
+    """The checkpoint that ``--resume`` found."""
 
     folder: Path
     manifest: Manifest
@@ -92,7 +92,7 @@ class Checkpoint:
     layout: Layout
 
     def check(self, config: TrainConfig) -> None:
-        """Raises BadCheckpoint where a run with these settings cannot go on from here, or its files are not whole."""
+        """Raise BadCheckpoint if a run with these settings cannot go on from here, or if files are damaged."""
         check_same_run(self.manifest, config, corpus_of(config))
         try:
             check_files(self.folder, self.manifest)
@@ -101,7 +101,7 @@ class Checkpoint:
             raise BadCheckpoint(f"{error}\nThis checkpoint cannot be resumed; {others}") from None
 
     def notes(self, layout: Layout, backend: str) -> list[str]:
-        """What to say of it, in lines, where the run goes on in that layout and on that backend."""
+        """Return lines to print when a run goes on from the checkpoint in that layout and on that backend."""
         step = self.manifest.progress.step
         lines = [f"resuming after step {step} from {self.folder}, which was written in layout {self.layout}"]
         if layout != self.layout:
@@ -117,10 +117,10 @@ class Checkpoint:
 
 
 def resumed(path: str | None, tokenizer: str | None) -> Checkpoint | None:
-    """The checkpoint to go on from; None without one.
+    """Return the checkpoint to go on from; None without a path.
 
     Raises:
-        BadCheckpoint: if there is none, or none that this version can read, or one with other tokens.
+        BadCheckpoint: if there is none, this version cannot read it, or its tokenizer is missing or another.
     """
     if path is None:
         return None
@@ -138,10 +138,10 @@ def resumed(path: str | None, tokenizer: str | None) -> Checkpoint | None:
 
 
 def begun_from(options: argparse.Namespace) -> TrainConfig | None:
-    """The settings of a run that begins with the weights of ``--init-from``; None without.
+    """Return the settings of a run that begins with the weights of ``--init-from``; None without that flag.
 
     Raises:
-        ValueError: for a model that minidist does not have, and for a flag that contradicts it.
+        ValueError: if minidist does not have the model, or another flag contradicts it.
     """
     if options.init_from is None:
         return None
@@ -152,7 +152,7 @@ def begun_from(options: argparse.Namespace) -> TrainConfig | None:
     for name, (there, value) in settings.items():
         given, flag = getattr(options, name), "--" + name.replace("_", "-")
         shorter = name == "context" and settings["arch"][1] == "llama" and given is not None and given < value
-        if given not in (None, value) and not shorter:  # rotary positions are for any length
+        if given not in (None, value) and not shorter:  # rotary positions fit any length
             raise ValueError(
                 f"{flag} {given} contradicts {there} in {folder / CONFIG}, by which it is {value}: leave {flag} out"
             )
@@ -167,7 +167,7 @@ def begun_from(options: argparse.Namespace) -> TrainConfig | None:
 
 
 def saving_of(options: argparse.Namespace, checkpoint: Checkpoint | None) -> Saving | None:
-    """What to save; None for nothing.
+    """Return what to save, and when; None for nothing.
 
     Raises:
         ValueError: if the folder cannot take this run's checkpoints, or a flag needs --save.
@@ -183,10 +183,10 @@ def saving_of(options: argparse.Namespace, checkpoint: Checkpoint | None) -> Sav
 
 
 def faults_of(options: argparse.Namespace, config: TrainConfig, layout: Layout, first: int) -> tuple[Fault, ...]:
-    """The faults that were ordered.
+    """Return the faults that ``--fault`` orders.
 
     Raises:
-        ValueError: for one that this run would never meet.
+        ValueError: if this run would never meet one of them.
     """
     faults = tuple(Fault.parse(text) for text in options.fault)
     for fault in faults:
@@ -194,7 +194,7 @@ def faults_of(options: argparse.Namespace, config: TrainConfig, layout: Layout, 
             raise ValueError(f"--fault {fault}: layout {layout} has ranks 0 to {layout.world_size - 1}")
         if fault.step >= config.steps:
             raise ValueError(f"--fault {fault}: the run has steps 0 to {config.steps - 1}")
-        if fault.step < first and fault.kind != "slow":  # which goes on from its step
+        if fault.step < first and fault.kind != "slow":  # a slow rank stays slow
             raise ValueError(f"--fault {fault}: the run goes on with step {first}, counted from 0")
         if why := _why_it_cannot_happen(fault, config, layout):
             raise ValueError(f"--fault {fault}: {why}")
@@ -202,7 +202,7 @@ def faults_of(options: argparse.Namespace, config: TrainConfig, layout: Layout, 
 
 
 def _why_it_cannot_happen(fault: Fault, config: TrainConfig, layout: Layout) -> str:
-    """What the rank lacks for this fault; "" if nothing."""
+    """Say why the fault cannot happen in this run; "" if it can."""
     if fault.place == "moments" and config.optimizer == "sgd":
         return "SGD keeps no moments: choose flip:weights, flip:gradients or flip:message"
     data_parallel_alone = layout.world_size == layout.dp
@@ -221,7 +221,7 @@ def _why_it_cannot_happen(fault: Fault, config: TrainConfig, layout: Layout) -> 
 
 
 def print_saves(console: Console, result: Run) -> None:
-    """How long checkpoints paused training, and which failed, since the step that the run last went on from."""
+    """Print how long saves paused training, and which failed, since the step from which the run last went on."""
     first = result.ranks[0]
     begun = len(first.losses) - result.steps_here
     since = f" since step {begun}" if begun else ""
@@ -276,11 +276,11 @@ def add_elastic(command: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def stopping(saving: Saving | None) -> Iterator[str | None]:
-    """Context manager: SIGTERM ends a run that saves after its next step.
+    """Context manager: inside, SIGTERM ends a run with checkpoints after its current step.
 
-    Further ones change nothing: ``timeout`` sends one to the command, and one to its group. Ctrl-C ends it at once.
+    Further signals change nothing: ``timeout`` sends one to the command and one to its group. Ctrl-C ends it at once.
 
-    Yields ``RunOptions.stop_file``, in the folder of checkpoints; None where nothing is saved, or a signal cannot be
+    Yields ``RunOptions.stop_file``, in the folder of checkpoints; None if nothing is saved, or if a signal cannot be
     waited for: in a thread, or in an MPI job, whose launcher sends SIGTERM when it ends all processes at once.
     """
     waits = hasattr(signal, "SIGTERM") and threading.current_thread() is threading.main_thread() and job_size() is None
@@ -305,7 +305,7 @@ def stopping(saving: Saving | None) -> Iterator[str | None]:
 
 
 def elasticity_of(options: argparse.Namespace, run_options: RunOptions) -> Elasticity | None:
-    """How the run is to go on after a failure; None if a failure ends it.
+    """Return how the run goes on after a failure; None if a failure ends it.
 
     Raises:
         ValueError: if a flag needs another.
@@ -324,10 +324,10 @@ def elasticity_of(options: argparse.Namespace, run_options: RunOptions) -> Elast
 
 
 def peer_copies_of(options: argparse.Namespace, layout: Layout) -> PeerCopies | None:
-    """What to keep in memory; None for nothing.
+    """Return which copies of the state to keep in memory; None for none.
 
     Raises:
-        ValueError: for a number of copies that there cannot be.
+        ValueError: if ``PeerCopies`` refuses the flags, or the layout has too few ranks.
     """
     if options.peer_copies == 0:
         return None
@@ -344,14 +344,14 @@ def interruptions_table(interruptions: list[Interruption]) -> Table:
     table = titled("interruptions, and the seconds that each cost", *columns)
     table.columns[0].justify = "right"
     for it in interruptions:
-        failure = re.split(r": |\. | \(", it.why)[0]  # the rest has been printed when it happened
+        failure = re.split(r": |\. | \(", it.why)[0]  # the rest was printed when it happened
         seconds = [f"{value:.2f}" for value in (it.detect, it.restart, it.recompute)]
         table.add_row(str(it.step), failure, str(it.after), it.source.rpartition("/")[2], *seconds)
     return table
 
 
 def print_interruption(console: Console, interruption: Interruption) -> None:
-    """One line as the run goes on."""
+    """Print what failed, and in which layout and from where the run goes on."""
     again = interruption.step - interruption.resumed
     work = f", {again} step{'s' * (again != 1)} again" if again else ""
     if interruption.lost:

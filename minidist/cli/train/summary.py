@@ -1,6 +1,6 @@
-"""What ``minidist train`` says of a run at its end, on one screen: a line for each rank, then what was learned.
+"""The summary of a run that ``minidist train`` prints, on one screen: a line for each rank, then what was learned.
 
-With ``--impl``, the verdict too: does a run on a learner's functions end on the bits of the library's own run?
+With ``--impl``, a verdict too: does a run on a learner's functions end on the bits of the library's own run?
 """
 
 from math import isfinite
@@ -61,7 +61,7 @@ def print_summary(console: Console, result: Run, used: RunUtilization | None) ->
 
 
 def _gpu_line(result: Run) -> str:
-    """The GPUs that the run used, and whether its collectives went by NCCL."""
+    """Name the GPUs that the run used, and say whether its collectives went through NCCL."""
     models = ", ".join(dict.fromkeys(rank.gpu for rank in result.ranks))
     if len(result.ranks) == 1:
         return f"GPU: {models}"
@@ -71,7 +71,7 @@ def _gpu_line(result: Run) -> str:
 
 
 def _noise_scale(result: Run) -> str:
-    """The gradient noise scale of both halves of the run, in samples: it grows while the loss falls."""
+    """Describe the gradient noise scale of each half of the run, in samples: it grows while the loss falls."""
     found = [noise for _, noise in result.ranks[0].noise]
     half = len(found) // 2
     parts = [sum(part[1:], part[0]) for part in (found[:half], found[half:]) if part]
@@ -136,11 +136,11 @@ def compare_with_library(
     Args:
         result: the run on the learner's functions.
         rows: which implementation of each function ran; see ``implementations_as_dict``.
-        ran: the run's options, of which the links choose algorithms, and a folder may have the first weights.
-        rank_function: runs the learner's functions. They run once more where the bits differ, to find the step.
+        ran: options of that run. Their ``links`` choose algorithms; ``init_from`` may have the first weights.
+        rank_function: runs the learner's functions. They run once more if the bits differ, to find the step.
 
     Returns:
-        Whether the fingerprints agree; None for a run that does not repeat itself.
+        Whether the fingerprints agree; None for a run that does not repeat its bits.
     """
     layout, options = result.layout, RunOptions(step_digests=True, links=ran.links, init_from=ran.init_from)
     called = [row["implementation"] == "yours" for row in rows if row["calls"]]

@@ -1,4 +1,4 @@
-"""What a run has counted, rank by rank, as ``minidist train --tables`` prints it, and what its summary takes of it."""
+"""Tables of what each rank of a run has counted, for ``minidist train --tables`` and in part for its summary."""
 
 from dataclasses import dataclass
 from statistics import fmean
@@ -39,7 +39,7 @@ class RunUtilization:
     time: list[dict[str, float]]
 
     def as_dict(self) -> dict:
-        """What ``--json`` writes."""
+        """Return the content that ``--json`` writes."""
         return {
             **self.whole.as_dict(),
             "ranks": [used.as_dict() | {"time": time} for used, time in zip(self.ranks, self.time, strict=True)],
@@ -75,7 +75,7 @@ def utilization_of(result: Run) -> RunUtilization | None:
 
 
 def print_tables(console: Console, result: Run, used: RunUtilization | None) -> None:
-    """Traffic, collectives, memory, matrix products, utilization, and where the time went."""
+    """Print traffic, collectives, memory, matrix products, utilization, and where the time went."""
     if result.layout.world_size > 1:
         several = 0 < result.layout.node_size < result.layout.world_size
         console.print(_traffic_table(result, several))
@@ -111,7 +111,7 @@ def _collectives_table(rows: list[dict], several_nodes: bool) -> Table:
 
 
 def _headings(names: list[str], narrow: bool) -> list[str]:
-    """Headings of columns; if narrow, each word has a line of its own."""
+    """Return the headings of columns; if narrow, each word has a line of its own."""
     return [name.replace("_", "\n" if narrow else " ") for name in names]
 
 

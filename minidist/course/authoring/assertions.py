@@ -1,7 +1,7 @@
-"""What graders share: assertions that say what was expected and what came, and observers of an answer.
+"""Assertions and observers that graders share. A failed assertion says what was expected and what came instead.
 
-Some speak of ranks instead of numbers: whose part of a sum is missing, whose array arrived instead. These need random
-numbers, such as ``values.numbers``: a sum of those tells its terms.
+Some assertions name ranks instead of numbers: whose part of a sum is missing, whose array arrived instead. They need
+random numbers, such as those of ``values.numbers``, whose sums identify their terms.
 """
 
 import tracemalloc
@@ -18,21 +18,21 @@ from minidist.course.sandbox.values import working_dtype
 
 SIZES = (2, 3, 4, 5, 7)  # numbers of ranks; an answer has to work for any
 MANY = 9  # ranks: more than steps of 1, 2 and 4 reach
-GROUPS = ((4, 2, 0), (3, 1))  # of 5 ranks
+GROUPS = ((4, 2, 0), (3, 1))  # in a world of 5 ranks
 LARGE = 3 << 18  # float64 elements: more than any queue between two ranks holds
 FLOAT64 = 1e-12  # relative: the rounding of a handful of operations
 
 MOST_RANKS = 7  # 3^7 ways to count each rank's part never, once or twice
-PROBE = 8  # wrong elements that have to agree with one of them
+PROBE = 8  # wrong elements that must all agree with one of these ways
 
 
 def sizes(numbers: tuple[int, ...] = SIZES) -> tuple[int, ...]:
-    """Numbers of ranks for a test that runs in every dtype: all of them in float64, one in each further dtype."""
+    """Return the numbers of ranks for a test that runs in every dtype: all in float64, only 3 in any other dtype."""
     return numbers if working_dtype() == np.float64 else (3,)
 
 
 def compared(expected, found, because: str = "", digits: int = 6) -> str:
-    """Return "expected ..., got ...", with all digits where fewer do not tell the two numbers apart.
+    """Return "expected ..., got ...", with all digits if fewer do not distinguish the two numbers.
 
     >>> compared(0.1 + 0.2, 0.3, ", the sum")
     'expected 0.30000000000000004, the sum, got 0.3'
@@ -57,20 +57,23 @@ def same(found, expected: np.ndarray, what: str) -> None:
 
 
 def brief(value) -> str:
-    """A value of the wrong type, for a message: the dtype of an array is at the end of its text, which may be long."""
+    """Describe a value of the wrong type: an array by its dtype and shape, anything else by 60 characters of repr."""
     return f"an array of {value.dtype}, shape {value.shape}" if isinstance(value, np.ndarray) else f"{value!r:.60}"
 
 
 def number(value, what: str):
-    """The value as one of Python's numbers: np.float32(0.1) == 0.1. A forgotten ``return`` shows up here as None."""
+    """Assert that a value is a number, not the None of a forgotten ``return``; return it as a Python number.
+
+    A comparison with a NumPy number would round: np.float32(0.1) == 0.1.
+    """
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     assert is_number, f"{what}: expected a number, got {brief(value)}"
     return value.item() if isinstance(value, np.number) else value
 
 
 def check_numbers(student, name: str, cases: dict[tuple, float], because: str) -> None:
-    """Assert what a function of a worksheet returns for each tuple of arguments, up to rounding."""
-    import pytest  # not above: ranks import this file, and it would take them long
+    """Assert that a worksheet's function returns the expected number for each tuple of arguments, up to rounding."""
+    import pytest  # not above: ranks import this file, and pytest would slow them down
 
     for args, found in zip(cases, student.call_each(name, list(cases)), strict=True):
         assert number(found, name) == pytest.approx(cases[args], rel=FLOAT64, abs=0), (
@@ -79,7 +82,7 @@ def check_numbers(student, name: str, cases: dict[tuple, float], because: str) -
 
 
 def bytes_sent(results: Sequence[RankResult]) -> np.ndarray:
-    """The bytes that each rank sent to each other rank.  (ranks, peers)"""
+    """Return the bytes that each rank sent to each other rank.  (ranks, peers)"""
     return np.stack([result.traffic.sent[:, 0] for result in results])
 
 
@@ -98,7 +101,7 @@ def in_steps(results: Sequence[RankResult], expected: int) -> None:
 
 
 def peak_bytes(call: Callable[[], object]) -> int:
-    """The most bytes that Python and NumPy allocations of the call occupied at once. For use inside a rank."""
+    """Return the most bytes that Python and NumPy allocate at once during the call. For use inside a rank."""
     tracemalloc.start()
     try:
         call()
@@ -110,14 +113,14 @@ def peak_bytes(call: Callable[[], object]) -> int:
 
 
 def in_groups(world, answers, run, *args):
-    """Run in a group of ranks, then on all, then in the group again: what came of the last two."""
+    """Run in a group of ranks, then on all ranks, then in the group again; return the results of the last two runs."""
     group = world.new_group(list(next(ranks for ranks in GROUPS if world.rank in ranks)))
     run(group, answers, *args)
     return [run(world, answers, *args), run(group, answers, *args)]
 
 
 def by_group(results) -> list[tuple[int, int, object]]:
-    """The rank, the size and the value of each rank of ``in_groups``, in the world and in its group."""
+    """Return (rank, size, value) for each rank of ``in_groups``: first in the world, then in its group."""
     in_world = [(rank, len(results), one.value[0]) for rank, one in enumerate(results)]
     return in_world + [(n, len(ranks), results[rank].value[1]) for ranks in GROUPS for n, rank in enumerate(ranks)]
 
@@ -141,8 +144,8 @@ def is_sum(
     """Assert that an array is the sum of all ranks' parts; else say whose part is missing or counted twice.
 
     Args:
-        found: what came back.
-        parts: what each rank contributes.
+        found: the array to check.
+        parts: the array that each rank contributes.
         what: where the array was found, such as "chunk 0 on rank 0 of 3".
         others: the parts of other sums that may have been mistaken for this one, by name, such as "chunk 1".
     """
@@ -157,7 +160,7 @@ def is_sum(
 
 
 def is_copy(found, right: str, copies: Mapping[str, np.ndarray], what: str) -> None:
-    """Assert that an array is the copy of that name; else say which other one came.
+    """Assert that an array equals the copy named ``right``; else say which other copy it is.
 
     Args:
         copies: arrays by name, such as "rank 1's" or "what was there before".
@@ -170,7 +173,7 @@ def is_copy(found, right: str, copies: Mapping[str, np.ndarray], what: str) -> N
 
 
 def _counts(found: np.ndarray, terms: Sequence[np.ndarray]) -> list[int] | None:
-    """How often each rank's part is in a sum; None if several answers fit, or none."""
+    """Return how often each rank's part is in a sum; None if that is not clear, or for more than MOST_RANKS ranks."""
     if len(terms) > MOST_RANKS:
         return None
     ways = np.array(list(product(range(3), repeat=len(terms))))  # (3^N, N)
@@ -179,7 +182,7 @@ def _counts(found: np.ndarray, terms: Sequence[np.ndarray]) -> list[int] | None:
 
 
 def _described(other: str, counts: list[int]) -> str:
-    """A sum in words.
+    """Describe a sum in words.
 
     >>> _described("", [2, 0, 1])
     "rank 1's part is missing, rank 0's part is counted twice"

@@ -17,7 +17,7 @@ from minidist.course.stubs import definitions_by_task, stub_of, untouched
 from minidist.course.tasks import Verdict, readable, tell
 
 REMARK_CHARACTERS = 200
-PRINTED_CHARACTERS, PRINTED_LINES = 2000, 20  # the last that an answer printed, in the details of a verdict
+PRINTED_CHARACTERS, PRINTED_LINES = 2000, 20  # of an answer's last output, shown in the details of a verdict
 
 
 class Judging:
@@ -29,10 +29,10 @@ class Judging:
         self.given: dict[str, tuple[str, dict[str, list[str]]]] = {}  # chapter -> its stub, its definitions by task
         self.load_errors: dict[str, str] = {}  # chapter -> why its answers cannot be loaded, or ""
         self.done: set[tuple[str, str]] = set()  # (task, mutant) that have failed already
-        self.chapter, self.needs_new_ranks = "", False  # what was judged last, and whether something went wrong
+        self.chapter, self.needs_new_ranks = "", False  # the chapter judged last; whether something went wrong
 
     def student(self, item, warm_ranks: WarmRanks, mutant: Mutant | None) -> Student:
-        """The answers that a test judges.
+        """Return the answers that a test judges.
 
         Raises:
             ToDo: if the learner has not started the task.
@@ -44,10 +44,10 @@ class Judging:
         name, dtype = answers.args[0], getattr(item, "callspec", None) and item.callspec.params.get("dtype")
         shared = item.get_closest_marker("task").kwargs.get("shared", ())
         contract = Contract(task, answers.kwargs.get("forbidden", ()), shared, dtype)
-        use_dtype(dtype)  # here too: for what the tests expect
+        use_dtype(dtype)  # in this process too, for the values that tests expect
         if mutant is not None:
             return Student(mutant.source(), contract, warm_ranks)
-        if self.needs_new_ranks or self.chapter != name:  # what one answer leaves in its ranks must not meet another
+        if self.needs_new_ranks or self.chapter != name:  # nothing that an answer leaves in its ranks may reach another
             warm_ranks.close()
         self.chapter, self.needs_new_ranks = name, False
         source = self._source(name)
@@ -74,7 +74,7 @@ class Judging:
         return self.sources[name]
 
     def _check_loads(self, student: Student) -> None:
-        """Load a file of answers once on its own, so that one that hangs while loading costs its time only once."""
+        """Load a file of answers once on its own, so that one that hangs while loading costs the timeout only once."""
         name = student.source.name
         if name not in self.load_errors:
             try:
@@ -128,23 +128,23 @@ def _bug(mutant: Mutant | None) -> str:
 
 
 def _nothing(world, answers) -> None:
-    """The file is loaded before this function is called; nothing else is wanted."""
+    """Do nothing: ranks load the file before they call this function."""
 
 
 class ToDo(Exception):
-    """The learner has not started the task."""
+    """Raised if the learner has not started the task."""
 
 
 def has_parts(marker) -> bool:
-    """Whether a task's tests are judged apart: those of a worksheet, whose functions hardly need each other."""
+    """Return whether a task's tests are judged separately: in a worksheet, whose functions hardly need each other."""
     return marker.kwargs.get("kind") == "worksheet"
 
 
 def explain(error: BaseException, name: str, called: str = "the answer") -> tuple[str, str]:
-    """What is wrong, and the lines of the file of answers of that name that led there.
+    """Return what is wrong, and the lines of the file of answers ``name`` that led there.
 
     Args:
-        called: the function whose results a grader has got last: what it cannot use is most often the None of a
+        called: the function that the grader called last. A result that it cannot use is most often the None of a
             function without a ``return``.
     """
     unusable = f"the grader cannot use what {called} returned: "
@@ -168,7 +168,7 @@ def explain(error: BaseException, name: str, called: str = "the answer") -> tupl
 
 
 def own_frames(traceback_text: str, name: str) -> str:
-    """The part of a traceback that is in the file of answers of that name: each place with its line of code."""
+    """Return the frames of a traceback that are in the file of answers ``name``: each place with its line of code."""
     kept, keeping = [], False
     for line in traceback_text.splitlines():
         if line.startswith("  File "):
@@ -181,14 +181,14 @@ def own_frames(traceback_text: str, name: str) -> str:
 
 
 def is_to_do(error: BaseException) -> bool:
-    """Whether the error means that a stub was reached, in the grading process or in a rank."""
+    """Return whether the error means that a stub was reached, in the grading process or in a rank."""
     return isinstance(error, ToDo) or (
         isinstance(error, RankFailed) and error.summary.startswith("NotImplementedError")
     )
 
 
 def is_violation(error: BaseException) -> bool:
-    """Whether the error is more than a wrong result: the answer hangs, ends its process, or violates a rule."""
+    """Return whether the error is more than a wrong result: the answer hangs, ends its process, or violates a rule."""
     if isinstance(error, RankFailed):
         return error.exitcode is not None or error.summary.startswith(tuple(kind.__name__ for kind in VIOLATIONS))
     return isinstance(error, TimeoutError | pytest.fail.Exception)

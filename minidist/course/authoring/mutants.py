@@ -1,7 +1,7 @@
 """Mutants: solutions with one bug of the kind that people write. Each grader must catch all mutants of its task.
 
 ``tests/exercises/mutants/chNN_name.toml`` lists them: a table for each task and kind, and for each bug the line of the
-solution and what it becomes. What a task gives to the learner, a stub or a program with a bug, is a mutant too and need
+solution and its replacement. The stub, or program with a bug, that a task gives to the learner is a mutant too and need
 not be listed. ``minidist mutants`` runs the graders on all of them and shows which test caught each.
 """
 
@@ -35,10 +35,10 @@ class Mutant:
 
     Attributes:
         task: the task whose grader must catch it.
-        bug: what a learner may think, in words.
-        changes: pairs (old, new). ``old`` is a piece of a line, or where either has several lines whole lines at any
-            indentation; it is found exactly once between the task's markers. Or a text: all between them. Or None: what
-            the task gives to the learner, a stub or a program with a bug.
+        bug: the bug in words.
+        changes: pairs (old, new), a text, or None. ``old`` is a part of a line, or whole lines at any indentation if
+            either has several; it occurs exactly once between the task's markers. A text replaces everything between
+            the markers. None stands for what the task gives to the learner: a stub or a program with a bug.
         kind: one of KINDS.
     """
 
@@ -55,11 +55,11 @@ class Mutant:
         return f"mutant {self.bug!r} of task {self.task}"
 
     def source(self) -> Source:
-        """The chapter's solutions with the bug.
+        """Return the chapter's solutions with the bug.
 
         Raises:
             ValueError: if a line is not found exactly once in the task, or the result is not Python: a mutant that
-                cannot be loaded fails anyway and proves nothing of the grader.
+                cannot be loaded fails anyway and proves nothing about the grader.
         """
         solution = solutions()[chapter_of(self.task)]
         text = solution.text
@@ -94,19 +94,19 @@ class Mutant:
 
 
 def one_of_each_kind(mutants: Sequence[Mutant]) -> list[Mutant]:
-    """The first mutant of each task and kind."""
+    """Return the first mutant of each task and kind."""
     return list({(mutant.task, mutant.kind): mutant for mutant in reversed(mutants)}.values())[::-1]
 
 
 @cache
 def all_mutants() -> list[Mutant]:
-    """Every mutant, in the order of the chapters."""
+    """Return every mutant, in the order of the chapters."""
     mutants: list[Mutant] = []
     for name, source in solutions().items():
         file = course_folder("tests/exercises") / "mutants" / f"{name}.toml"
         for task, kinds in tomllib.loads(file.read_text(encoding="utf-8")).items() if file.exists() else ():
             for kind, bugs in kinds.items():
-                for bug, what in bugs.items():  # a text, or a flat list of what is and what it becomes
+                for bug, what in bugs.items():  # a text, or a flat list: old, new, old, new
                     changes = what if isinstance(what, str) else tuple(zip(what[::2], what[1::2], strict=True))
                     mutants.append(Mutant(task, bug, changes, kind))
         mutants += [Mutant(task, "as given to the learner", None) for task in definitions_by_task(source.text)]
@@ -114,7 +114,7 @@ def all_mutants() -> list[Mutant]:
 
 
 def catch_mutants(console: Console, target: str | None) -> bool:
-    """Judge the mutants of a chapter ("3") or task ("3.4"), or all; print what caught each; return whether all were.
+    """Judge mutants of a chapter ("3") or task ("3.4"), or all; print what caught each; return whether all are caught.
 
     Raises:
         ValueError: if the target has no mutants, or a mutant no longer fits its solution.

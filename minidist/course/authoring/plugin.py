@@ -26,7 +26,7 @@ from minidist.course.authoring.mutants import all_mutants, one_of_each_kind
 from minidist.course.sandbox.student import WarmRanks
 from minidist.course.tasks import KINDS, Task, tell
 
-# What graders need in a rank. (Pickle finds a grader's function by the name of its module, and that imports pytest.)
+# Modules that graders need in a rank. (Pickle imports the module of a grader's function, and that imports pytest.)
 RANK_MODULES = (
     "minidist.course.sandbox.student",
     "minidist.course.authoring.assertions",
@@ -78,7 +78,7 @@ def pytest_generate_tests(metafunc):
 
 @pytest.fixture
 def dtype():
-    """Dtype of the numbers in this test; None where the task names none."""
+    """Dtype of the numbers in this test; None if the task names none."""
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ class Selection:
 
 
 def task_of(item, marker) -> Task:
-    """The task that a test's marker describes.
+    """Return the task that a test's marker describes.
 
     Raises:
         pytest.UsageError: if the description is incomplete.

@@ -1,1 +1,1 @@
-"""Challenges: open tasks without points, scored by a number beside the library's, and a leaderboard."""
+"""Challenges: open tasks without points, scored by a number to compare with the library's, and a leaderboard."""

@@ -1,4 +1,4 @@
-"""What a challenge is: one number that counts, what is known about it, and what became of an answer."""
+"""Challenges, each scored by one number, and the results of answers to them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import numpy as np
 from minidist.course.answers import Source, course_folder, read_source
 from minidist.course.sandbox.student import Student
 
-FOLDER = "challenges"  # of their answers, inside a folder of answers
+FOLDER = "challenges"  # a subfolder of a folder of answers
 
 
 @dataclass(frozen=True)
@@ -19,17 +19,17 @@ class Challenge:
     """An open task of one chapter. The smallest score wins, and no score is the smallest possible.
 
     Attributes:
-        chapter: its number.
+        chapter: number of the chapter.
         name: short name, part of the name of the file of answers.
-        what: an answer in a word or two: "your all-reduce".
+        what: name of an answer in a word or two, as in "your all-reduce".
         title: one line.
         rule: what is counted, and what an answer may not do.
         unit: unit of the score.
         library: the library's score.
         known: score of the best idea that its authors tried.
         idea: the best idea, and where it was published; without its code.
-        score: judges the answers and returns their score. Raises AssertionError for a wrong answer, whatever its cost.
-            It counts or replays; it measures no time, so a score is the same on every machine.
+        score: function that judges answers and returns their score. It raises AssertionError for a wrong answer,
+            whatever its cost. It counts or replays and measures no time, so a score is the same on every machine.
     """
 
     chapter: int
@@ -51,12 +51,12 @@ class Challenge:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of an answer.
+    """Outcome of judging an answer.
 
     Attributes:
-        score: None for a wrong answer.
+        score: the answer's score; None for a wrong answer.
         message: why there is no score.
-        remarks: what was noticed and does not change the score.
+        remarks: observations that do not change the score.
     """
 
     score: float | None
@@ -65,17 +65,17 @@ class Result:
 
 
 def file_in(folder: Path, challenge: Challenge) -> Path:
-    """Where the answer is in a folder of answers."""
+    """Return the path of the answer in a folder of answers."""
     return folder / FOLDER / f"{challenge.module}.py"
 
 
 def library_answer(challenge: Challenge) -> Source:
-    """The library's answer, which is also what a learner begins with."""
+    """Return the library's answer, with which a learner begins."""
     return read_source(file_in(course_folder("solutions"), challenge))
 
 
 def answer_in(folder: Path, challenge: Challenge) -> Source | None:
-    """The answer in a folder of answers; None if the file is missing, or still the library's answer."""
+    """Return the answer in a folder of answers; None if the file is missing or still holds the library's answer."""
     file = file_in(folder, challenge)
     if not file.is_file():
         return None
@@ -84,7 +84,7 @@ def answer_in(folder: Path, challenge: Challenge) -> Source | None:
 
 
 def geometric_mean(costs: Iterable[float]) -> float:
-    """The mean in which each case counts for its ratio, however large it is.
+    """Return the geometric mean, in which the same ratio counts as much in a small case as in a large one.
 
     Raises:
         AssertionError: if a case costs nothing.
@@ -97,18 +97,18 @@ def geometric_mean(costs: Iterable[float]) -> float:
 
 
 def new_seed() -> int:
-    """Another one in each judging: no answer can know what other ranks hold. Scores do not depend on it."""
+    """Return a random seed, so that no answer knows what other ranks hold. Scores do not depend on it."""
     return randbits(62)
 
 
 def random_words(seed: int, elements: int) -> np.ndarray:
-    """64 random bits each, which nothing can compress. Sums wrap around: exact in any order.  (elements,)"""
+    """Return random 64-bit integers, which do not compress. Sums wrap around: exact in any order.  (elements,)"""
     lowest, highest = np.iinfo(np.int64).min, np.iinfo(np.int64).max
     return np.random.default_rng(seed).integers(lowest, highest, elements, endpoint=True)
 
 
 def whole_numbers(value, length: int | None, what: str) -> list[int]:
-    """The value, asserted to be a list of whole numbers, of this length if one is given."""
+    """Assert that the value is a list of whole numbers, of this length unless it is None; return them as ints."""
     assert isinstance(value, list | tuple), f"{what}: expected a list, got {value!r:.60}"
     for item in value:
         whole = isinstance(item, int | np.integer) and not isinstance(item, bool)
@@ -118,7 +118,7 @@ def whole_numbers(value, length: int | None, what: str) -> list[int]:
 
 
 def words(value, what: str) -> list[str]:
-    """The value, asserted to be a list of strings."""
+    """Assert that the value is a list of strings, and return it."""
     is_list = isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
     assert is_list, f"{what}: expected a list of strings, got {value!r:.60}"
     return list(value)

@@ -1,6 +1,6 @@
 """``minidist challenge``: lists the challenges, or judges the learner's answer to one.
 
-The learner's leaderboard is a file beside the exercises with one JSON object per line, one for each new score. It is
+The learner's leaderboard is a file next to the exercises with one JSON object per line, one for each new score. It is
 for the learner alone: ``minidist grade`` judges every answer again and never reads it.
 """
 
@@ -47,9 +47,9 @@ def _challenge(chapter: str | None, impl: str) -> int:
 
 
 def judge_answer(console: Console, folder: Path, chapter: str) -> bool:
-    """Judge the answer to a chapter's challenge, print its number beside the library's; return whether there is one.
+    """Judge the answer to a chapter's challenge and print its score next to the library's; return whether it has one.
 
-    The score is noted in the leaderboard. An answer that is not there yet is written: it begins as the library's.
+    The score goes into the leaderboard. A missing answer is created as a copy of the library's.
 
     Raises:
         ValueError: if the chapter has no challenge.
@@ -81,12 +81,12 @@ def judge_answer(console: Console, folder: Path, chapter: str) -> bool:
 
 
 def number(value: float) -> str:
-    """Three digits, or all of those before the point."""
+    """Format a score with three significant digits, or with all digits before the decimal point."""
     return f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
 
 
 def listing(folder: Path) -> Group:
-    """All challenges, with the best scores of the learner whose answers are in the folder."""
+    """Tabulate all challenges, with the best scores of the learner whose answers are in the folder."""
     table = Table(title="challenges: the smallest number wins", title_justify="left")
     for column in ("", "challenge", "unit", "your best", "library", "best known"):
         table.add_column(column, justify="left" if column in ("challenge", "unit") else "right")
@@ -100,7 +100,7 @@ def listing(folder: Path) -> Group:
 
 
 def description(challenge: Challenge) -> Text:
-    """What the challenge asks for, and what is known about it."""
+    """Describe the task of a challenge and the best solution known."""
     return Text.assemble(
         (f"challenge {challenge.chapter}: {challenge.title}\n", "bold"),
         f"{challenge.rule}\n",
@@ -109,7 +109,7 @@ def description(challenge: Challenge) -> Text:
 
 
 def comparison(challenge: Challenge, score: float) -> str:
-    """ "your all-reduce: 41.2 us, the library's: 57.8 us (29 % less)"."""
+    """Compare a score: "your all-reduce: 41.2 us, the library's: 57.8 us (28.7 % less)"."""
     change = score / challenge.library - 1
     how = "the same" if abs(change) < 0.0005 else f"{abs(change):.1%} {'more' if change > 0 else 'less'}"
     return (
@@ -120,7 +120,7 @@ def comparison(challenge: Challenge, score: float) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """One score of one answer."""
+    """A score in the leaderboard."""
 
     challenge: str  # the name of the file of answers
     score: float
@@ -130,7 +130,7 @@ class Entry:
 
 
 def add(folder: Path, challenge: Challenge, source: Source, score: float) -> bool:
-    """Append a score, unless the same answer is there with the same score already; return whether it is there."""
+    """Append a score to the leaderboard, once for each answer and score; return False if it cannot be written."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     sha256 = hashlib.sha256(source.text.encode("utf-8", "backslashreplace")).hexdigest()
     entry = Entry(challenge.module, score, challenge.unit, now, sha256)
@@ -146,7 +146,7 @@ def add(folder: Path, challenge: Challenge, source: Source, score: float) -> boo
 
 
 def entries(folder: Path) -> list[Entry]:
-    """All entries, in the order in which they were made. Lines that are none are ignored."""
+    """Return all entries of the leaderboard, the oldest first. Invalid lines are ignored."""
     try:
         lines = (folder / FILE).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -162,5 +162,5 @@ def entries(folder: Path) -> list[Entry]:
 
 
 def best(folder: Path, challenge: Challenge) -> float | None:
-    """The learner's best score; None if there is none."""
+    """Return the learner's best score in a challenge, or None."""
     return min((entry.score for entry in entries(folder) if entry.challenge == challenge.module), default=None)

@@ -23,7 +23,7 @@ FILE = "leaderboard.csv"
 
 @dataclass(frozen=True)
 class Standing:
-    """One student's answer to one challenge."""
+    """A student's result in a challenge."""
 
     challenge: Challenge
     student: str
@@ -36,8 +36,8 @@ def grade_challenges(
     """Judge every answer to a challenge and write leaderboard.csv, best first; Gradescope's files get the scores too.
 
     Args:
-        submissions, out, limits, jobs: the same as for ``grade_class``, which has created ``out``.
-        targets: only challenges of these chapters ("3"); tasks ("3.4") have none; all if there are no targets.
+        submissions, out, limits, jobs: see ``grade_class``, which has created ``out``.
+        targets: chapters ("3") whose challenges are judged; none for all. Tasks ("3.4") have no challenges.
     """
     chosen = [challenge for challenge in CHALLENGES if not targets or str(challenge.chapter) in targets]
     entries, _ = find_submissions(submissions)
@@ -55,11 +55,11 @@ def grade_challenges(
 def _judge_student(
     student: str, submission: Path, challenges: Sequence[Challenge], limits: Limits, go_on: Callable[[], None]
 ) -> list[Standing]:
-    """A student's answers, except those that are still the library's."""
+    """Judge a student's answers, except those that are still the library's."""
     try:
         found, _ = find_files(submission, [challenge.module for challenge in challenges])
     except ValueError:
-        return []  # the grades tell of a damaged file
+        return []  # the grades report a damaged file
     standings = []
     for challenge in challenges:
         file = f"{challenge.module}.py"
@@ -76,7 +76,7 @@ def _judge_student(
 def _judged(
     challenge: Challenge, found: dict[str, list[File]], limits: Limits, go_on: Callable[[], None]
 ) -> Result | None:
-    """What became of one answer, in a workplace of its own, which it may destroy; None if it is the library's."""
+    """Judge an answer in a workplace of its own, which it may destroy; return None if it is the library's."""
     with Workplace() as workplace:
         folder = workplace.new_folder()
         file = file_in(folder, challenge)
@@ -105,7 +105,7 @@ def _write(out: Path, standings: Sequence[Standing]) -> None:
 
 
 def _placed(standings: Sequence[Standing]) -> list[tuple[int | str, Standing]]:
-    """Each standing with its place among those of its challenge: equal scores share one, wrong answers have none."""
+    """Pair each standing with its place in its challenge: equal scores share a place, wrong answers have none ("")."""
     placed = []
     for one in standings:
         scores = [other.result.score for other in standings if other.challenge is one.challenge]

@@ -20,7 +20,7 @@ from minidist.course.sandbox.in_rank import Contract
 from minidist.course.sandbox.student import Student, WarmRanks
 from minidist.course.tasks import readable
 
-# What ranks import before they run an answer: imports do not count as its time.
+# Modules that ranks import before they run an answer: imports do not count as its time.
 RANK_MODULES = (
     "minidist.course.challenges.scoring",
     "minidist.train.trainer",
@@ -31,8 +31,8 @@ WRONG = (AssertionError, RankFailed, Deadlock, TimeoutError, ValueError, TypeErr
 
 
 def judge(challenge: Challenge, source: Source, ranks: WarmRanks) -> Result:
-    """The score of an answer, or what is wrong with it."""
-    from minidist.course.authoring.judging import explain  # with pytest, which only a judge needs
+    """Judge an answer: return its score, or what is wrong with it."""
+    from minidist.course.authoring.judging import explain  # imports pytest, which only a judge needs
 
     student = Student(source, Contract(f"challenge {challenge.chapter}"), ranks)
     try:
@@ -51,11 +51,11 @@ def run_judge(
     limits: Limits = NO_LIMITS,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> Result:
-    """Judge one answer, whatever it does.
+    """Judge an answer in a process of its own, whatever the answer does.
 
     Args:
         source: the answer; a copy of it is judged.
-        meanwhile: called every now and then; its exceptions end everything.
+        meanwhile: called repeatedly while the judge runs; an exception that it raises ends everything.
     """
     ours, theirs = workplace.new_folder(), workplace.new_folder()
     copy = theirs / f"{challenge.module}.py"

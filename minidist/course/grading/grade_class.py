@@ -21,7 +21,7 @@ from minidist.course.grading.submissions import find_submissions
 from minidist.course.grading.workplace import Limits, several_at_once
 from minidist.course.tasks import Task, readable, results_of
 
-OTHERS = 10  # files beside the submissions that are named
+OTHERS = 10  # skipped files that are named
 
 
 def grade_class(
@@ -76,7 +76,7 @@ def grade_class(
 
 
 def table_of(grades: Sequence[Grade]) -> Table:
-    """A table with one row per student."""
+    """Tabulate the grades, with one row per student."""
     table = Table(title="grades", title_justify="left")
     for column in ("student", "points", "tasks passed", "remarks"):
         table.add_column(column, justify="left" if column in ("student", "remarks") else "right")
@@ -105,7 +105,7 @@ def write_gradescope(out: Path, grade: Grade) -> None:
 
 
 def write_csv(file: Path, rows: Iterable[Iterable]) -> None:
-    """Write a table in which a spreadsheet takes no text for a formula."""
+    """Write a CSV file whose texts no spreadsheet takes for formulas."""
     text = io.StringIO(newline="")
     csv.writer(text).writerows([_cell(one) if isinstance(one, str) else one for one in row] for row in rows)
     write_atomically(file, text.getvalue())
@@ -132,7 +132,7 @@ def _as_dict(grade: Grade) -> dict:
 
 
 def _for_gradescope(grade: Grade) -> dict:
-    """The format that Gradescope reads from results/results.json."""
+    """Return a grade in the format that Gradescope reads from results/results.json."""
     return {
         "score": grade.points,
         "execution_time": round(grade.seconds),

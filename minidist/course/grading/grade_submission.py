@@ -17,12 +17,12 @@ from minidist.course.grading.submissions import take_answers
 from minidist.course.grading.workplace import Limits, Workplace
 from minidist.course.tasks import Task, TaskResult, Verdict, read_verdicts, readable_line, results_of
 
-REMARKS = 20  # of one submission: 151 tasks have one or none each
+REMARKS = 20  # at most this many for one submission: each of 151 tasks may have one
 
 
 @dataclass
 class Grade:
-    """One student's results."""
+    """Results of one student."""
 
     student: str
     results: list[TaskResult]
@@ -30,7 +30,7 @@ class Grade:
     seconds: float = 0.0
 
     def __post_init__(self) -> None:
-        more = len(self.remarks) - REMARKS  # a submission decides how many there are, and what names they have in them
+        more = len(self.remarks) - REMARKS  # a submission decides their number, and the names of files in them
         self.remarks = [readable_line(remark) for remark in self.remarks[:REMARKS]] + [f"{more} more"] * (more > 0)
 
     @property
@@ -45,7 +45,7 @@ class Grade:
 def grade_submission(
     student: str, submission: Path, tasks: Sequence[Task], limits: Limits, meanwhile: Callable[[], None]
 ) -> Grade:
-    """Grade one folder or zip file. ``meanwhile`` is called every now and then; its exceptions end everything."""
+    """Grade one folder or zip file. ``meanwhile`` is called repeatedly; an exception that it raises ends everything."""
     started = time.monotonic()
     verdicts: list[Verdict] = []
     with Workplace() as workplace:
@@ -73,7 +73,7 @@ def grade_submission(
 
 
 def _remarks_of(results: Sequence[TaskResult]) -> list[str]:
-    """The graders' remarks, each one once, with the tasks it applies to."""
+    """Return each of the graders' remarks once, with the tasks that it applies to."""
     numbers_of: dict[str, list[str]] = {}
     for result in results:
         for remark in dict.fromkeys(remark for verdict in result.verdicts for remark in verdict.remarks):
@@ -88,7 +88,7 @@ def _judge(
     limits: Limits,
     meanwhile: Callable[[], None],
 ) -> tuple[list[Verdict], str, str]:
-    """Judge some tasks in a process of its own; returns the verdicts, the limit it exceeded, and what it printed."""
+    """Judge some tasks in a new process; return the verdicts, the limit that it exceeded, and the end of its output."""
     ours, theirs = workplace.new_folder(), workplace.new_folder() / "answers"
     shutil.copytree(answers, theirs)  # apart from ours, so that answers that delete ".." delete their own
     ignored = shutil.ignore_patterns("__pycache__")

@@ -9,17 +9,17 @@ from minidist.course.grading.workplace import Workplace
 from minidist.course.tasks import TaskResult, Verdict, read_verdicts, results_of
 
 USAGE_ERROR = 4  # pytest's exit status
-# Other installed plugins take time and may interfere, the user's options may be theirs, graders need their asserts, and
-# what pytest says of an error is passed on, without colors.
+# Other installed plugins take time and may interfere, and the user's options may belong to them. Graders need their
+# asserts. Pytest's messages are passed on, so they must have no colours.
 NO_OTHER_PLUGINS = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "", "PYTEST_ADDOPTS": ""}
 NO_OTHER_PLUGINS |= {"PYTHONOPTIMIZE": "", "PY_COLORS": "0"}
 
 
 def pytest_arguments(graders: Path, verdicts: Path, impl: str, targets: Sequence[str], *more: str) -> list[str]:
-    """The arguments of pytest that judge answers with the graders of the targets, and write verdicts to a file."""
+    """Return pytest's arguments to judge answers with the graders of the targets and write the verdicts to a file."""
     files = [str(graders / f"test_{name}.py") for name in sorted(set(map(chapter_of, targets)))] or [str(graders)]
     tasks = [argument for target in targets for argument in ("--task", target)]
-    # --confcutdir: no conftest.py of the other tests, in the folder above
+    # --confcutdir: ignore the conftest.py of the other tests, in the folder above
     alone = ["--rootdir", str(graders), "--confcutdir", str(graders), "-c", "/dev/null"]
     plain = ["--tb", "native", "-p", "no:cacheprovider", "-q"]
     plugin = ["-p", "minidist.course.authoring.plugin", "--impl", impl, "--verdicts", str(verdicts)]
@@ -27,7 +27,7 @@ def pytest_arguments(graders: Path, verdicts: Path, impl: str, targets: Sequence
 
 
 def grader_command(graders: Path, verdicts: Path, impl: str, targets: Sequence[str], *more: str) -> list[str]:
-    """The command that judges answers. Run it with the environment variables ``NO_OTHER_PLUGINS``."""
+    """Return the command that judges answers. Run it with the environment variables ``NO_OTHER_PLUGINS``."""
     return [sys.executable, "-m", "pytest", *pytest_arguments(graders, verdicts, impl, targets, *more)]
 
 
@@ -43,7 +43,7 @@ def run_graders(
         on_verdict: called with each verdict as it arrives.
 
     Returns:
-        One result for each task in the chapters of the targets; tasks that are no target have no verdicts.
+        One result for each task in the targets' chapters; tasks that are not targets have no verdicts.
 
     Raises:
         ValueError: if the graders cannot run, with what they printed.
@@ -52,13 +52,13 @@ def run_graders(
         files = RunFiles(workplace.folder, on_verdict)
         answers = str(implementation_folder(impl).resolve())
         command = grader_command(course_folder("tests/exercises"), files.verdicts, answers, targets, *more)
-        environment = environment_of(workplace)  # (in ROOT: another clone, in the current folder, has another judge)
+        environment = environment_of(workplace)  # (in ROOT: a clone in the current folder would bring another judge)
         status = workplace.run(command, environment, ROOT, files.output, meanwhile=files.report).status
         return files.results(status)
 
 
 def environment_of(workplace: Workplace) -> dict[str, str]:
-    """What the graders need in their environment."""
+    """Return the environment variables that the graders need."""
     return {"TMPDIR": str(workplace.folder)} | NO_OTHER_PLUGINS
 
 
@@ -66,7 +66,7 @@ class RunFiles:
     """The files that a run of the graders writes.
 
     Args:
-        folder: where they are.
+        folder: the folder that holds them.
         on_verdict: called with each verdict that ``report`` finds.
     """
 
@@ -83,7 +83,7 @@ class RunFiles:
         self._reported = len(found)
 
     def results(self, status: int | None) -> list[TaskResult]:
-        """The results of a run that has ended with this exit status of pytest's; as ``run_graders``."""
+        """Return the results of a run that has ended with this exit status of pytest; see ``run_graders``."""
         self.report()
         tasks, verdicts = read_verdicts(self.verdicts)
         printed = self.output.read_text(errors="replace")

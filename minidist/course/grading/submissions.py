@@ -16,10 +16,10 @@ NOT_THEIRS = {"solutions", "tests", "scoring", "__MACOSX", ".backups", ".git"}  
 
 
 def find_submissions(folder: Path) -> tuple[list[tuple[str, Path]], list[str]]:
-    """(student, path) of each folder and zip file in a folder, and the names of all else there, such as links.
+    """Return (student, path) of each folder and zip file in a folder, and the names of other entries, such as links.
 
     Raises:
-        ValueError: if there are none, or two for one student.
+        ValueError: if there are no submissions, or two of one student.
     """
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder of submissions")
@@ -40,13 +40,13 @@ def find_submissions(folder: Path) -> tuple[list[tuple[str, Path]], list[str]]:
 
 
 def _student(entry: Path) -> str:
-    """The name of a submission, which is to be a folder's name: at most 255 bytes, also where it is made readable."""
+    """Return a submission's name, made readable and cut to 255 bytes, since a folder will have this name."""
     name = readable_line(entry.stem if entry.is_file() else entry.name)
     return name.encode()[:NAME_BYTES].decode(errors="ignore")
 
 
 def take_answers(submission: Path, into: Path) -> list[str]:
-    """Copy the files of answers from a folder or zip file, at any depth; returns remarks.
+    """Copy the files of answers from a folder or zip file, at any depth; return remarks.
 
     Of several files with one name, the one in ``exercises/`` is taken, or else the one at the lowest depth.
     """
@@ -71,7 +71,7 @@ File = tuple[PurePosixPath, int, Callable[[], bytes]]  # path, size in bytes, an
 
 
 def find_files(submission: Path, known: Collection[str]) -> tuple[dict[str, list[File]], list[str]]:
-    """The student's own files with known names, such as "ch03_collectives", and the names of all others.
+    """Return the student's own files with known names, such as "ch03_collectives", and the names of all others.
 
     Raises:
         ValueError: if a zip file cannot be read.
@@ -86,7 +86,7 @@ def find_files(submission: Path, known: Collection[str]) -> tuple[dict[str, list
         place = file[0]
         if NOT_THEIRS & set(place.parts[:-1]):
             continue
-        name = place.name.lower()  # Windows keeps the capitals that somebody once gave a name
+        name = place.name.lower()  # Windows ignores capitals in names, but keeps them
         if name.endswith(".py") and name.removesuffix(".py") in known:
             found.setdefault(name, []).append(file)
         else:
@@ -95,7 +95,7 @@ def find_files(submission: Path, known: Collection[str]) -> tuple[dict[str, list
 
 
 def copy_files(found: Mapping[str, list[File]], into: Path, home: str) -> list[str]:
-    """Copy one file of each name, the one in a folder called ``home`` or at the lowest depth; returns remarks."""
+    """Copy one file of each name, the one in a folder called ``home`` or at the lowest depth; return remarks."""
     remarks = []
     for name, some in found.items():
         some.sort(key=lambda one: (one[0].parts[-2:-1] != (home,), len(one[0].parts), str(one[0])))

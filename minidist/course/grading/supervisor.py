@@ -4,11 +4,11 @@ It makes the workplace's folder inside FOLDER, runs the commands that arrive on 
 line, and answers each with one line. When its input ends, because the process that started it has closed it or is gone,
 even by kill -9, it ends every process of the command, removes the folder, and exits. workplace.py is the other side.
 
-A command may do anything within its limits, which are set here alone: time and the number of processes by looking, the
-sizes of memory and files by the operating system. On Linux this process is a *subreaper*: when a process ends, its
-children become children of the subreaper instead of init's. So every descendant stays a descendant, whatever session,
-group or environment it has chosen. Other systems have no subreapers. There, descendants are also known by a mark in
-their environment, which they inherit.
+A command may do anything within its limits, which only this module sets: it watches the time and the number of
+processes, and has the operating system limit the sizes of memory and files. On Linux this process is a *subreaper*:
+when a process ends, its children become children of the subreaper instead of init's. So every descendant stays a
+descendant, whatever session, group or environment it has chosen. Other systems have no subreapers. There, descendants
+are also known by a mark in their environment, which they inherit.
 
 This contains accidents. It is not a security sandbox: a process can read files, use the network, and kill this one.
 """
@@ -38,13 +38,13 @@ except ImportError:  # on Windows, whose processes get no limits
     resource = None
 
 FILE_BYTES = 512 << 20  # largest size of any file; the ranks' shared memory counts as a file
-POLL_SECONDS = 0.25  # to list the processes takes milliseconds
+POLL_SECONDS = 0.25  # listing the processes takes milliseconds
 GRACE_SECONDS = 3.0  # for an interrupted command to end by itself
 CLONE_NEWNS, CLONE_NEWUSER = 0x00020000, 0x10000000  # from Linux's <linux/sched.h>
 MS_NOSUID, MS_NODEV, MS_REC, MS_PRIVATE = 2, 4, 1 << 14, 1 << 18  # from <linux/mount.h>
 MARK = "MINIDIST_SUPERVISED"
 PR_SET_CHILD_SUBREAPER = 36  # from Linux's <sys/prctl.h>
-END_SECONDS = 30.0  # to end all; what cannot be killed, such as another user's process, must not be waited for longer
+END_SECONDS = 30.0  # to end all; some processes cannot be killed, such as another user's
 ROUND_SECONDS = 0.02
 
 
@@ -72,7 +72,7 @@ def main(where: str) -> None:
 
 
 def _answer(content: dict) -> None:
-    with suppress(OSError):  # nobody is there any more
+    with suppress(OSError):  # nobody reads it any more
         os.write(sys.stdout.fileno(), (json.dumps(content) + "\n").encode())
 
 
@@ -89,11 +89,11 @@ def supervise(
     """Run a command until it ends or exceeds a limit, then end every process that it started.
 
     Args:
-        command: what to run; it gets a session of its own.
+        command: command to run; it gets a session of its own.
         environment: variables to set for it.
-        output: a file for what it prints.
-        seconds, processes, memory: its limits: of time, processes at once, GiB of each.
-        interrupt: when set, end it at once.
+        output: file for what it prints.
+        seconds, processes, memory: its limits: time, processes at once, GiB of each process.
+        interrupt: event that ends it at once.
 
     Returns:
         The fields of workplace.py's Outcome.
@@ -124,12 +124,12 @@ def supervise(
         status = process.returncode
         end_all(mark)
         process.wait()
-        sweep()  # the shared memory of ranks whose parent was killed
+        sweep()  # removes the shared memory of ranks whose parent was killed
     return {"status": status, "exceeded": exceeded}
 
 
 def _prepare(own_shared_memory: bool, memory: float) -> None:
-    """Run in the new process, before the command, whose processes inherit all of it."""
+    """Set up the new process before it runs the command, whose processes inherit these settings."""
     end_with_parent()
     if own_shared_memory:
         have_own_shared_memory()
@@ -138,12 +138,12 @@ def _prepare(own_shared_memory: bool, memory: float) -> None:
     if memory < math.inf:
         limits.append((resource.RLIMIT_AS, int(memory * 2**30)))
     for kind, limit in limits:
-        limit = min(limit, resource.getrlimit(kind)[1] % 2**63)  # the system's; none is -1 on Linux, 2^63 - 1 on macOS
+        limit = min(limit, resource.getrlimit(kind)[1] % 2**63)  # the system's limit; none is -1 or, on macOS, 2^63 - 1
         resource.setrlimit(kind, (limit, limit))
 
 
 def _interrupt(process: subprocess.Popen) -> None:
-    """Let the command end its ranks and free their memory, which only Linux does for it (comm/runtime/processes)."""
+    """Let the command end its ranks and free their memory: only Linux would do so itself (comm/runtime/processes)."""
     if os.name == "posix":
         process.send_signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
@@ -152,7 +152,7 @@ def _interrupt(process: subprocess.Popen) -> None:
 
 @cache
 def can_have_own_shared_memory() -> bool:
-    """Whether the system allows it: tried in a process of its own, since half of it would be worse than none."""
+    """Return whether ``have_own_shared_memory`` works, tried in a new process: half of it would be worse than none."""
     try:
         return sys.platform == "linux" and subprocess.run("true", preexec_fn=have_own_shared_memory).returncode == 0
     except (OSError, subprocess.SubprocessError):
@@ -160,7 +160,7 @@ def can_have_own_shared_memory() -> bool:
 
 
 def have_own_shared_memory() -> None:
-    """Mount an empty /dev/shm that this process and its children alone see. For use in a new process.
+    """Mount an empty /dev/shm that only this process and its children see. For use in a new process.
 
     Without the right to mount, it takes a user namespace, in which it keeps its user and group (man 7 user_namespaces).
 
@@ -190,10 +190,10 @@ def adopt_orphans() -> None:
 
 
 def running(mark: str) -> list[psutil.Process]:
-    """All descendants that run now.
+    """Return all descendants that are running.
 
     Args:
-        mark: the value of the variable ``MARK`` in the environment of the first of them.
+        mark: value of the environment variable ``MARK`` that they inherit.
     """
     found = psutil.Process().children(recursive=True)
     if sys.platform != "linux":
@@ -202,7 +202,7 @@ def running(mark: str) -> list[psutil.Process]:
 
 
 def end_all(mark: str) -> None:
-    """Kill all descendants, again and again until none is left. Suspended first, they cannot start more."""
+    """Kill all descendants, in rounds until none is left. They are suspended first, so that they start no more."""
     deadline = time.monotonic() + END_SECONDS
     while ((processes := running(mark)) or _children_left()) and time.monotonic() < deadline:
         for action in (psutil.Process.suspend, psutil.Process.kill):
@@ -213,7 +213,7 @@ def end_all(mark: str) -> None:
 
 
 def _children_left() -> bool:
-    """Collect the children that have ended; returns whether any is left.
+    """Reap the children that have ended; return whether any is left.
 
     A list of running processes takes a while to make and can miss a child whose parent ends meanwhile. The kernel's
     answer to this question cannot.

@@ -1,6 +1,6 @@
 """A folder in which graders work, and a process that watches over it (supervisor.py).
 
-Whatever happens to this process and to what runs there, all processes end and the folder disappears.
+Whatever happens to this process and to those in the folder, all processes end and the folder disappears.
 """
 
 import json
@@ -27,10 +27,10 @@ END_SECONDS = 60.0  # for the supervisor to end everything
 
 @dataclass(frozen=True)
 class Limits:
-    """What one submission may use.
+    """Limits on what one submission may use.
 
     Raises:
-        ValueError: if nothing could run within the limits.
+        ValueError: if nothing could run within them.
     """
 
     seconds: float = inf  # of wall time, over all its tasks
@@ -46,12 +46,12 @@ class Limits:
             raise ValueError(f"--processes {self.processes} must be at least 16: each rank of a task is a process")
 
 
-NO_LIMITS = Limits()  # those of a learner's own answers
+NO_LIMITS = Limits()  # for a learner's own answers
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended."""
+    """Outcome of a command."""
 
     status: int | None  # its exit status; None if it was ended
     exceeded: str = ""  # "time" or "processes", if it exceeded that limit
@@ -59,7 +59,7 @@ class Outcome:
 
 @contextmanager
 def several_at_once(jobs: int) -> Iterator[tuple[ThreadPoolExecutor, Callable[[], None]]]:
-    """Context manager: a pool of ``jobs`` threads, and a function that raises in them once the block has failed."""
+    """Context manager: yield a pool of ``jobs`` threads and a function that raises in them once the block fails."""
     failed = threading.Event()
 
     def go_on() -> None:
@@ -76,10 +76,10 @@ def several_at_once(jobs: int) -> Iterator[tuple[ThreadPoolExecutor, Callable[[]
 
 
 class Workplace:
-    """A temporary folder and its supervisor. A context manager.
+    """Context manager: a temporary folder and the process that supervises it.
 
     Attributes:
-        folder: the folder.
+        folder: path of the folder.
 
     Raises:
         ValueError: if a package that graders need is missing.
@@ -91,8 +91,8 @@ class Workplace:
         command = [sys.executable, "-m", "minidist.course.grading.supervisor", tempfile.gettempdir()]
         self._supervisor = subprocess.Popen(
             command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8",
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},  # a relative one means another folder there
-            start_new_session=True,  # Ctrl-C reaches every process of the terminal, but this one ends last
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},  # a relative path means another folder there
+            start_new_session=True,  # Ctrl-C in the terminal must not reach it: it ends last
         )  # fmt: skip
         assert self._supervisor.stdin and self._supervisor.stdout
         self._requests, self._answers = self._supervisor.stdin, self._supervisor.stdout
@@ -114,7 +114,7 @@ class Workplace:
         shutil.rmtree(self.folder, ignore_errors=True)  # in case something has killed the supervisor
 
     def new_folder(self) -> Path:
-        """An empty folder inside the folder."""
+        """Create an empty folder inside ``folder`` and return its path."""
         new = self.folder / str(self._folders)
         new.mkdir()
         self._folders += 1
@@ -129,18 +129,18 @@ class Workplace:
         limits: Limits = NO_LIMITS,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> Outcome:
-        """Run a command and wait for its end and that of all processes that it started.
+        """Run a command; wait until it and all processes that it started have ended.
 
         Args:
-            command, environment, output: as for ``supervise``.
-            meanwhile: called every now and then. If it raises an exception, leave the ``with`` block: that ends all.
+            command, environment, output: see ``supervise``.
+            meanwhile: called repeatedly. If it raises an exception, leave the ``with`` block, which ends everything.
 
         Raises:
             RuntimeError: if something has killed the supervisor.
         """
         places = {"cwd": str(cwd), "output": str(output)}
         request = {"command": command, "environment": environment} | places | asdict(limits)
-        with suppress(OSError):  # if the supervisor is gone, its missing answer tells
+        with suppress(OSError):  # if the supervisor is gone, its answer will be missing
             self._requests.write(json.dumps(request) + "\n")
             self._requests.flush()
         answers: list[dict | None] = []

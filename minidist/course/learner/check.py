@@ -31,7 +31,7 @@ def check(
         target: a task ("3.4") to judge even if it has not changed, or a chapter ("3"); None for the chapter that the
             learner works on.
         all_chapters: judge every task again and show every chapter.
-        judge: judges as ``run_graders`` does, which is the default.
+        judge: function to call in place of ``run_graders``, the default.
 
     Raises:
         ValueError: if the chapter or task does not exist.
@@ -48,7 +48,7 @@ def check(
     verdicts: list[Verdict] = []
 
     def on_verdict(verdict: Verdict) -> None:
-        """Show a chapter's table once the judge goes on to the next: all of them take minutes."""
+        """Show a chapter's table once the judge reaches the next chapter, since all of them take minutes."""
         verdicts.append(verdict)
         before = chapter_of(verdicts[-2].task) if verdicts[1:] else chapter_of(verdict.task)
         if all_chapters and chapter_of(verdict.task) != before:
@@ -66,7 +66,7 @@ def check(
         shown = results
     else:
         shown = [result for result in results if result.task.chapter == chapter]
-        if not numbers and next_task(shown) is None:  # solved, and the learner has seen that it is
+        if not numbers and next_task(shown) is None:  # solved, as the learner has seen
             following = next_task(in_turn(results, shown)) or results[-1]
             shown = [result for result in results if result.task.chapter == following.task.chapter]
     console.print(report(folder, shown, results, in_full=target is not None, told=told))
@@ -77,7 +77,7 @@ def _judge(
     judge: Callable[..., list[TaskResult]], impl: str, targets: list[str], on_verdict: Callable[[Verdict], None],
     redirect: bool,
 ) -> list[TaskResult]:  # fmt: skip
-    """Judge with a bar on standard error. ``redirect``: what is printed meanwhile goes to the same terminal."""
+    """Judge with a progress bar on standard error. redirect: whether standard output is the same terminal."""
     columns = TextColumn("judging {task.description}"), BarColumn()
     with ProgressBar(*columns, console=Console(stderr=True), transient=True, redirect_stdout=redirect) as bar:
         line = bar.add_task("", total=None)
@@ -109,6 +109,6 @@ def hint(console: Console, target: str, level: int = 1) -> None:
 
 
 def hints_of(chapter: str) -> dict[str, list[str]]:
-    """The hints of a chapter's tasks, by number; each list goes from the first push to nearly the code."""
+    """Return the hints of a chapter's tasks, by number; each list goes from a first push to nearly the code."""
     file = course_folder("tests/exercises") / "hints" / f"{chapter}.toml"
     return tomllib.loads(file.read_text(encoding="utf-8"))

@@ -20,7 +20,7 @@ from minidist.train.trainer import train_rank
 
 @dataclass(frozen=True)
 class Implementation:
-    """Which implementation of one overridable function runs."""
+    """The implementation of one overridable function: the learner's or the library's."""
 
     name: str  # of the function
     source: Source | None  # the learner's file; None if the library's own function runs
@@ -39,7 +39,7 @@ def implementations_of(impl: str) -> list[Implementation]:
     folder = implementation_folder(impl)
     found = {name: Implementation(name, None, f"not in {folder.name}/") for name in sorted(overrides.OVERRIDABLE)}
     for source in read_answers(folder).values():
-        definitions = {name: node for node in _parse(source).body for name in names_defined(node)}  # the last of a name
+        definitions = {name: node for node in _parse(source).body for name in names_defined(node)}  # the last counts
         for name in definitions.keys() & found:
             stub = any(map(_is_stub, _with_bases(definitions[name], definitions)))
             where = f"still a stub in {source.name}.py" if stub else f"{source.name}.py"
@@ -48,10 +48,10 @@ def implementations_of(impl: str) -> list[Implementation]:
 
 
 def _parse(source: Source) -> ast.Module:
-    """The syntax tree of a file of answers.
+    """Parse a file of answers.
 
     Raises:
-        ValueError: if it is not Python; it names the line.
+        ValueError: if it is not Python; the error names the line.
     """
     try:
         return ast.parse(source.text)
@@ -62,20 +62,20 @@ def _parse(source: Source) -> ast.Module:
 
 
 def _with_bases(node: ast.stmt, definitions: dict) -> list:
-    """A definition and its base classes in the same file, all of which it needs in order to work."""
+    """Return a definition and its base classes in the same file, all of which it needs to work."""
     names = [base.id for base in getattr(node, "bases", ()) if isinstance(base, ast.Name)]
     bases = [definitions[name] for name in names if name in definitions]
     return [node, *(ancestor for base in bases for ancestor in _with_bases(base, definitions))]
 
 
 def _is_stub(node: ast.stmt) -> bool:
-    """Whether a definition still contains the ``raise NotImplementedError("task ...")`` of its stub."""
+    """Return whether a definition still contains the ``raise NotImplementedError("task ...")`` of its stub."""
     raised = [n.exc for n in ast.walk(node) if isinstance(n, ast.Raise) and n.exc is not None]
     return any(ast.unparse(error).startswith("NotImplementedError('task ") for error in raised)
 
 
 def training_on(implementations: list[Implementation]):
-    """A rank function that trains as ``train_rank`` does, with the learner's functions as overrides."""
+    """Return a rank function that trains as ``train_rank`` does, with the learner's functions as overrides."""
     return partial(_train_rank, implementations)
 
 
@@ -86,7 +86,7 @@ def _train_rank(implementations: list[Implementation], *arguments):
 
 @contextmanager
 def overriding(implementations: list[Implementation]) -> Iterator[None]:
-    """Context manager: inside, this process calls the learner's functions in place of those that it has loaded."""
+    """Context manager: inside, this process calls the learner's functions; see ``install``."""
     install(implementations)
     try:
         yield
@@ -95,9 +95,10 @@ def overriding(implementations: list[Implementation]) -> Iterator[None]:
 
 
 def install(implementations: list[Implementation]) -> None:
-    """Have this process call the learner's functions, from now on, in place of those that it has loaded.
+    """Make this process call the learner's functions in place of the library's functions that it has loaded.
 
-    Ranks load all that trains; the command has loaded what it computes from their reports, such as ``slow_ranks``.
+    A rank loads all functions that train. The command loads those that it applies to the ranks' reports, such as
+    ``slow_ranks``.
     """
     own = [(each.name, each.source) for each in implementations if each.source is not None]
     namespaces = {source.name: vars(run_file(source)) for _, source in own}
@@ -110,10 +111,9 @@ def install(implementations: list[Implementation]) -> None:
 
 
 def implementations_as_dict(implementations: list[Implementation], runs: list[Run]) -> dict:
-    """Which implementation of each function ran, and how often a rank called it; {} without ``--impl``.
+    """Return which implementation of each function ran, and how often a rank called it; {} without ``--impl``.
 
-    Ranks need not call the same: a parameter server calls other functions than its workers. Counted is the rank that
-    called it most.
+    Ranks may call different functions, as a parameter server and its workers do. The rank with the most calls counts.
     """
     rows = [
         {
@@ -128,7 +128,7 @@ def implementations_as_dict(implementations: list[Implementation], runs: list[Ru
 
 
 def print_implementations(console: Console, implementations: list[Implementation], runs: list[Run]) -> None:
-    """Print those that were called as a table, the learner's first."""
+    """Print a table of the implementations that were called, the learner's first."""
     table = Table(title="implementations that were called", title_justify="left")
     for column in ("function", "implementation", "where", "calls on a rank"):
         table.add_column(column, justify="right" if column.startswith("calls") else "left", overflow="fold")
@@ -141,6 +141,6 @@ def print_implementations(console: Console, implementations: list[Implementation
 
 
 def called_in_all(implementations: list[Implementation], runs: list[Run]) -> list[str]:
-    """The learner's functions that some rank called in every one of these runs."""
+    """Return the learner's functions that every one of these runs called on some rank."""
     own = [each.name for each in implementations if each.source is not None]
     return [name for name in own if all(any(name in rank.override_calls for rank in run.ranks) for run in runs)]

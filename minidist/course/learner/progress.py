@@ -1,7 +1,7 @@
-"""What a learner has achieved, stored next to the exercises between calls of ``minidist check``.
+"""Stores a learner's progress next to the exercises, between calls of ``minidist check``.
 
-A verdict applies as long as everything stays the same that it depends on (dependencies.py). The latest
-verdicts on earlier versions of a task stay too: who undoes a change need not wait again.
+A verdict applies until something that it depends on changes (dependencies.py). The latest verdicts on earlier versions
+of a task are kept too, so that nobody waits again after undoing a change.
 """
 
 import hashlib
@@ -17,15 +17,15 @@ from minidist.course.stubs import definitions_by_task, stub_of, untouched
 from minidist.course.tasks import Task, TaskResult, Verdict, grader_of, tasks_of
 
 FILE = ".progress.json"
-VERSIONS = 3  # of a task whose verdicts are kept
+VERSIONS = 3  # latest versions of a task whose verdicts are kept
 
 
 @dataclass
 class Standing:
-    """How a learner stands in one task.
+    """A learner's standing in one task.
 
     Attributes:
-        keys: hashes of what the verdicts on it depend on now: of the code alone, and of the code and its lines.
+        keys: the two hashes of the code that verdicts depend on now; see ``dependencies``.
         untouched: whether the answer is still as it was given to the learner.
         judged: (key, verdicts) of the latest versions, the newest first.
     """
@@ -37,7 +37,7 @@ class Standing:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """Those that apply to the answer as it is now; none if it has to be judged."""
+        """Verdicts that apply to the answer as it is now; [] if it has to be judged."""
         return next((verdicts for key, verdicts in self.judged if key in self.keys), [])
 
     @property
@@ -46,7 +46,7 @@ class Standing:
         return TaskResult(self.task, self.verdicts or to_do)
 
     def add(self, result: TaskResult) -> None:
-        """Keep new verdicts. A failure names lines, so it applies only while they stay where they are."""
+        """Store new verdicts. A failure names lines, so it applies only until they move."""
         key = self.keys[result.state == "failed"]
         self.task = result.task
         others = [each for each in self.judged if each[0] not in self.keys]
@@ -54,7 +54,7 @@ class Standing:
 
 
 class Progress:
-    """The standing in every task of these chapters, with the answers in a learner's folder."""
+    """A learner's standing in every task of these chapters, with the answers in one folder."""
 
     def __init__(self, folder: Path, chapters: Sequence[str]) -> None:
         self.folder = folder
@@ -73,14 +73,14 @@ class Progress:
 
     @property
     def results(self) -> list[TaskResult]:
-        """One for every task of the course, in order."""
+        """Results of all tasks, in order."""
         return [standing.result for standing in self._standings.values()]
 
     def to_judge(self, chapter: str) -> list[str]:
-        """The numbers of the tasks that have changed since they were judged.
+        """Return the numbers of the tasks that have changed since they were judged.
 
-        A task that the learner has not touched needs no judge, except a debugging task of the chapter being worked on:
-        its program has a bug to show.
+        A task that the learner has not touched is not judged, except a debugging task of ``chapter``: its program has a
+        bug to show.
         """
         return [
             number
@@ -90,7 +90,7 @@ class Progress:
         ]
 
     def current_chapter(self) -> str:
-        """The chapter of which the learner saved the file last, if anything is written there; else the first."""
+        """Return the chapter whose file was saved last, of those that the learner has begun; else the first chapter."""
         chapters = dict.fromkeys(standing.task.chapter for standing in self._standings.values())
         begun = {standing.task.chapter for standing in self._standings.values() if not standing.untouched}
         saved = {name: Path(self._sources[name].path).stat().st_mtime for name in chapters if name in begun}
@@ -103,7 +103,7 @@ class Progress:
             self._standings[result.task.number].add(result)
         now = read_answers(self.folder)
         if any(now.get(result.task.chapter) != self._sources.get(result.task.chapter) for result in judged):
-            return  # saved while it was judged: nobody knows which of the two versions that was
+            return  # saved while it was judged: either version may be the one judged
         chapters = {
             name: {"files": hashed, "tasks": [asdict(s) for s in self._standings.values() if s.task.chapter == name]}
             for name, hashed in self._files.items()
@@ -115,8 +115,8 @@ class Progress:
 
 
 def _read(file: Path) -> dict[str, tuple[str, list[Standing]]]:
-    """Chapter -> the hash of its files and the standings, as stored; {} if they are missing, damaged or of another
-    version: then everything is judged again."""
+    """Read the file: chapter -> (hash of its files, standings). One that is missing, damaged or of another version
+    counts as {}, so that everything is judged again."""
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
         return {
@@ -135,7 +135,7 @@ def _standing(task: dict, keys: list, untouched: bool, judged: list) -> Standing
 def _standings(
     chapter: str, source: Source | None, graders: str, solution: str, before: Sequence[Standing]
 ) -> list[Standing]:
-    """The standings in the tasks of a chapter whose files have changed, with what was known before."""
+    """Return the standings in a chapter whose files have changed, with the verdicts of the standings before."""
     definitions = definitions_by_task(solution)
     if source is None:
         return [Standing(task, ("", ""), True) for task in tasks_of(chapter)]

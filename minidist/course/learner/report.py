@@ -1,4 +1,4 @@
-"""What ``minidist check`` shows: a table of tasks, what fails, what to do next, and the points so far."""
+"""The report of ``minidist check``: a table of tasks, the failures, what to do next, and the points so far."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -19,13 +19,13 @@ LINES = 12  # of a failure's message, unless one task is asked for
 
 
 def next_task(results: list[TaskResult]) -> TaskResult | None:
-    """What to do next: the first task that fails, else the first that is to do."""
+    """Return the task to do next: the first that fails, else the first that is not passed; None if all are."""
     failing = (result for result in results if result.state == "failed")
     return next(failing, None) or next((result for result in results if result.state != "passed"), None)
 
 
 def in_turn(results: list[TaskResult], seen: list[TaskResult]) -> list[TaskResult]:
-    """The results in the order in which to look at them: those after what has been seen, then those from the start."""
+    """Return the results in the order in which to work on them: those after ``seen``, then those from the start."""
     end = results.index(seen[-1]) + 1
     return results[end:] + results[:end]
 
@@ -33,7 +33,7 @@ def in_turn(results: list[TaskResult], seen: list[TaskResult]) -> list[TaskResul
 def report(
     folder: Path, shown: list[TaskResult], all_results: list[TaskResult], in_full: bool, told: Collection[str] = ()
 ) -> Group:
-    """Everything that ``check`` prints.
+    """Return everything that ``check`` prints.
 
     Args:
         shown: the results to show in detail, ``in_full`` with the complete message and traceback.
@@ -72,13 +72,13 @@ def table_of(folder: Path, chapter: str, results: list[TaskResult]) -> Table:
 
 
 def _with_culprits(verdict: Verdict, failing: Collection[str]) -> str:
-    """ "3.5", or "3.5 (uses 3.3)" if 3.3 fails: then 3.5 may fail only because of it."""
+    """Return "3.5", or "3.5 (uses 3.3)" if 3.3 fails too: then 3.5 may fail only because of it."""
     culprits = [number for number in verdict.uses if number in failing]
     return f"{verdict.task} (uses {' and '.join(culprits)})" if culprits else verdict.task
 
 
 def _failure(result: TaskResult, verdict: Verdict, alike: list[str], failing: Collection[str], in_full: bool) -> Panel:
-    """What is wrong with a task, and with those ``alike``, which fail for the same reason."""
+    """Show what is wrong with a task, and with those ``alike``, which fail for the same reason."""
     title = f"{result.task.number} fails in {verdict.test}"
     lines, details = verdict.message.splitlines(), verdict.details
     if result.state == "failed" and len(alike) > 1:
@@ -104,7 +104,7 @@ def _failure(result: TaskResult, verdict: Verdict, alike: list[str], failing: Co
 
 
 def _what_next(folder: Path, current: TaskResult | None, following: TaskResult | None, in_full: bool) -> Text:
-    """What to work on: the current task, or the one that follows where everything shown is passed."""
+    """Say what to work on: the current task, or the following one if everything shown is passed."""
     text, result = Text(), current or following
     if result is None:
         text.append("Well done, you have solved every task! Now train on your own code:\n", "green")
@@ -121,7 +121,7 @@ def _what_next(folder: Path, current: TaskResult | None, following: TaskResult |
 
 
 def _installed(folder: Path) -> str:
-    """Where minidist and its graders come from, if not from the clone that has the answers."""
+    """Say where minidist and its graders are installed, unless that is the clone that has the answers."""
     elsewhere = folder.parent != ROOT and (folder.parent / "minidist").is_dir()
     return f"\njudged by minidist as installed from {ROOT}" if elsewhere else ""
 

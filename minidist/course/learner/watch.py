@@ -23,7 +23,7 @@ POLL_SECONDS = 0.02
 
 
 def watch(console: Console, impl: str, target: str | None, all_chapters: bool) -> None:
-    """``check`` again whenever a file of answers is saved, until Ctrl-C.
+    """Run ``check`` again whenever a file of answers is saved, until Ctrl-C.
 
     Raises:
         ValueError: if the package watchfiles is missing.
@@ -41,7 +41,7 @@ def watch(console: Console, impl: str, target: str | None, all_chapters: bool) -
         for _ in saves:
             try:
                 now = {name: source.text for name, source in read_answers(folder).items()}
-            except FileNotFoundError:  # an editor puts a new file in its place at this moment
+            except FileNotFoundError:  # an editor is replacing the file at this moment
                 continue
             if now == judged:
                 continue
@@ -56,10 +56,10 @@ def watch(console: Console, impl: str, target: str | None, all_chapters: bool) -
 
 
 class Standby:
-    """Judges as ``run_graders`` does, in a process that has started before: that takes longer than judging.
+    """Substitute for ``run_graders`` that starts its process in advance, since starting takes longer than judging.
 
-    The process is new in every run and reads the graders and the answers after it has been told what to judge, so
-    nothing of an earlier version can be left in it. A context manager.
+    Every run has a new process, which reads the graders and the answers only after it is told what to judge, so nothing
+    of an earlier version can be left in it. A context manager.
     """
 
     def __enter__(self) -> "Standby":

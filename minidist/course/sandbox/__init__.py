@@ -1,1 +1,1 @@
-"""Runs a learner's answers inside a rank and cleans up behind them, so that no answer can affect the next one."""
+"""Runs a learner's answers inside a rank and cleans up after them, so that no answer can affect the next one."""

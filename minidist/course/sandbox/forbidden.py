@@ -1,8 +1,8 @@
-"""The rules that an answer can violate, and what keeps it from that while it runs in a rank.
+"""The rules for answers, and the hooks that enforce them while an answer runs in a rank.
 
-Each rule is an exception that fails the task and appears in the remarks. The library's own answers can be neither
-called nor read, other programs do not start, forks end at once, and in some challenges ranks pass on nothing but
-messages. Python announces what happens to audit hooks (https://docs.python.org/3/library/audit_events.html).
+A broken rule is an exception, which fails the task and appears in the remarks. The library's own answers can be neither
+called nor read, other programs do not start, forks end at once, and in some challenges ranks exchange data only by
+messages. Python reports such events to audit hooks (https://docs.python.org/3/library/audit_events.html).
 """
 
 import importlib
@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from minidist.course.answers import ROOT
 
-try:  # what multiprocessing starts processes and opens shared memory with, unheard by audit hooks
+try:  # multiprocessing uses these to start processes and open shared memory, and audit hooks do not notice
     import _posixshmem
     import _posixsubprocess
 except ImportError:  # on Windows
@@ -74,20 +74,20 @@ def forbidden_functions(entries: tuple[str, ...]):
 
 @cache
 def _forbidden_functions(entries: tuple[str, ...]) -> dict[types.FunctionType, tuple[types.CodeType, types.CodeType]]:
-    """function -> its code, and the code that refuses in its place."""
+    """Return function -> (its code, the code that refuses in its place)."""
     found = {}
     for entry in entries:
         name, _, member = entry.partition(":")
         for function in _functions_of(importlib.import_module(name), member):
             code = function.__code__
-            if code.co_freevars in ((), ("__class__",)):  # the methods that a dataclass gets have others
+            if code.co_freevars in ((), ("__class__",)):  # methods that a dataclass generates have others
                 refusing = _refuse.__code__.replace(co_name=function.__qualname__, co_freevars=code.co_freevars)
                 found[function] = code, refusing
     return found
 
 
 def _functions_of(module: types.ModuleType, member: str = ""):
-    """The functions that a module defines, including methods and decorated functions; or those of one member."""
+    """Yield the functions that a module defines, or one member of it, including methods and decorated functions."""
     members = {member: vars(module)[member]} if member else vars(module)
     classes = [value for value in members.values() if isinstance(value, type) and value.__module__ == module.__name__]
     for attributes in (members, *map(vars, classes)):
@@ -107,7 +107,7 @@ def _refuse(*args, **kwargs):
 
 
 _paths: tuple[str, ...] = ()  # paths, and prefixes of paths, that may not be opened now
-_files: frozenset[tuple[int, int]] = frozenset()  # the same as (device, inode), whatever name a file is opened under
+_files: frozenset[tuple[int, int]] = frozenset()  # (device, inode) of those files, whatever name one is opened under
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def forbidden_files(entries: tuple[str, ...]):
 
 @cache
 def _courses_files() -> frozenset[tuple[int, int]]:
-    """The identities of all files in ``FOLDERS``."""
+    """Return the identities of all files in ``FOLDERS``."""
     return _identities(
         os.path.join(place, name) for top in FOLDERS for place, _, names in os.walk(top) for name in names
     )
@@ -139,7 +139,7 @@ def _identities(paths: Iterable[str]) -> frozenset[tuple[int, int]]:
 
 
 def _identity(file: str | bytes | os.PathLike | int) -> tuple[int, int] | None:
-    """(device, inode) of a path or a file descriptor; None if there is no such file."""
+    """Return (device, inode) of a path or a file descriptor; None if there is no such file."""
     try:
         status = os.stat(file)
     except (OSError, ValueError):
@@ -154,7 +154,7 @@ _forks = 0
 
 @contextmanager
 def _refusing(what: str, module: types.ModuleType | None, name: str, refuse: Callable[[], NoReturn]):
-    """Refuse programs or channels inside the ``with`` block; in a function of C too, which no audit hook hears."""
+    """Refuse programs or channels inside the ``with`` block, also in a C function that calls no audit hook."""
     function = getattr(module, name, None)
     if function is not None:
         setattr(module, name, lambda *_, **__: refuse())
@@ -192,7 +192,7 @@ def _refuse_program(call: str) -> NoReturn:
 
 @contextmanager
 def no_side_channels():
-    """Refuse files, sockets and shared memory inside the ``with`` block, where the score counts messages alone.
+    """Refuse sockets, shared memory and writing files inside the ``with`` block: the score counts only messages.
 
     Raises:
         Tampering: for a call that is refused.

@@ -45,7 +45,7 @@ def guarded(forbidden: tuple[str, ...], remarks: list[str]):
 
     Args:
         forbidden: modules ("module") or functions and classes ("module:name") that the answer may not call.
-        remarks: receives what was noticed but does not fail the task.
+        remarks: list that receives observations that do not fail the task.
 
     Raises:
         Tampering, LibraryAnswer, Forked, StartsProgram, Exited: for a rule violation.
@@ -70,7 +70,7 @@ def guarded(forbidden: tuple[str, ...], remarks: list[str]):
 
 
 def threads_left(before: set[threading.Thread]) -> int:
-    """How many threads run that did not run before, except those that carry out collectives."""
+    """Return how many threads run that did not run before, except those that carry out collectives."""
     left = [thread for thread in set(threading.enumerate()) - before if thread.name != "collectives"]
     for thread in left:
         with suppress(RuntimeError):
@@ -103,11 +103,11 @@ class _LimitedOutput(io.TextIOBase):
 Snapshot = dict[types.ModuleType | type | str, dict[str, Any]]  # owner -> its names -> their values
 
 _snapshot: Snapshot = {}
-_known: set[str] = set()  # the modules looked at
+_known: set[str] = set()  # names of the modules that have been looked at
 
 
 def snapshot() -> Snapshot:
-    """Every function and class of minidist, of its classes, and of ``MODULES``.
+    """Return every function and class of minidist, of its classes, and of ``MODULES``.
 
     Whatever an answer replaces is restored, so a snapshot stays valid; modules that were imported since are added.
     """
@@ -135,7 +135,7 @@ def _add(module: types.ModuleType) -> None:
 
 
 def restore(before: Snapshot) -> list[str]:
-    """Restore everything that differs from a snapshot; returns the names of what was replaced."""
+    """Restore everything that differs from a snapshot; return the names of what was replaced."""
     replaced = []
     for owner, values in before.items():
         now = sys.modules if isinstance(owner, str) else vars(owner)

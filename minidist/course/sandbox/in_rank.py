@@ -1,6 +1,4 @@
-"""The part of a grader's run that happens in a rank: load the answers once, run the grader's function, bring back plain
-values.
-"""
+"""Runs a grader's function in a rank: loads the answers once, calls the function, and returns plain values."""
 
 import ast
 import copy
@@ -34,23 +32,23 @@ NUMBERS = set(np.sctypeDict.values())  # NumPy's own types: a subclass could bri
 
 @dataclass
 class RankResult:
-    """What one rank brought back from an answer."""
+    """Result of a grader's function on one rank."""
 
-    value: Any  # what the grader's function returned there
+    value: Any  # returned by the grader's function
     traffic: trace.Traffic  # of the whole call
     log: list  # the messages, for analysis/replay.py
     remarks: list[str]
-    has_threads: bool = False  # whether the answer left threads running there
+    has_threads: bool = False  # whether the answer left threads running
 
 
 @dataclass(frozen=True)
 class Contract:
-    """What holds for every call of a task's answers, whichever test calls them.
+    """Rules for every call of a task's answers, whichever test makes it.
 
     Attributes:
-        task: its number; all its calls on a rank run in one load of the answers.
+        task: number of the task; all its calls on a rank share one load of the answers.
         forbidden: modules and functions of the library that the answers may not call, because they hold the solutions.
-        shared: functions that may return what they were lent.
+        shared: functions that may return arrays that they were lent.
         dtype: dtype of the numbers in this test; None for the test's own.
     """
 
@@ -76,9 +74,9 @@ def run_in_rank(world, source: Source, contract: Contract, function: Callable, a
 
 
 def _rehearse(world, answers, contract: Contract, function: Callable, args: tuple) -> None:
-    """Make the first run in a load one with other values: what counts must not depend on an earlier call.
+    """Run once with other values after a load: the run that counts must not depend on an earlier call.
 
-    What it prints is shown only if it fails: the run that counts prints it again.
+    Output of the rehearsal is shown only if it fails, since the run that counts prints it again.
     """
     printed = io.StringIO()
     try:
@@ -117,11 +115,11 @@ def _assert_waited_for(transport) -> None:
         )
 
 
-_latest: tuple[tuple, WatchedAnswers] | None = None  # the answers that this rank has loaded last
+_latest: tuple[tuple, WatchedAnswers] | None = None  # the answers that this rank loaded last
 
 
 def _loaded(source: Source, contract: Contract, remarks: list[str]) -> tuple[WatchedAnswers, bool]:
-    """The answers, and whether they were loaded just now: a task's calls share one load."""
+    """Return the answers and whether they were loaded just now: a task's calls share one load."""
     global _latest
     key = source, replace(contract, dtype=None)
     if _latest is not None and _latest[0] == key:
@@ -144,12 +142,12 @@ def _enter(folder: str) -> None:
 
 
 def plain(value) -> Any:
-    """The value, if it consists of numbers, strings and arrays only: nothing else leaves a rank.
+    """Return a value that consists only of numbers, strings and arrays: nothing else leaves a rank.
 
     A Fraction becomes a float, a range or a deque a list, and any kind of list, tuple or dict a plain one.
 
     Raises:
-        TypeError: naming any other type.
+        TypeError: for any other type, which it names.
     """
     kind = type(value)
     if kind in (bool, int, float, complex, str, bytes, type(None)) or kind in NUMBERS:
@@ -170,12 +168,13 @@ def plain(value) -> Any:
 
 
 def load(source: Source, forbidden: tuple[str, ...], remarks: list[str]) -> types.ModuleType:
-    """The module that a file of answers makes, run under the rules of ``guarded``.
+    """Load a file of answers as a module, under the rules of ``guarded``.
 
-    What the file replaces while it loads is restored and becomes a remark: its functions can still be judged fairly.
+    Whatever the file replaces while it loads is restored and noted in the remarks: its functions can still be judged
+    fairly.
     """
     modules: list[types.ModuleType] = []
-    for name in _compiled(source)[1]:  # now: a module of the library may call what is forbidden while it is imported
+    for name in _compiled(source)[1]:  # now: importing a module of the library may call forbidden functions
         with suppress(ImportError):  # the file's own import reports it
             importlib.import_module(name)
     try:
@@ -187,7 +186,7 @@ def load(source: Source, forbidden: tuple[str, ...], remarks: list[str]) -> type
 
 
 def run_file(source: Source) -> types.ModuleType:
-    """The module that the text of a file of answers makes, whether or not the file still exists."""
+    """Run the text of a file of answers as a module and return it, whether or not the file still exists."""
     module = types.ModuleType(source.name)
     module.__file__ = source.path
     linecache.cache[source.path] = (len(source.text), None, io.StringIO(source.text).readlines(), source.path)
@@ -205,7 +204,7 @@ def run_file(source: Source) -> types.ModuleType:
 
 @lru_cache(maxsize=1)  # a rank loads the same file for every call of a chapter
 def _compiled(source: Source) -> tuple[types.CodeType, list[str]]:
-    """The code of a file of answers, and the names in its imports that begin with minidist."""
+    """Compile a file of answers; return its code and the names in its imports that begin with minidist."""
     tree = ast.parse(source.text, source.path)
     names: list[str] = []
     for node in ast.walk(tree):

@@ -16,10 +16,10 @@ QUEUE_BYTES = 1 << 16  # between two ranks: containers often have little shared 
 
 
 class WarmRanks(WarmClusters):
-    """``warm_ranks(n)`` returns a warm Cluster of n ranks, always the same one.
+    """Clusters that stay warm: ``warm_ranks(n)`` returns one of n ranks, always the same.
 
     Args:
-        modules: what every rank imports before it runs an answer, so that imports do not count as the answer's time.
+        modules: modules that ranks import before they run an answer, so that imports do not count as its time.
     """
 
     def __init__(self, modules: Sequence[str] = ()) -> None:
@@ -56,7 +56,7 @@ class Student:
         The function is the grader's own. It returns numbers, strings, arrays, or lists, tuples and dicts of those.
 
         Raises:
-            RankFailed, Deadlock, TimeoutError: as ``Cluster.run``.
+            RankFailed, Deadlock, TimeoutError: see ``Cluster.run``.
             AssertionError: if messages were sent that no rank received.
         """
         call = (self.source, self.contract, function, args)
@@ -77,11 +77,11 @@ class Student:
         return results
 
     def call(self, name: str, *args):
-        """What the learner's function of that name returns for these arguments, on a single rank."""
+        """Call the learner's function of that name on a single rank and return its result."""
         return self.call_each(name, [args])[0]
 
     def call_each(self, name: str, inputs: Sequence[tuple]) -> list:
-        """What it returns for each tuple of arguments, in one run on a single rank."""
+        """Call the learner's function for each tuple of arguments, in one run on a single rank; return the results."""
         results = self.on_ranks(1, _call_each, name, inputs)
         self.called = name
         return results[0].value

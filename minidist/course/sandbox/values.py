@@ -1,10 +1,10 @@
-"""The values that graders lend to answers: of the dtype of the test, and other ones in a rehearsal."""
+"""The values that graders lend to answers: in the dtype of the test, and different in a rehearsal."""
 
 from functools import lru_cache
 
 import numpy as np
 
-SMALL = 1 << 10  # elements of an array that is kept
+SMALL = 1 << 10  # elements; larger arrays are not cached
 
 _dtype: np.dtype = np.dtype(np.float64)
 _seed = 0
@@ -17,34 +17,34 @@ def use_dtype(dtype: str | None) -> None:
 
 
 def use_seed(seed: int) -> None:
-    """Make ``numbers`` return other values for every other seed."""
+    """Make ``numbers`` return different values for each seed."""
     global _seed
     _seed = seed
 
 
 def working_dtype() -> np.dtype:
-    """The dtype of the test that runs."""
+    """Return the dtype of the test that runs."""
     return _dtype
 
 
 def generator(*key: int) -> np.random.Generator:
-    """Random numbers that depend on the key, and are other ones in a rehearsal."""
+    """Return a generator of random numbers that depend on the key, and differ in a rehearsal."""
     return np.random.default_rng([*key, _seed] if _seed else key)
 
 
 def numbers(rank: int, elements: int, seed: int = 0) -> np.ndarray:
-    """Whole numbers, different on each rank: their sums are exact in any order.  (elements,) of the working dtype"""
+    """Return whole numbers that differ by rank; sums are exact in any order.  (elements,) of the working dtype"""
     make = _whole_numbers if elements <= SMALL else _whole_numbers.__wrapped__
     return make(rank, int(elements), seed, _seed).astype(_dtype)  # a copy
 
 
-@lru_cache(maxsize=4096)  # to make a generator takes longer than everything else in most tests
+@lru_cache(maxsize=4096)  # making a generator takes longer than everything else in most tests
 def _whole_numbers(rank: int, elements: int, seed: int, rehearsal: int) -> np.ndarray:
     return generator(seed, rank).integers(-1000, 1000, elements)
 
 
 def many_digits(rank: int, elements: int, seed: int = 0) -> np.ndarray:
-    """Like ``numbers``, but an answer that rounds float64 or int32 to float32 shows.
+    """Return numbers like ``numbers``, but with so many digits that rounding float64 or int32 to float32 shows.
 
     Sums over 16 ranks are exact in any order; products are not.
     """
@@ -55,10 +55,10 @@ def many_digits(rank: int, elements: int, seed: int = 0) -> np.ndarray:
 
 
 def blank(shape: int | tuple[int, ...]) -> np.ndarray:
-    """An array to receive into, full of -1, of the working dtype."""
+    """Return an array to receive into, full of -1, of the working dtype."""
     return np.full(shape, -1, _dtype)
 
 
 def nbytes(elements: int) -> int:
-    """The bytes of ``elements`` elements of the working dtype."""
+    """Bytes of ``elements`` elements of the working dtype."""
     return int(elements) * _dtype.itemsize

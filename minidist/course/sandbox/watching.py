@@ -1,4 +1,4 @@
-"""Watches the calls of an answer for what a right value hides.
+"""Watches the calls of an answer for faults that right values hide.
 
 A test sees values at one moment. An answer can be right then, and wrong in a training loop, which calls it again and
 again and reuses its arrays. So around every call of a learner's function by a grader:
@@ -18,15 +18,15 @@ from typing import Any
 
 import numpy as np
 
-EARLIER_ARRAYS = 16  # how many arrays of earlier calls are looked at again
-EARLIER_CONTAINERS = 256  # and how many lists, dicts and sets
-SMALL = 1 << 16  # elements; a larger one is not kept
+EARLIER_ARRAYS = 16  # arrays of earlier calls that are checked again
+EARLIER_CONTAINERS = 256  # the same for lists, dicts and sets
+SMALL = 1 << 16  # elements; larger arrays are not kept
 
 
 class WatchedAnswers:
     """A module of answers whose functions are watched. Everything else is the module's own.
 
-    The results of ``shared`` functions may be, or refer to, what they were lent.
+    The results of ``shared`` functions may be, or refer to, arrays that they were lent.
     """
 
     def __init__(self, module: types.ModuleType, shared: tuple[str, ...]) -> None:
@@ -40,12 +40,12 @@ class WatchedAnswers:
         return value
 
     def __setattr__(self, name: str, value) -> None:
-        """Replace a function for this run: also for the learner's other functions, which call it."""
+        """Replace a function for this run, also in calls by the learner's other functions."""
         self._replaced.setdefault(name, getattr(self._module, name))
         setattr(self._module, name, value)
 
     def begin_run(self) -> None:
-        """Forget the grader's run before this one: what it replaced, and what it lent."""
+        """Undo the grader's previous run: restore the functions that it replaced, overwrite the arrays that it lent."""
         for name, value in self._replaced.items():
             setattr(self._module, name, value)
         self._replaced.clear()
@@ -87,13 +87,13 @@ class WatchedAnswers:
 
 
 def _changeable_in(value) -> tuple[list[np.ndarray], list[list | dict | set]]:
-    """The arrays, and the lists, dicts and sets, that a value consists of. Tuples cannot change."""
+    """Return the arrays, and the lists, dicts and sets, that a value consists of. Tuples cannot change."""
     parts = list(_parts_of(value))
     return [p for p in parts if isinstance(p, np.ndarray)], [p for p in parts if isinstance(p, list | dict | set)]
 
 
 def _parts_of(value) -> Iterator:
-    """The value, and all that is in its lists, tuples and dicts, at any depth."""
+    """Yield the value and all that is in its lists, tuples and dicts, at any depth."""
     yield value
     if isinstance(value, list | tuple | dict):
         for item in value.values() if isinstance(value, dict) else value:

@@ -18,10 +18,10 @@ CHALLENGES: tuple[Challenge, ...] = tuple(
 
 
 def challenge_of(chapter: str) -> Challenge:
-    """The challenge of a chapter such as "3".
+    """Return the challenge of a chapter such as "3".
 
     Raises:
-        ValueError: if it has none.
+        ValueError: if the chapter has none.
     """
     for challenge in CHALLENGES:
         if chapter.isdecimal() and int(chapter) == challenge.chapter:

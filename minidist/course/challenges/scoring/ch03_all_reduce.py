@@ -11,11 +11,11 @@ from minidist.course.sandbox.student import Student
 RANKS = 8
 NETWORKS = ((50e-6, 1 / 1.25e9), (5e-6, 1 / 50e9), (1e-6, 1 / 450e9))  # (alpha, beta): Ethernet, InfiniBand, NVLink
 ELEMENTS = (16, 5_000, 131_072)  # of 8 bytes
-OTHERS = ((1, 5), (3, 1), (6, 1_001), (8, 0), (8, 3), (8, 1_001))  # (ranks, elements): right there too
+OTHERS = ((1, 5), (3, 1), (6, 1_001), (8, 0), (8, 3), (8, 1_001))  # (ranks, elements), checked but not scored
 
 
 def score(student: Student) -> float:
-    """Microseconds, the geometric mean over networks and sizes."""
+    """Microseconds of an all-reduce, the geometric mean over networks and sizes."""
     for ranks, elements in OTHERS:
         _seconds(student, ranks, elements, *NETWORKS[1])
     return 1e6 * geometric_mean(
@@ -24,7 +24,7 @@ def score(student: Student) -> float:
 
 
 def _seconds(student: Student, ranks: int, elements: int, alpha: float, beta: float) -> float:
-    """The time of one all-reduce on a network, if every rank ends with the sum."""
+    """Return the seconds of one all-reduce on a network. Assert that every rank ends with the sum."""
     seeds = [new_seed() for _ in range(ranks)]
     expected = sum(random_words(seed, elements) for seed in seeds)
     seen = student.on_ranks(ranks, run_all_reduce, seeds, elements, alpha, beta)
@@ -51,7 +51,7 @@ def run_all_reduce(world, answers, seeds: list[int], elements: int, alpha: float
 
 
 def refuse_background(name: str, nbytes: int, async_op: bool) -> None:
-    """What runs in the background has no place in program order, so a replay of it would differ from run to run."""
+    """Refuse collectives in the background: they have no place in program order, so replays would differ."""
     assert not async_op, f"{name} runs in the background: leave async_op out; isend and irecv may overlap"
 
 

@@ -25,7 +25,7 @@ def score(student: Student) -> float:
 def _exposed(
     student: Student, layers: int, width: int, ranks: int, alpha: float, beta: float, flops: float, tokens: int
 ) -> float:
-    """The seconds from the end of backward to the end of the last all-reduce."""
+    """Seconds from the end of backward to the end of the last all-reduce."""
     nbytes, completed = model(layers, width, flops, tokens)
     found = student.call("choose_buckets", list(nbytes), list(completed), ranks, alpha, beta)
     assert isinstance(found, list | tuple), f"expected a list of buckets, got {found!r:.60}"
@@ -46,7 +46,7 @@ def all_reduce_seconds(nbytes: float, ranks: int, alpha: float, beta: float) -> 
 
 
 def model(layers: int, width: int, flops: float, tokens: int) -> tuple[Sequence[int], Sequence[float]]:
-    """A GPT's gradients in the order of its parameters: their bytes, and when backward has completed each.
+    """Return a GPT's gradients in the order of its parameters: their bytes, and the second at which each is complete.
 
     Backward starts at 0 and goes from the last parameter to the first. The embedding, which is also the output layer,
     is the first parameter, and complete only at the end.

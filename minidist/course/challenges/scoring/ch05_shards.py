@@ -35,7 +35,7 @@ def _sent(student: Student, millions: Sequence[int], ranks: int, micro_batches: 
 
 
 def held_bytes(parameters: Sequence[int], pairs: Sequence[Sequence[int]], ranks: int) -> float:
-    """The most bytes that a rank holds at once."""
+    """Most bytes that a rank holds at once."""
     held = 0.0
     for size, (weights, gradients) in zip(parameters, pairs, strict=True):
         held += 12 * size / ranks + 2 * size / (ranks if weights else 1) + 2 * size / (ranks if gradients else 1)
@@ -45,7 +45,7 @@ def held_bytes(parameters: Sequence[int], pairs: Sequence[Sequence[int]], ranks:
 
 
 def sent_bytes(parameters: Sequence[int], pairs: Sequence[Sequence[int]], ranks: int, micro_batches: int) -> float:
-    """What a rank sends in a step, with rings."""
+    """Bytes that a rank sends in a step, with rings."""
     collectives = 0.0
     for size, (weights, gradients) in zip(parameters, pairs, strict=True):
         collectives += 2 * size * (2 * micro_batches if weights else 1)  # all-gathers

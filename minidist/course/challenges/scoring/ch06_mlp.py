@@ -8,7 +8,7 @@ from minidist.course.sandbox.student import Student
 
 # (tokens, width, hidden width, ranks)
 CASES = ((16, 64, 256, 4), (160, 32, 64, 4), (512, 16, 64, 4), (48, 128, 8, 4), (4, 64, 64, 4), (96, 64, 16, 4))
-OTHERS = ((6, 9, 12, 3), (5, 8, 8, 1))  # right there too
+OTHERS = ((6, 9, 12, 3), (5, 8, 8, 1))  # checked but not scored
 
 
 def score(student: Student) -> float:
@@ -36,7 +36,7 @@ def _sent(student: Student, tokens: int, width: int, hidden: int, ranks: int) ->
 
 
 def _placed(student: Student, a: np.ndarray, b: np.ndarray, tokens: int, rank: int, ranks: int, what: str) -> list:
-    """What a rank holds from the beginning, chosen in another process than the one that uses it."""
+    """Return the arrays that a rank holds at the start, chosen in another process than the one that uses them."""
     placed = student.call("place_weights", a, b, tokens, rank, ranks)
     arrays = isinstance(placed, list | tuple) and all(isinstance(array, np.ndarray) for array in placed)
     assert arrays, f"{what}: expected place_weights to return a list of arrays, got {placed!r:.60}"

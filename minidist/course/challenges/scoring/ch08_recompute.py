@@ -17,7 +17,7 @@ CASES = (
 
 
 def score(student: Student) -> float:
-    """Operations that are computed again, in percent of one forward pass, the mean over models."""
+    """Recomputed operations in percent of one forward pass, the mean over models."""
     return sum(_again(student, list(flops), slots) for flops, slots in CASES) / len(CASES)
 
 
@@ -28,14 +28,14 @@ def _again(student: Student, flops: list[int], slots: int) -> float:
 
 
 def forward_flops(plan: Sequence[str], flops: Sequence[int], slots: int) -> int:
-    """The operations of all forwards of a plan, if it is right.
+    """Check a plan and return the operations of all its forwards.
 
     Raises:
-        AssertionError: if a step needs what is not there, more is kept than fits, or a block has no backward.
+        AssertionError: if a step needs a missing input, more inputs are kept than fit, or a block has no backward.
     """
     last = len(flops) - 1
-    kept, hand = {0}, None  # the inputs of blocks that are kept, and the one that has just been computed
-    behind, spent = last, 0  # the block whose backward comes next, counted from the last
+    kept, hand = {0}, None  # blocks whose inputs are kept; the block whose input has just been computed
+    behind, spent = last, 0  # the block whose backward comes next, from the last to the first
     for place, step in enumerate(plan):
         kind, number = step[:1], step[1:]
         valid = kind in ("F", "K", "D", "B") and number.isascii() and number.isdecimal() and int(number) <= last

@@ -16,7 +16,7 @@ CASES = (
     ((5, 3, 4), (16, 11, 13), 8),
     ((4, 4, 4), (10, 11, 12), 8),
 )
-SEED = 9  # of the order in which a scheduler has numbered the ranks of the last cases
+SEED = 9  # of the order in which a scheduler numbers the ranks of a shuffled job
 
 
 def score(student: Student) -> float:
@@ -36,7 +36,10 @@ def _between(student: Student, sent: np.ndarray, per_node: int) -> float:
 
 
 def traffic(shape: tuple[int, ...], along: tuple[int, ...]) -> np.ndarray:
-    """(N, N): what each rank of a mesh sends to each other. The first axis is a pipeline, the others are rings."""
+    """Return the megabytes that each rank of a mesh sends to each other.  (N, N)
+
+    The first axis is a pipeline, the others are rings.
+    """
     ranks = np.arange(prod(shape)).reshape(shape)
     sent = np.zeros((ranks.size, ranks.size), np.int64)
     for axis, megabytes in enumerate(along):
