@@ -23,13 +23,13 @@ from collections.abc import Callable, Sequence, Set
 
 from minidist.comm.transports.transport import BLOCKED, FINISHED, Status
 
-SETTLE_SECONDS = 0.2  # that the other ranks get to join a deadlock
+SETTLE_SECONDS = 0.2  # the time that other ranks get to join a deadlock
 
 
 class DeadlockWatch:
-    """Looks at the ranks again and again, until all that belong to a deadlock are known.
+    """A repeated look at the ranks, until all that belong to a deadlock are known.
 
-    ``clock(ranks)`` returns a function that tells for how many seconds these ranks could have run since.
+    ``clock(ranks)`` returns a function that returns for how many seconds these ranks could have run since then.
     """
 
     def __init__(self, scan: Callable[[], list[Status]], clock: Callable[[set[int]], Callable[[], float]]) -> None:
@@ -54,7 +54,7 @@ class DeadlockWatch:
 def find_deadlock(
     first: Sequence[Status], second: Sequence[Status], third: Sequence[Status], known: Set[int] = frozenset()
 ) -> set[int]:
-    """The ranks that can never continue, apart from those already ``known``. Each scan has a status for each rank."""
+    """Return the ranks that can never continue, apart from those already ``known``. A scan has each rank's status."""
     finished = {rank for rank, status in enumerate(first) if status.state == FINISHED}
     stuck = {
         rank
@@ -77,7 +77,7 @@ def awaited_ranks(status: Status) -> set[int]:
 
 
 def describe(stuck: set[int], statuses: Sequence[Status], waiting: dict[int, str]) -> str:
-    """The message of a Deadlock: which rank waits for which, in which call and where, and how to fix it."""
+    """Return the message of a Deadlock: which rank waits for which, in which call and where, and how to fix it."""
     finished = {rank for rank, status in enumerate(statuses) if status.state == FINISHED}
     ranks = "ranks " + ", ".join(map(str, sorted(stuck))) if len(stuck) > 1 else f"rank {min(stuck)}"
     lines = [f"{ranks} of {len(statuses)} can never go on:"]

@@ -39,10 +39,10 @@ class _Pickler(dill.Pickler):
 
 
 def dumps(thing, what: str = "a report") -> bytes:
-    """The bytes of any function and everything it refers to.
+    """Return the bytes of any object, such as a function with everything it refers to.
 
     Raises:
-        TypeError: for what cannot leave its process, such as a generator; it is called ``what``.
+        TypeError: for an object that cannot leave its process, such as a generator. The message calls it ``what``.
     """
     buffer = io.BytesIO()
     with _hiding:
