@@ -73,8 +73,8 @@ def find(name: str) -> ModuleType:
         raise RuntimeError(
             f"--backend cupy needs CuPy {OLDEST} or later, but got {cupy.__version__}: update it with pip"
         )
-    # Sums are left to CuPy's own kernel (nn/kernels.py says why). CUPY_ACCELERATORS would say the same, but only to
-    # whoever imports CuPy first.
+    # Sums are left to CuPy's own kernel (nn/kernels.py says why). CUPY_ACCELERATORS would do the same, but only if it
+    # is set before CuPy is first imported.
     cupy._core.set_reduction_accelerators([])
     cupy._core.set_routine_accelerators([])
     try:

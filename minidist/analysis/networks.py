@@ -116,7 +116,7 @@ class SharedLinks:
         self.uses: dict[Edge, list[tuple[float, float]]] = {}  # when each message was on it
         self._connections: dict[tuple[int, int], deque[Flow]] = {}  # the first of each is in flight
         self._on: dict[Edge, dict[Flow, None]] = {}  # messages in flight, by link, in a fixed order
-        self._events: list[tuple[float, int, int, Flow]] = []  # time, a number to tell ties, version, message
+        self._events: list[tuple[float, int, int, Flow]] = []  # time, a number to break ties, version, message
         self._ties = count()
 
     def post(self, time: float, source: int, destination: int, number: int, nbytes: int) -> None:

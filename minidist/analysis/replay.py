@@ -73,7 +73,7 @@ def replay(
 
     Args:
         logs: each rank's log, as ``trace.stop()`` returned it, of the whole run or of its last steps.
-        network: a topology of as many ranks, or ports.
+        network: a topology with one rank for each log, or ports.
         seconds: how long a kernel takes.
 
     Raises:

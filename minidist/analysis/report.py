@@ -48,7 +48,7 @@ class StepReport:
     seconds: float
     ranks: list[RankTime]
     links: list[Busy]  # all that carried something, the fullest first
-    slowed: float  # the largest factor by which sharing links made a message slower than alone; 1 if none was
+    slowed: float  # the largest factor by which shared links slowed a message down; 1 if they slowed none
     bytes_between_nodes: int
 
 
@@ -119,7 +119,7 @@ def clipped(intervals: Sequence[Interval], start: float, end: float) -> list[Int
 
 
 def both(first: Sequence[Interval], second: Sequence[Interval]) -> list[Interval]:
-    """Return the intervals that two lists have in common. The intervals of a list must not touch: see ``clipped``."""
+    """Return the intervals that two lists, each as ``clipped`` returns it, have in common."""
     found, i, j = [], 0, 0
     while i < len(first) and j < len(second):
         low, high = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])

@@ -15,7 +15,7 @@ import numpy as np
 
 from minidist.overrides import overridable
 
-WINDOW = 7  # steps: a median over them forgets up to three odd ones, such as one that met a garbage collection
+WINDOW = 7  # steps: a median over them ignores up to three odd ones, such as one with a garbage collection
 TICK = 1e-9  # seconds
 THRESHOLD = 1.8  # on a shared machine; on dedicated GPUs, which vary less, a lower one finds MegaScale's 10 %
 

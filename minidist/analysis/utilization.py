@@ -1,4 +1,4 @@
-"""The share of what the hardware can compute that a run made use of.
+"""The share of the hardware's peak that a run made use of.
 
 Model FLOPs utilization (MFU) counts what the model's forward and backward need, whatever else the run computes, and
 divides it by what the hardware could have computed in the same time. Hardware FLOPs utilization (HFU) also counts
@@ -19,7 +19,7 @@ class Utilization:
     seconds: float  # of the steps, without what is between them: checkpoints, checks
     model_flops: int  # of forward and backward. A step that was skipped because float16 overflowed counts too
     hardware_flops: int  # also those of recomputation
-    peak: float  # FLOP/s that could have been (train/measuring/evaluate.py); 0 if nobody has measured it
+    peak: float  # FLOP/s that the hardware can reach (train/measuring/evaluate.py); 0 if not measured
 
     @classmethod
     def of_rank(cls, step_seconds: Sequence[float], flops: dict[str, int], peak: float) -> "Utilization":

@@ -87,7 +87,7 @@ class Network:
 
 
 def _one_by_one(network: Network, nbytes: float, root: int = 0) -> float:
-    """The root sends M to every other rank, one after another, or receives M from each."""
+    """Seconds in which the root sends M to every other rank, one after another, or receives M from each."""
     return sum(network.message(root, other, nbytes) for other in range(network.size) if other != root)
 
 
@@ -96,7 +96,7 @@ def _pieces_one_by_one(network: Network, nbytes: float, root: int) -> float:
 
 
 def _broadcast_tree(network: Network, nbytes: float, root: int) -> float:
-    """Binomial tree: in the step of distance d, the d ranks that have the array send it."""
+    """Seconds of a binomial tree: in the step of distance d, the d ranks that have the array send it."""
     size, total, distance = network.size, 0.0, 1
     while distance < size:
         senders = [(root + place) % size for place in range(min(distance, size - distance))]
@@ -106,7 +106,7 @@ def _broadcast_tree(network: Network, nbytes: float, root: int) -> float:
 
 
 def _reduce_tree(network: Network, nbytes: float, root: int) -> float:
-    """Binomial tree: in the step of distance d, one of each pair of partial sums is sent to the other."""
+    """Seconds of a binomial tree: in the step of distance d, one of each pair of partial sums is sent to the other."""
     size, total, distance = network.size, 0.0, 1
     while distance < size:
         receivers = [(root + place) % size for place in range(0, size - distance, 2 * distance)]
@@ -116,7 +116,7 @@ def _reduce_tree(network: Network, nbytes: float, root: int) -> float:
 
 
 def _pipelined_ring(network: Network, nbytes: float, root: int) -> float:
-    """The first piece crosses all links; the others follow at the pace of the slowest."""
+    """Seconds of a pipelined ring: the first piece crosses all links; the others follow at the pace of the slowest."""
     pieces = max(1, -(-nbytes // SEGMENT_BYTES))
     ranks = [(root + place) % network.size for place in range(network.size)]
     hops = [network.message(*pair, nbytes / pieces) for pair in pairwise(ranks)]
@@ -124,7 +124,7 @@ def _pipelined_ring(network: Network, nbytes: float, root: int) -> float:
 
 
 def _pipelined_trees(network: Network, nbytes: float, trees: tuple[Parents, Parents]) -> float:
-    """The first pieces pass down both trees to the last rank; the others follow at the pace of the busiest port.
+    """Seconds down both trees: the first pieces reach the last rank, the others follow at the pace of the busiest port.
 
     The trees' messages also wait for each other now and then: a run may take up to half as long again.
     """
@@ -155,7 +155,7 @@ def _ring(network: Network, nbytes: float, root: int = 0) -> float:
 
 
 def _pairwise(network: Network, nbytes: float, root: int = 0) -> float:
-    """Every rank sends M/N to each other rank: to the right neighbour, then to the next one, and so on.
+    """Seconds in which every rank sends M/N to each other rank: to the right neighbour, then to the next, and so on.
 
     The "direct" algorithms post all of these messages at once, but their ports send and receive them one by one too.
     """
@@ -182,7 +182,7 @@ def _hierarchical_broadcast(network: Network, nbytes: float, root: int) -> float
 
 
 def _hierarchical(network: Network, nbytes: float, root: int) -> float:
-    """A reduce-scatter inside, then across; or an all-gather, the same in reverse."""
+    """Seconds of a reduce-scatter inside, then across; or of an all-gather, the same in reverse."""
     inside, across = network.levels()
     return _ring(inside, nbytes) + _ring(across, nbytes / inside.size)
 

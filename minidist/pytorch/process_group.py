@@ -28,7 +28,7 @@ class ProcessGroup(dist.ProcessGroup):
     """A torch group whose ranks communicate through minidist.
 
     Args:
-        algorithm: algorithm of minidist's collectives; "auto" for those that have none of this name.
+        algorithm: algorithm of minidist's collectives. A collective that has none of this name takes "auto".
     """
 
     def __init__(self, channel: Channel, algorithm: str) -> None:

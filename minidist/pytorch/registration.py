@@ -27,8 +27,8 @@ def register(algorithm: str = "auto", impl: str | None = None) -> list[str]:
 
     Args:
         algorithm: algorithm of minidist's collectives. A collective that has none of this name takes "auto".
-        impl: whose collectives run: "exercises", "solutions" or a folder of chNN_*.py files. For those that are still
-            stubs there, minidist's own run. None changes nothing: minidist's own, or the overrides in force.
+        impl: source of the collectives: "exercises", "solutions" or a folder of chNN_*.py files. Minidist's own run for
+            those that are still stubs there. None changes nothing: minidist's own run, or the overrides in force.
 
     Returns:
         The names of the functions that come from ``impl``. ``minidist.overrides.calls`` counts their calls.

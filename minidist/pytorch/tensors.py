@@ -1,4 +1,4 @@
-"""NumPy views of torch tensors, which share their memory: what a collective writes is in the tensor.
+"""NumPy views of torch tensors. They share the tensor's memory, so a collective that writes a view writes the tensor.
 
 ``tensor.numpy()`` would do, but it forbids torch to resize the tensor's storage from then on, and FSDP frees its
 parameters by resizing them to nothing.

@@ -1,9 +1,9 @@
-"""How to tell a deadlock from a long wait, from what each rank publishes about itself.
+"""Detection of deadlocks: they are told from long waits by what each rank publishes about itself.
 
 A blocked rank names the ranks that it waits for. A set of blocked ranks is deadlocked when each of them waits only
 for ranks of the set or for ranks that have finished: then no rank is left to send what they wait for (Holt,
 "Some Deadlock Properties of Computer Systems", 1972). No timeout is involved: a rank that computes for an hour is
-not blocked, and a deadlock is one from its first millisecond.
+not blocked, and a deadlock counts as one from its first millisecond.
 
 Ranks continue to run while the parent scans them, so one scan does not show them all at the same moment. Three scans
 are compared: two in immediate succession, and one later. A rank is stuck if its status is the same in all three, and if
@@ -15,8 +15,8 @@ lets it move finds a message, or free space. But until then no other rank of the
 what this poll finds was there for the two unsuccessful polls already: a contradiction.
 
 So a rank that is stuck stays stuck, and the set of them only grows. It grows late on a busy machine, where a rank may
-wait long for a core before it comes to the call in which it gets stuck. A report that came first would call it a
-bystander, so ``DeadlockWatch`` waits until the set has stopped growing.
+wait long for a core before it comes to the call in which it gets stuck. An earlier report would call it a bystander, so
+``DeadlockWatch`` waits until the set has stopped growing.
 """
 
 from collections.abc import Callable, Sequence, Set

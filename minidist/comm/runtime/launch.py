@@ -50,8 +50,8 @@ def launch(fn: Callable, world_size: int, *args, timeout: float | None = None, s
         timeout: seconds after which the run ends; None for no limit. On Linux, time that its ranks spend waiting for a
             core of a busy machine hardly counts.
         start_method: "forkserver", "spawn" or "fork"; "thread" for ranks that are threads of this process and take
-            turns (threads.py). None for what the environment variable MINIDIST_START_METHOD says, or else forkserver on
-            Linux, spawn elsewhere.
+            turns (threads.py). None for the value of the environment variable MINIDIST_START_METHOD, or else forkserver
+            on Linux, spawn elsewhere.
 
     Raises:
         RankFailed: when a rank raises an exception, exits or is killed.

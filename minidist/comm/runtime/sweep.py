@@ -12,7 +12,7 @@ Segments and folders carry the name of their creator, the *owner*, such as ``249
     1f3a9c02    the place where both are valid: a hash of the machine's boot and of the pid and time namespaces
 
 A leftover is removed only if it certainly is one: it belongs to our user, its owner's place is ours, and no process has
-that id and start. A container that shares /dev/shm with us has its own process ids, hence its own place, so what it
+that id and start. A container that shares /dev/shm with us has its own process ids and its own place, so what it
 created stays. So does everything without an owner in its name.
 
 Only Linux provides this information, in /proc. Elsewhere an owner is just a process id, and nothing is removed.
@@ -34,13 +34,13 @@ PREFIX = "minidist-"
 SHARED_MEMORY = "/dev/shm"
 SEGMENT = re.compile(PREFIX + r"([0-9]{1,9}-[0-9]+-[0-9a-f]{8})-[0-9a-f]{6}")
 MARK = re.compile(PREFIX + r"([0-9]{1,9}-[0-9]+-[0-9a-f]{8})")
-SCRATCH = re.compile(PREFIX + r"([0-9]{1,9}-[0-9]+-[0-9a-f]{8})-\w{8}")  # eight as tempfile draws them
+SCRATCH = re.compile(PREFIX + r"([0-9]{1,9}-[0-9]+-[0-9a-f]{8})-\w{8}")  # tempfile draws the last eight
 SHORT, LONGEST = "/tmp", 70  # characters: a socket's path may have 108, including the names that multiprocess adds
-FOLDER, SOCKET = "pymp-", ("listener-", "sock-")  # multiprocess's folder and its socket begin so; the latter from 3.13
+FOLDER, SOCKET = "pymp-", ("listener-", "sock-")  # how multiprocess's names begin; "sock-" from 3.13 on
 
 
 def owner() -> str:
-    """Return the owner that stands in the names of what this process creates."""
+    """Return the owner for the names of what this process creates."""
     with suppress(OSError):
         if place := _place():
             return f"{os.getpid()}-{_start_of(os.getpid())}-{place}"

@@ -34,8 +34,8 @@ _unreturned: list[Segment] = []
 def rank_main(number: int, place: tuple, commands, questions, parent_stays: bool) -> None:
     """Run a rank's process from beginning to end; never return. ``place`` is that of its segment."""
     if parent_stays and sys.platform == "linux":
-        # so a rank ends with the user's process although its own parent is the server; also a stopped one (Ctrl-Z, a
-        # debugger), whose threads do not run to watch the parent
+        # so a rank ends with the user's process although its own parent is the server; so does a stopped rank (Ctrl-Z,
+        # a debugger), although no thread of it runs to watch the parent
         starting.leave_fork_server()
         starting.end_with_parent()
     starting.leave_signals_to_parent()
@@ -210,7 +210,7 @@ class RankProcess:
 
     def _start(self, segment: Segment, commands) -> None:
         self._questions, questions = connection.Pipe()
-        # a process's parent is a thread, to Linux: the fork server's only one, or this one, which may end early
+        # to Linux, a process's parent is a thread: the fork server's only one, or this one, which may end early
         parent_stays = self.method == "forkserver" or threading.current_thread() is threading.main_thread()
         arguments = (self.number, segment.place, commands, questions, parent_stays)
         start = get_context(self.method).Process

@@ -113,7 +113,7 @@ class Receive(MessageEnd):
     def __init__(self, transport, peer, target, context, tag, call: bytes, label, combine: Combine | None) -> None:
         super().__init__(transport, peer, -1, label, target.nbytes)  # the number is the message's, once one has matched
         self.target, self.context, self.tag, self.call = target, context, tag, call
-        # any thread may combine, in any call: NumPy is to handle errors as in this one
+        # any thread may combine, during any call: NumPy must handle errors as set where the receive is posted
         self.combine = None if combine is None else partial(contextvars.copy_context().run, combine)
         self.error: Exception | None = None
 

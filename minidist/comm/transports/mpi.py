@@ -212,7 +212,7 @@ class Questions:
             return
         self._looked = now
         if answer(self.comm, doing):
-            self._asked = now  # whoever has asked ends the run
+            self._asked = now  # the rank that has asked ends the run
         if now - max(since, self._asked) > self.limit:
             raise self._verdict(doing(), ranks)
 

@@ -7,8 +7,8 @@ A cluster has one segment of shared memory: a status line for each rank, then a 
 The parent creates it; ranks only attach. Once all of them have, the parent unlinks its name: the system then frees the
 memory when the last process ends, however it ends.
 
-It always uses ``multiprocess.shared_memory``, never the standard library's: a child of one has a resource tracker that
-the other does not know, which would unlink a live segment when the child ends.
+It always uses ``multiprocess.shared_memory``, never the standard library's: a child process of the one does not share
+the other's resource tracker, and a tracker of its own would unlink a live segment when the child ends.
 """
 
 import os

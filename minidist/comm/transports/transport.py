@@ -240,7 +240,7 @@ class Transport(ABC):
 
     def _wait(self, work: Send | Receive | AnyOf) -> None:
         """Poll, and after a while sleep between polls."""
-        self.progress()  # what has come already is not waited for
+        self.progress()  # what has arrived already needs no wait
         while not work.done and not self._spin(work):
             with self.clock.paused():
                 self._wait_long(work)
