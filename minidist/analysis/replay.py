@@ -188,7 +188,7 @@ class Replay:
         return Replayed(network.topology, logs, self.flows, network.uses, self.kernels, self.steps, seconds)
 
     def tell(self, what: tuple, time: float) -> None:
-        """Note when something happened, and run the streams that wait for it."""
+        """Record when something happened, and run the streams that wait for it."""
         self.known[what] = time
         for stream in self.waiting.pop(what, ()):
             self.go_on(stream)

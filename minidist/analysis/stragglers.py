@@ -139,7 +139,7 @@ class _Log:
         return rows[:, column] / np.median(np.delete(rows, column, axis=1), axis=1)
 
     def began(self, rank: int, factor: float, window: int) -> int:
-        """Return the first slow one of the last steps: most that follow it are slow, and most before it are not."""
+        """Return the first slow step of the last ones: most steps after it are slow, and most before it are not."""
         votes = self.votes(rank, factor)[-window:]
         return self.steps[-window:][int(np.argmax(np.cumsum(votes[::-1])[::-1]))]
 

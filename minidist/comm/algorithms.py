@@ -128,7 +128,7 @@ def reduce_scatter_ring(chunks: list[np.ndarray], combine: np.ufunc, group: Proc
 
 
 def reduce_scatter_direct(chunks: list[np.ndarray], combine: np.ufunc, group: ProcessGroup) -> None:
-    """Send each chunk directly to the rank that keeps it, which combines what arrives in rank order.
+    """Send each chunk directly to the rank that keeps it, which combines all ranks' chunks in rank order.
 
     Each rank sends (N-1)/N M, in one step of N-1 messages.
     """

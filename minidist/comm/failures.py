@@ -156,7 +156,7 @@ def summary(error: BaseException) -> str:
 
 def own_traceback(error: BaseException, called_in: str) -> str:
     """Return the traceback of the user's code: without the frames of ``called_in``, the file that called it, and for a
-    Mismatch without the library's frames below it, which are not at fault."""
+    Mismatch without the library's frames at its end, which are not at fault."""
     whole = traceback.TracebackException.from_exception(error)
     frames = [frame for frame in whole.stack if frame.filename != called_in]
     while isinstance(error, Mismatch) and len(frames) > 1 and is_plumbing(frames[-1].filename):

@@ -236,7 +236,7 @@ def check_group(group, function: str) -> None:
 
 
 def check_world(world, function: str) -> None:
-    """Raise ValueError if ``world`` has fewer ranks than the world, and what ``check_group`` raises."""
+    """Raise ValueError for a group that has fewer ranks than the world, and what ``check_group`` raises."""
     check_group(world, function)
     if world.size != world.transport.size:
         raise ValueError(

@@ -130,10 +130,10 @@ def own_gpus(group: ProcessGroup) -> bool:
 def carries(name: str, group: ProcessGroup, algorithm: str, arrays: list, op) -> bool:
     """Return whether NCCL carries a call: the same on all ranks, because all know all GPUs.
 
-    Otherwise an algorithm of this library runs: one that is named, and for arrays in host memory, on one rank, on ranks
-    that share a GPU, and for reductions that neither NCCL nor the Communicator computes as NumPy does. So it does on a
-    background thread, in a program of ``run_in_background``: NCCL needs the calls on several communicators in one order
-    on all ranks, and nothing orders the calls of two threads.
+    Otherwise an algorithm of this library runs: if the call names one, for arrays in host memory, on one rank, on ranks
+    that share a GPU, for reductions that neither NCCL nor the Communicator computes as NumPy does, and on a background
+    thread, in a program of ``run_in_background``. NCCL needs the calls on several communicators in one order on all
+    ranks, and nothing orders the calls of two threads.
     """
     return (
         own_gpus(group)

@@ -12,7 +12,7 @@ _job_size: int | None = None
 
 
 def new_cluster(world_size: int) -> Cluster:
-    """Return a Cluster of ``world_size`` ranks; within ``clusters_of_job``, one of the job's ranks."""
+    """Return a Cluster of ``world_size`` ranks; within ``clusters_of_job``, a cluster of the job's ranks."""
     return _make(world_size)
 
 

@@ -1,4 +1,4 @@
-"""Detection of deadlocks: they are told from long waits by what each rank publishes about itself.
+"""Detection of deadlocks: what each rank publishes about itself distinguishes them from long waits.
 
 A blocked rank names the ranks that it waits for. A set of blocked ranks is deadlocked when each of them waits only
 for ranks of the set or for ranks that have finished: then no rank is left to send what they wait for (Holt,
@@ -27,7 +27,7 @@ SETTLE_SECONDS = 0.2  # the time that other ranks get to join a deadlock
 
 
 class DeadlockWatch:
-    """A repeated look at the ranks, until all that belong to a deadlock are known.
+    """Repeated scans of the ranks, until all that belong to a deadlock are known.
 
     ``clock(ranks)`` returns a function that returns for how many seconds these ranks could have run since then.
     """

@@ -2,7 +2,7 @@
 
 A function defined in a script or a notebook cell has no module that a rank could import, so its code travels,
 with the globals that it uses. In a worker of ``multiprocessing`` the script is called ``__mp_main__``; in a rank
-another module has that name, so it is hidden from dill. Modules travel by name; dill by itself would send the contents
+something else has the name, so it is hidden from dill. Modules travel by name; dill by itself would send the contents
 of any module outside Python's own folders, such as an editable install. Code travels as Python itself writes it to a
 .pyc file: dill takes it apart by names that Python 3.15 no longer has.
 """
