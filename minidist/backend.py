@@ -1,8 +1,8 @@
 """The one switch between NumPy and CuPy.
 
 Every file that computes imports ``xp`` from here and uses it as NumPy. ``use("cupy")`` makes the same lines run on a
-GPU. No other file imports CuPy. Two have a second way to compute for it: nn/cublaslt.py multiplies, and nn/kernels.py
-adds in an order of its own and has fused kernels; and comm/nccl uses its streams. Others ask at most where an array is
+GPU. No other file imports CuPy. Two have separate code for it: nn/cublaslt.py multiplies, and nn/kernels.py adds in an
+order of its own and has fused kernels. comm/nccl uses its streams. Other files ask at most where an array is
 (``on_host``), or whether products take 16-bit codes (``kernels.multiplies_codes``).
 """
 
@@ -19,9 +19,9 @@ import numpy as np
 
 BACKENDS = ("numpy", "cupy")
 OLDEST = 14  # version of CuPy
-# Read when the first product is computed. cuBLAS promises the same bits in every run on one stream only, and with
-# workspaces of a fixed size on several too ("Results reproducibility" in its documentation). TF32 would round float32
-# to 11 bits: CUPY_TF32 is for CuPy's own ``@``, while nn/cublaslt.py asks for float32 itself.
+# Read when the first product is computed. cuBLAS promises the same bits in every run only on one stream, or with
+# workspaces of a fixed size on several ("Results reproducibility" in its documentation). TF32 would round float32 to
+# 11 bits: CUPY_TF32 is for CuPy's own ``@``, while nn/cublaslt.py asks for float32 itself.
 REPRODUCIBLE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUPY_TF32": "0"}
 
 
@@ -51,7 +51,7 @@ def _own_xp() -> ArrayModule:
 
 
 def find(name: str) -> ModuleType:
-    """The array module with that name, "numpy" or "cupy".
+    """Return the array module with that name, "numpy" or "cupy".
 
     Raises:
         ValueError: for any other name.
@@ -73,8 +73,8 @@ def find(name: str) -> ModuleType:
         raise RuntimeError(
             f"--backend cupy needs CuPy {OLDEST} or later, but got {cupy.__version__}: update it with pip"
         )
-    # Sums are left to CuPy's own kernel (nn/kernels.py says why). CUPY_ACCELERATORS would say the same, but only to
-    # whoever imports CuPy first.
+    # Sums are left to CuPy's own kernel (nn/kernels.py says why). CUPY_ACCELERATORS would do the same, but only if it
+    # is set before CuPy is first imported.
     cupy._core.set_reduction_accelerators([])
     cupy._core.set_routine_accelerators([])
     try:
@@ -101,8 +101,7 @@ def use(name: str, local_rank: int = 0) -> None:
     With CuPy, rank r of a node uses its GPU r, modulo their number, and CUDA's null stream.
 
     Raises:
-        RuntimeError: if CuPy computes on another stream.
-        And what ``find`` raises.
+        RuntimeError: if CuPy computes on another stream. Further errors as for ``find``.
     """
     module = find(name)
     if xp.name == "cupy":  # what an earlier run has left goes back to the GPU, which other ranks may share
@@ -119,7 +118,7 @@ def use(name: str, local_rank: int = 0) -> None:
 
 
 def gpu_name() -> str | None:
-    """Names this process's GPU, by its host and its PCI address, as no other GPU is named; None with NumPy."""
+    """Return a name of this process's GPU that no other GPU has, from its host and PCI address; None with NumPy."""
     if xp.name == "numpy":
         return None
     file = Path("/proc/sys/kernel/random/boot_id")  # of the machine: containers may have the same host name
@@ -128,13 +127,13 @@ def gpu_name() -> str | None:
 
 
 def versions(name: str) -> dict[str, str]:
-    """The versions that may change the bits of a run on that backend. Raises what ``find`` raises."""
+    """Return the versions that may change the bits of a run on that backend. Errors: see ``find``."""
     module = find(name)
     found = {"numpy": np.__version__}
     if name == "numpy":
         found["bits of its products"] = bits_of_products()
     else:
-        # Without a handle, as in jaxlib/cuda/versions_helpers.cc. One starts CUDA, and who resumes a run only asks
+        # Without a handle, as in jaxlib/cuda/versions_helpers.cc: a handle would start CUDA only to ask for a version
         cublas = module.cuda.cublas.getVersion(0)
         found |= {"cupy": module.__version__, "cuBLAS": str(cublas), "GPU": gpu_model(module)}
     return found
@@ -150,14 +149,14 @@ def bits_of_products() -> str:
 
 
 def gpu_model(module: ModuleType) -> str:
-    """What the GPU of the calling thread is, ``NVIDIA H100 80GB HBM3``, say; "" with NumPy."""
+    """Return the model of the calling thread's GPU, such as ``NVIDIA H100 80GB HBM3``; "" with NumPy."""
     if module is np:
         return ""
     return module.cuda.runtime.getDeviceProperties(module.cuda.Device().id)["name"].decode()
 
 
 def nccl() -> ModuleType | None:
-    """``cupy.cuda.nccl``; None with NumPy, or where NCCL is not installed: CuPy then warns, and says how to install it.
+    """Return ``cupy.cuda.nccl``; None with NumPy, or without NCCL: CuPy then warns, and says how to install it.
 
     CuPy does not import it by itself.
     """
@@ -169,35 +168,35 @@ def nccl() -> ModuleType | None:
 
 
 def current_gpu():
-    """The GPU of the calling thread (a ``cupy.cuda.Device``); None with NumPy."""
+    """Return the GPU of the calling thread (a ``cupy.cuda.Device``); None with NumPy."""
     return None if xp.name == "numpy" else xp.cuda.Device()
 
 
 def use_gpu(device) -> None:
-    """Let the calling thread use a GPU, if it is given one: every thread begins with GPU 0."""
+    """Let the calling thread use a GPU, unless ``device`` is None: every thread begins with GPU 0."""
     if device is not None:
         device.use()
 
 
 def on_host(array) -> bool:
-    """Whether the array is in host memory. Reading a value from a GPU makes the host wait for all work queued there."""
+    """Return whether the array is in host memory. Reading from a GPU makes the host wait for all work queued there."""
     return isinstance(array, np.ndarray)
 
 
 def cache_blocks(size: int, each: int) -> list[slice]:
-    """Return slices that cover ``size`` things: of ``each`` at most, to fit a CPU's cache; all in one on a GPU."""
+    """Return slices that cover ``size`` items: at most ``each`` in one, to fit a CPU's cache; a single one on a GPU."""
     if size <= each or xp.name != "numpy":
         return [slice(0, size)]
     return list(map(slice, range(0, size, each), (*range(each, size, each), size)))
 
 
 def to_host(array) -> np.ndarray:
-    """The array in host memory: itself if it is NumPy's, a copy if it is on a GPU."""
+    """Return the array in host memory: itself if it is NumPy's, a copy if it is on a GPU."""
     return array if isinstance(array, np.ndarray) else array.get()
 
 
 def from_host(array: np.ndarray):
-    """The array on the device of ``xp``: itself for NumPy, a copy on the GPU for CuPy."""
+    """Return the array on the device of ``xp``: itself for NumPy, a copy on the GPU for CuPy."""
     return xp.asarray(array)
 
 
@@ -213,7 +212,7 @@ def copy_from_host(target, array: np.ndarray) -> None:
 
 
 def address(array) -> int:
-    """The memory address of the array's first element."""
+    """Return the memory address of the array's first element."""
     return array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.data.ptr
 
 

@@ -35,13 +35,13 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
 
 
 def check_outside(path: str | os.PathLike, text: str | os.PathLike) -> None:
-    """Raises ValueError for a path in a folder of documents: what is written there would be one, or change one."""
+    """Raise ValueError for a path in a folder of documents: a file written there would become or change a document."""
     if Path(path).resolve().is_relative_to(Path(text).resolve()):
         raise ValueError(f"{path} is in the text {text}, to which nothing is written: choose another place")
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, read a part at a time: what is mapped would count as held."""
+    """Return the SHA-256 of a file, read a part at a time: a mapped file would count as memory held."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,8 +1,8 @@
-"""How many floating-point operations one rank's matrix products took in forward, backward and recomputation.
+"""Counts of the floating-point operations of one rank's matrix products in forward, backward and recomputation.
 
 A product of (n, k) by (k, m) counts 2 n k m: as many multiplications as additions. Nothing else counts, as is usual
 (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", 2021, appendix).
-Algorithms count nothing: a mode around every operation does (nn/measuring.py).
+Algorithms count nothing themselves: a mode around every operation does (nn/measuring.py).
 """
 
 from collections import Counter
@@ -31,5 +31,5 @@ def phase(name: str) -> Iterator[None]:
 
 
 def snapshot() -> Counter:
-    """The counts so far, by phase. The difference of two snapshots is what was counted in between."""
+    """Return the counts so far, by phase. The difference of two snapshots is what was counted in between."""
     return _counts.copy()

@@ -1,7 +1,7 @@
-"""What the program that started this process says about it: a rank of how many.
+"""The rank of this process and the number of ranks, as the program that started the process says.
 
-MPI itself says so too, once it has been initialised. The two must agree. If a launcher and an MPI library do not belong
-together, each process is told that it is alone, and computes the whole run by itself.
+MPI says so too, once it has been initialised, and the two must agree. If a launcher and an MPI library do not belong
+together, MPI tells each process that it is alone, and each would compute the whole run by itself.
 """
 
 import os
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 TORCHRUN = "torchrun"
-VARIABLES = (  # who sets them, the rank's, the size's; the first pair that is set counts
+VARIABLES = (  # launcher, variable of the rank, variable of the size; the first pair that is set counts
     (TORCHRUN, "RANK", "WORLD_SIZE"),
     ("Open MPI's mpiexec", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("mpiexec or srun", "PMI_RANK", "PMI_SIZE"),
@@ -22,7 +22,7 @@ class Launched:
     """A process that a launcher has started.
 
     Attributes:
-        by: the launcher, in words. variables: where it says so.
+        by: the launcher, in words. variables: the environment variables in which it says so.
     """
 
     rank: int
@@ -32,10 +32,10 @@ class Launched:
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
-    """What the launcher of this process says; None if no launcher has started it.
+    """Return what the launcher of this process says; None if no launcher has started it.
 
     Raises:
-        ValueError: for variables that hold no rank of a world.
+        ValueError: if the variables do not name a rank of a world.
     """
     for by, rank_name, size_name in VARIABLES:
         if rank_name in environment and size_name in environment:

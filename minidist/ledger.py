@@ -1,4 +1,4 @@
-"""What one rank holds in memory: bytes of parameters, gradients, optimizer state and activations, now and at peak.
+"""Memory that one rank holds: bytes of parameters, gradients, optimizer state and activations, now and at peak.
 
 ``enter(kind, array)`` is called where an array is created or saved; the entry disappears when the array is freed. So
 the ledger counts the arrays that really exist, each once: a view counts as its base array, and an array that is entered
@@ -96,7 +96,7 @@ def enter(kind: str, array):
 
 
 def owner(array):
-    """The array that owns this one's memory."""
+    """Return the array that owns this one's memory."""
     while isinstance(array.base, type(array)):
         array = array.base
     return array

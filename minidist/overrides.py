@@ -1,9 +1,9 @@
 """Overridable functions: functions of the library that user code can replace.
 
-``@overridable`` marks such a function. Whoever calls it, under whatever name it was imported, gets the override in
-force at that moment, or the library's own function where there is none. So a run trains on a learner's solutions of the
-exercises (``minidist train --impl``). Where a layout or a layer needs more than a task asks for, the axis takes the
-library's own, and says so there.
+``@overridable`` marks such a function. Every caller, whatever name it imports it by, gets the override in force at that
+moment, or the library's own function if there is none. So a run can train on a learner's solutions of the exercises
+(``minidist train --impl``). Where a layout or a layer needs more than a task asks for, the axis takes the library's own
+function, and says so there.
 """
 
 from collections import Counter
@@ -18,8 +18,8 @@ _overrides: dict[str, Callable] = {}
 def overridable(own: Callable) -> Callable:
     """Mark a function, or a class, as one that ``override`` may replace by its name.
 
-    A class itself stays as it is, and can be subclassed. What is returned makes an object of it, or of its override:
-    ``grad_scaler = overridable(GradScaler)``.
+    A class itself stays as it is, and can be subclassed. The returned function makes an object of it, or of its
+    override: ``grad_scaler = overridable(GradScaler)``.
 
     Raises:
         ValueError: if a function of another module has that name already: an override would replace both.
@@ -44,7 +44,7 @@ def override(functions: dict[str, Callable]) -> None:
     """Have this process call these functions, from now on, in place of the library's own of the same names.
 
     Raises:
-        KeyError: for a name of which there is no overridable function.
+        KeyError: for a name that no overridable function has.
     """
     for name in functions:
         if name not in OVERRIDABLE:

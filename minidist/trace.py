@@ -1,4 +1,4 @@
-"""What one rank did and moved: spans of time, and counters of bytes and messages.
+"""A log of what one rank did and moved: spans of time, and counters of bytes and messages.
 
 A rank is a process, so its log is a plain list in this module. Algorithms record nothing: spans are opened where a
 collective, an operation or a phase of training is dispatched, and messages are recorded where the transport moves them.
@@ -42,9 +42,9 @@ class Message:
 
 @dataclass(slots=True)
 class PointToPoint:
-    """A call in program order: a posted send, or a send or receive that ``wait`` or ``is_completed`` says is done.
+    """A call in program order: a posted send, or a send or receive that ``wait`` or ``is_completed`` found done.
 
-    It has no time, like the entries below: analysis/replay.py gives them those of another network.
+    Like the entries below it has no time: analysis/replay.py gives them the times of another network.
     """
 
     call: str  # "post" or "wait"
@@ -58,7 +58,7 @@ class PointToPoint:
 
 @dataclass(slots=True)
 class Begin:
-    """A span begins here. The Event that it becomes comes where it ends."""
+    """The beginning of a span. Its Event follows where the span ends."""
 
     name: str
     track: str
@@ -67,7 +67,7 @@ class Begin:
 
 @dataclass(slots=True)
 class Kernel:
-    """What an operation asks of the hardware, in program order: see nn/measuring.py."""
+    """The work that an operation asks of the hardware, in program order: see nn/measuring.py."""
 
     name: str
     flops: int  # of its matrix products
@@ -80,7 +80,7 @@ class Kernel:
 class Task:
     """A point in the life of an asynchronous collective, in program order."""
 
-    call: str  # the program "submit"s it and at some time knows that it is done ("wait"); in between "begin" and "end"
+    call: str  # "submit" by the program; "begin" and "end" where it runs; "wait": the program knows that it is done
     runs_on: int  # the stream that runs it
     number: int  # on that stream, from 0
     stream: int  # the one that makes this entry
@@ -92,7 +92,7 @@ _thread = threading.local()
 
 
 def stream() -> int:
-    """Which stream of this rank runs here: 0 for the main thread; each thread of asynchronous collectives has its own.
+    """Return the stream of the calling thread: 0 for the main one; each thread of asynchronous collectives has its own.
 
     A stream does one thing after another, as on a GPU. Entries of one stream are in the log in program order.
     """
@@ -100,7 +100,7 @@ def stream() -> int:
 
 
 def use_stream(number: int) -> None:
-    """Say which stream the calling thread is."""
+    """Set the stream of the calling thread."""
     _thread.stream = number
 
 
@@ -157,7 +157,7 @@ def end(name: str, began: int, track: str = "compute", details: dict | None = No
 
 
 def traced(name: str, track: str = "compute"):
-    """Have every call of a function recorded as a span, if anything is being recorded. A decorator."""
+    """Return a decorator that records every call of a function as a span, if recording."""
 
     def decorate(function: Callable) -> Callable:
         @wraps(function)
@@ -183,13 +183,13 @@ def message(kind: str, source: int, destination: int, number: int, nbytes: int) 
 
 
 class Traffic:
-    """What one rank has sent to and received from each peer: only payload, without headers."""
+    """Counts of what one rank has sent to and received from each peer: only payload, without headers."""
 
     COLUMNS = ("bytes", "messages", "elements")
 
     def __init__(self, sent: np.ndarray, received: np.ndarray, elsewhere: np.ndarray) -> None:
         self.sent, self.received = sent, received  # both (peers, bytes | messages | elements)
-        self.elsewhere = elsewhere  # (peers,) bool: those on other nodes
+        self.elsewhere = elsewhere  # (peers,) bool: whether a peer is on another node
 
     def __sub__(self, earlier: "Traffic") -> "Traffic":
         return Traffic(self.sent - earlier.sent, self.received - earlier.received, self.elsewhere)
@@ -200,7 +200,7 @@ class Traffic:
         return int(self.sent[self.elsewhere, 0].sum())
 
     def as_dict(self) -> dict:
-        """Totals, and bytes for each peer, as ``--json`` writes them."""
+        """Return totals, and bytes for each peer, as ``--json`` writes them."""
         totals = {
             f"{column}_{way}": int(counts[:, i].sum())
             for way, counts in (("sent", self.sent), ("received", self.received))
@@ -211,7 +211,7 @@ class Traffic:
 
 
 class CallKind(NamedTuple):
-    """What is counted as one kind of call."""
+    """The key under which calls of one kind are counted."""
 
     axis: str  # the group's name: "dp", "tp"; "shard", "replicate" for ZeRO; "ep", "edp" for experts; "world"; ...
     name: str  # "all_reduce", say; "send" for a message outside collectives
@@ -220,12 +220,12 @@ class CallKind(NamedTuple):
 
 
 class Collectives:
-    """How often one rank called each kind of collective, and how many bytes of payload it sent for them."""
+    """Counts of one rank's calls of each kind of collective, and of the bytes of payload that it sent for them."""
 
     COLUMNS = ("calls", "bytes_sent", "bytes_between_nodes")
 
     def __init__(self, rows: dict[tuple, tuple[int, ...]] | None = None) -> None:
-        self.rows = rows or {}  # by CallKind, as a plain tuple: what COLUMNS names; the last to ranks of other nodes
+        self.rows = rows or {}  # CallKind, as a plain tuple -> a number for each of COLUMNS
 
     def __sub__(self, earlier: "Collectives") -> "Collectives":
         differences = {
@@ -235,13 +235,13 @@ class Collectives:
         return Collectives({kind: row for kind, row in differences.items() if row[0]})
 
     def as_list(self) -> list[dict]:
-        """A row for each kind, most bytes first, as ``--json`` writes them."""
+        """Return a row for each kind, most bytes first, as ``--json`` writes them."""
         ordered = sorted(self.rows.items(), key=lambda item: (-item[1][1], item[0]))
         return [CallKind(*kind)._asdict() | dict(zip(self.COLUMNS, row, strict=True)) for kind, row in ordered]
 
 
 class CollectiveCounter(Collectives):
-    """Counts collectives when they end."""
+    """A counter of collectives, which counts each of them when it ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -258,7 +258,7 @@ class CollectiveCounter(Collectives):
 
 
 class TrafficCounter:
-    """Counts traffic for the transport, in plain lists: a NumPy call per message would cost too much."""
+    """The transport's counter of traffic, in plain lists: a NumPy call per message would cost too much."""
 
     def __init__(self, size: int) -> None:
         self.sent = [[0, 0, 0] for _ in range(size)]

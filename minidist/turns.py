@@ -1,10 +1,10 @@
-"""Turns, for ranks that are threads of one process: one of them computes at a time, with what it has for itself.
+"""Turns, for ranks that are threads of one process: one rank computes at a time, with values of its own.
 
-A process has modules of its own, so a rank may keep its state in them: the modes that stand, a log, a ledger, counts.
-Threads share all modules. So a rank that is a thread takes a turn to compute, and hands it on where it waits. Each time
-the values of the names in ``OWN`` are exchanged for those of the rank whose turn it is; and what ranks have patched.
+A process has modules of its own, so a rank may keep its state in them: the active modes, a log, a ledger, counts.
+Threads share all modules. So a rank that is a thread takes a turn to compute, and hands it on while it waits. At each
+change the values of the names in ``OWN``, and what ranks have patched, are exchanged for those of the next rank.
 
-Where ranks are processes nobody takes a turn, and nothing here does anything.
+Where ranks are processes nobody takes a turn, and the functions here do nothing.
 """
 
 import sys
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from copy import copy
 from types import ModuleType
 
-OWN = {  # module -> names whose values each rank has for itself; it begins with copies of the process's
+OWN = {  # module -> names whose values each rank has for itself; a rank begins with copies of the process's values
     "minidist.comm.runtime.starting": ("rank_here",),
     "minidist.flops": ("_counts", "_phase"),
     "minidist.ledger": ("_memory", "_entries"),
@@ -27,19 +27,19 @@ Place = tuple[ModuleType | type, str]  # an attribute of a module or class
 NOTHING = object()  # the value of a place that has none
 _turn = threading.Lock()
 _whose: Hashable = None  # the rank whose values the places have; None: the process's own
-_values: dict[Hashable, dict[Place, object]] = {}  # those of all others
-_patched: dict[Place, object] = {}  # what ranks have there that have not patched it
+_values: dict[Hashable, dict[Place, object]] = {}  # the values of all others
+_patched: dict[Place, object] = {}  # the value for ranks that have not patched the place
 _here = threading.local()
 
 
 def own(owner: object, name: str) -> None:
-    """Let each rank have its own value of an attribute of a module or class, before the calling one patches it."""
+    """Let each rank have its own value of an attribute of a module or class. Call it before patching the attribute."""
     if here() is not None and isinstance(owner, ModuleType | type):
         _patched.setdefault((owner, name), vars(owner).get(name, NOTHING))
 
 
 def _take(rank: Hashable, seconds: float = -1) -> bool:
-    """Wait for the turn, and put the rank's values in place; returns False if it did not come in time."""
+    """Wait for the turn, and put the rank's values in place; return False if the turn did not come in time."""
     global _whose
     if not _turn.acquire(timeout=seconds):
         return False
@@ -59,13 +59,13 @@ def _take(rank: Hashable, seconds: float = -1) -> bool:
 
 
 def here() -> Hashable:
-    """The rank that the calling thread has a turn as; None where ranks are processes."""
+    """Return the rank for which the calling thread has the turn; None where ranks are processes."""
     return getattr(_here, "rank", None)
 
 
 @contextmanager
 def taken(rank: Hashable) -> Iterator[None]:
-    """Have the turn within it, in a thread of this rank; None where ranks are processes."""
+    """Have the turn within the ``with`` block, in a thread of this rank; None where ranks are processes."""
     if rank is None:
         yield
         return
@@ -80,7 +80,7 @@ def taken(rank: Hashable) -> Iterator[None]:
 
 @contextmanager
 def away() -> Iterator[None]:
-    """Leave the turn to others within it: the calling thread waits there."""
+    """Leave the turn to others within the ``with`` block, in which the calling thread waits."""
     rank = here()
     if rank is None:
         yield
@@ -96,7 +96,7 @@ def end(seconds: float) -> None:
     """Put the process's own values back, once no rank computes any longer, and forget those of the ranks.
 
     Raises:
-        RuntimeError: if one still computes after so many seconds.
+        RuntimeError: if a rank still computes after ``seconds``.
     """
     if not _take(None, seconds):
         raise RuntimeError("a rank computes on, and nobody can end a thread: restart Python")

@@ -1,1 +1,1 @@
-"""What is computed from the logs of real runs. Draws nothing."""
+"""Results computed from the logs of real runs. Draws nothing."""

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: computing, communicating, or waiting.
+"""The time of a step by kind: computing, communicating, or waiting.
 
 Every moment of a rank's main thread has one kind, that of the innermost span it is in:
 
@@ -10,8 +10,8 @@ Every moment of a rank's main thread has one kind, that of the innermost span it
     data            reading samples, or waiting for a loader that does
     rest            Python, and what autograd does between operations, such as adding gradients; buckets
 
-What an asynchronous collective does while the rank computes takes none of its time here. Only the time in which the
-rank has to wait for one counts: its exposed communication.
+An asynchronous collective takes none of the rank's time here while the rank computes. Only the time in which the rank
+has to wait for one counts: its exposed communication.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from minidist.analysis.report import clipped, length
 from minidist.trace import Event, Kernel, Message
 
 COMPUTE = ("products", "elementwise", "optimizer", "rest")
-NO_CORE = "waiting for a core"  # the logs do not tell it; ``shares`` takes it from COMPUTE
+NO_CORE = "waiting for a core"  # not in the logs; ``shares`` takes it from COMPUTE
 KINDS = ("products", "elementwise", "optimizer", "data", "communication", "waiting", NO_CORE, "rest")
 # Spans that hold others, by their first word; any other span of the track "compute" is an operation.
 STRUCTURE: dict[str, str] = dict.fromkeys(("forward", "backward", "recompute"), "rest")
@@ -66,11 +66,11 @@ def last_to_enter(logs: Sequence[list]) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose time it is while a span is the innermost one."""
+    """The kind of the time while a span is the innermost one."""
 
     end: int
     kind: str  # one of KINDS; "communication" for all that blocks
-    late: Sequence[tuple[int, int]] = ()  # between these times it waits instead
+    late: Sequence[tuple[int, int]] = ()  # (start, end), ns: then the rank waits instead
 
 
 class Lane:
@@ -123,7 +123,7 @@ class Lane:
         return found
 
     def owner(self, event: Event, outer: Owner | None) -> Owner:
-        """Whose time it is within a span, and not within another one inside it."""
+        """Return the owner of the time that is in a span but in no other span inside it."""
         if outer is not None and outer.kind == "communication":  # whatever a blocked rank does meanwhile
             return Owner(event.end, outer.kind, outer.late)
         if event.track == "communication":
@@ -141,10 +141,10 @@ class Lane:
 
 
 def shares_of_time(logs: Sequence[list], seconds_without_core: Sequence[Sequence[float]]) -> list[dict[str, float]]:
-    """Where each rank's time went in the traced steps: the share of each of KINDS. They add up to 1.
+    """Return by rank the share of each of KINDS in the time of the traced steps. They add up to 1.
 
-    While a rank computes it may have to wait for a core of the machine. In which operation it did so nobody has noted,
-    so that time is taken from all kinds of computing, in proportion.
+    While a rank computes it may have to wait for a core of the machine. The logs do not say in which operation it
+    waited, so that time is taken from all kinds of computing in proportion.
 
     Args:
         logs: each rank's log, as for ``seconds_by_kind``.
@@ -157,10 +157,10 @@ def shares_of_time(logs: Sequence[list], seconds_without_core: Sequence[Sequence
 
 
 def shares(steps: Sequence[dict[str, float]], without_core: float) -> dict[str, float]:
-    """The share of each kind in the time of some steps of one rank, in which it computed nothing for lack of a core."""
+    """Return the share of each of KINDS in one rank's steps, in which it had no core for ``without_core`` seconds."""
     seconds = {kind: sum(step[kind] for step in steps) for kind in KINDS}
     computing = sum(seconds[kind] for kind in COMPUTE)
-    # Below 0 where waits for others were taken to have had no core for a little longer than they had none (count_wait).
+    # Below 0 if the time without a core in waits for others was estimated a little too long (count_wait).
     seconds[NO_CORE] = min(max(without_core, 0.0), computing)
     for kind in COMPUTE:
         seconds[kind] *= 1 - seconds[NO_CORE] / computing if computing else 1

@@ -1,6 +1,6 @@
 """An experiment with looser steps: the same samples by several methods, over bytes and over time.
 
-``MEASURED`` is the one of ``python benchmarks/loosening.py``.
+``MEASURED`` is the file that ``python benchmarks/loosening.py`` writes.
 """
 
 import json
@@ -46,29 +46,29 @@ class Method:
         return [run.validation_loss for run in self.runs]
 
     def curves(self) -> list[list[float]]:
-        """Loss curve of each seed: at each step the mean over the last ``WINDOW`` steps."""
+        """Return the loss curve of each seed: at each step the mean over the last ``WINDOW`` steps."""
         return [[fmean(run.losses[max(0, n - WINDOW) : n]) for n in range(1, self.steps + 1)] for run in self.runs]
 
     def after(self, steps: float) -> tuple[list[float], bool]:
-        """Each seed's loss after ``steps`` steps, and whether the run has as many; after its end, its final loss."""
+        """Return each seed's loss after ``steps`` steps, or its final loss, and whether the run has that many steps."""
         last = min(self.steps, max(1, int(steps + 1e-9)))  # a quotient, which may be below a whole number by rounding
         return [curve[last - 1] for curve in self.curves()], steps <= self.steps
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """What was measured; the first method is the one that the others are compared with."""
+    """Measurements of several methods, of which the first is the one that the others are compared with."""
 
     methods: list[Method]
 
     @property
     def equal_bytes(self) -> float:
-        """What a worker sends in a tenth of the first method's run."""
+        """Bytes that a worker sends in a tenth of the first method's run."""
         return self.methods[0].bytes_per_step * self.methods[0].steps / 10
 
     @property
     def equal_seconds(self) -> float:
-        """The time of half of the first method's run."""
+        """Seconds that half of the first method's run takes."""
         return self.methods[0].seconds_per_step * self.methods[0].steps / 2
 
     def after_bytes(self, method: Method) -> tuple[list[float], bool]:
@@ -85,6 +85,6 @@ class Experiment:
         return cls(convert(json.loads(path.read_text(encoding="utf-8")), list[Method]))
 
     def write(self, path: Path) -> None:
-        """One method a line."""
+        """Write the methods to a JSON file, one a line."""
         lines = ",\n".join(json.dumps(asdict(method)) for method in self.methods)
         path.write_text(f"[\n{lines}\n]\n", encoding="utf-8")

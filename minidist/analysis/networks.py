@@ -40,7 +40,7 @@ class Flow:
     left: float = 0.0  # bytes to go, at ``since``
     since: float = 0.0
     rate: float = 0.0
-    version: int = 0  # of the time at which it is expected to be sent
+    version: int = 0  # changes with the time at which it is expected to be sent
 
 
 class Ports:
@@ -116,7 +116,7 @@ class SharedLinks:
         self.uses: dict[Edge, list[tuple[float, float]]] = {}  # when each message was on it
         self._connections: dict[tuple[int, int], deque[Flow]] = {}  # the first of each is in flight
         self._on: dict[Edge, dict[Flow, None]] = {}  # messages in flight, by link, in a fixed order
-        self._events: list[tuple[float, int, int, Flow]] = []  # time, a number to tell ties, version, message
+        self._events: list[tuple[float, int, int, Flow]] = []  # time, a number to break ties, version, message
         self._ties = count()
 
     def post(self, time: float, source: int, destination: int, number: int, nbytes: int) -> None:
@@ -125,7 +125,7 @@ class SharedLinks:
         self._expect(Flow(source, destination, number, nbytes, time, route), time)
 
     def advance(self) -> list[Flow]:
-        """Go on to the next time at which messages are sent completely, and return them; [] if there are none left."""
+        """Advance to the next time at which messages are sent completely; return them, or [] if there are none left."""
         ended: list[Flow] = []
         while self._events and not ended:
             time = self._events[0][0]

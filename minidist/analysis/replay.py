@@ -1,17 +1,17 @@
-"""The simulator: a run does again what it did, in its order, at the speed of other hardware.
+"""The simulator: a recorded run repeats what it did, in the same order, at the speed of other hardware.
 
 Real ranks recorded, in program order, the kernels that they ran, the messages that they posted and waited for, and the
 asynchronous collectives that they submitted (trace.py). Here the same programs run against a clock. A kernel takes the
-time that an accelerator would take for it, and a message what a model of a network says (networks.py). What comes out
-is a log like the one that went in, with the times of that cluster: whatever reads or draws one does so with the other.
+time that an accelerator would take for it, and a message what a model of a network says (networks.py). The result is a
+log like the recorded one, with the times of that cluster, so code that reads or draws the one also takes the other.
 
     as_if      on a cluster's accelerators and links
     flights    messages alone, in the textbook's model; if each takes one second, the clock counts an algorithm's steps
 
 A rank has several streams, as on a GPU: the main one, and one for each group that communicates asynchronously. Each
-does one thing after another. They compete for links, not for the accelerator: that collectives take some of its
-multiprocessors and of its memory's bandwidth is not modelled. Nor is the reduction of what has arrived, which NCCL does
-at the speed of the link, nor the time in which a CPU launches kernels: it runs ahead of the GPU.
+does one thing after another. They compete for links, not for the accelerator. Three things are not modelled: the
+multiprocessors and the memory bandwidth that collectives take; the reduction of what has arrived, which NCCL does at
+the speed of the link; and the time in which a CPU launches kernels, because it runs ahead of the GPU.
 """
 
 from collections import deque
@@ -35,11 +35,11 @@ PROGRAM = Begin | Event | Kernel | PointToPoint | Task
 class Replayed:
     """A run on a cluster's clock. Seconds count from the moment when all ranks begin."""
 
-    topology: Topology | None  # the cluster's; None of ``Ports``
+    topology: Topology | None  # the cluster's; None for ``Ports``
     logs: list[list]  # each rank's events, messages and kernels, as ``trace.stop()`` has them, in ns of this clock
     flows: list[Flow]  # all messages, in the order in which they were sent completely
     links: dict[Edge, list[tuple[float, float]]]  # when each message was on a link, for links that had any
-    kernels: list[list[tuple[float, float]]]  # in which each rank computed, (start, end) in seconds
+    kernels: list[list[tuple[float, float]]]  # when each rank computed, (start, end) in seconds
     steps: dict[str, tuple[float, float]]  # name -> (when the first rank began it, when the last one ended it)
     seconds: float  # until the last rank is done
 
@@ -52,7 +52,7 @@ class Stream:
     number: int
     program: deque = field(default_factory=deque)
     clock: float = 0.0
-    spans: list[tuple[Begin, float]] = field(default_factory=list)  # those that are open
+    spans: list[tuple[Begin, float]] = field(default_factory=list)  # open spans, with the time at which they began
 
 
 @dataclass(frozen=True)
@@ -73,11 +73,11 @@ def replay(
 
     Args:
         logs: each rank's log, as ``trace.stop()`` returned it, of the whole run or of its last steps.
-        network: a topology of as many ranks, or ports.
+        network: a topology with one rank for each log, or ports.
         seconds: how long a kernel takes.
 
     Raises:
-        ValueError: if the topology is of another number of ranks or lacks a link; if a rank waits for a message that is
+        ValueError: if the topology has another number of ranks or lacks a link; if a rank waits for a message that is
             in no log.
     """
     if isinstance(network, Topology) and len(logs) != network.size:
@@ -105,11 +105,11 @@ def steps(logs: Sequence[list]) -> int:
 
 @dataclass(frozen=True)
 class Pace:
-    """How long kernels take: the longer of their arithmetic and their memory accesses, at a share of the peak rates.
+    """The pace of kernels: each takes the longer of its arithmetic and memory accesses, at a share of the peak rates.
 
     Args:
-        flops_efficiency, memory_efficiency: those shares. The defaults are assumptions, for large kernels that are
-            written well (FlashAttention-3 reaches up to 75 % of an H100's FLOP/s; Shah et al., 2024).
+        flops_efficiency, memory_efficiency: those shares. The defaults are assumptions for large, well-written kernels
+            (FlashAttention-3 reaches up to 75 % of an H100's FLOP/s; Shah et al., 2024).
     """
 
     accelerator: Accelerator
@@ -157,7 +157,7 @@ class Replay:
         self.kernels: list[list[tuple[float, float]]] = [[] for _ in logs]
         self.steps: dict[str, tuple[float, float]] = {}
         self.flows: list[Flow] = []
-        self.known: dict[tuple, float] = {}  # what streams may wait for -> when it was
+        self.known: dict[tuple, float] = {}  # what streams may wait for -> when it happened
         self.waiting: dict[tuple, list[Stream]] = {}
         # what was submitted before the log began is not waited for
         self.submitted = {("submit", s.rank, e.runs_on, e.number) for s in self.streams for e in s.program
@@ -188,7 +188,7 @@ class Replay:
         return Replayed(network.topology, logs, self.flows, network.uses, self.kernels, self.steps, seconds)
 
     def tell(self, what: tuple, time: float) -> None:
-        """Something has happened: streams that wait for it go on."""
+        """Record when something happened, and run the streams that wait for it."""
         self.known[what] = time
         for stream in self.waiting.pop(what, ()):
             self.go_on(stream)
@@ -222,7 +222,7 @@ class Replay:
                 self.tell((entry.call, stream.rank, entry.runs_on, entry.number), stream.clock)
 
     def close(self, stream: Stream, event: Event) -> None:
-        """End a span. Waits of the real run, begun in the log or not, mean nothing here unless they take time here."""
+        """End a span. A wait of the real run, begun in the log or not, is dropped unless it takes time here."""
         if not stream.spans or (stream.spans[-1][0].name, stream.spans[-1][0].track) != (event.name, event.track):
             return
         _, begin = stream.spans.pop()
@@ -235,7 +235,7 @@ class Replay:
             self.steps[event.name] = min(first, begin), max(last, stream.clock)
 
     def awaited(self, stream: Stream, entry: PROGRAM) -> tuple | None:
-        """What must have happened before an entry; None for nothing."""
+        """Return what must happen before an entry; None if nothing must."""
         if isinstance(entry, PointToPoint) and entry.call == "wait":
             return entry.kind, entry.source, entry.destination, entry.number
         if isinstance(entry, Task) and entry.call in ("begin", "wait"):
@@ -246,7 +246,7 @@ class Replay:
 
 
 def streams_of(rank: int, log: list) -> list[Stream]:
-    """A rank's streams, with their programs."""
+    """Return a rank's streams, with their programs."""
     streams = {0: Stream(rank, 0)}
     for entry in log:
         if isinstance(entry, PROGRAM):

@@ -1,4 +1,4 @@
-"""What a replay says about one step: how long it takes, what it waits for, which link is full, what is hidden."""
+"""A report on one step of a replay: how long it takes, what it waits for, which link is full, what is hidden."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Busy:
 
 @dataclass(frozen=True)
 class RankTime:
-    """What one rank did in a step, in seconds: it computes, or it waits for messages or other ranks."""
+    """One rank's time in a step, in seconds: it computes, or it waits for messages or other ranks."""
 
     computing: float
     waiting: float
@@ -34,7 +34,7 @@ class RankTime:
 
     @property
     def hidden_share(self) -> float:
-        """The share of its communication that is hidden under its computing: 0 to 1; 0 if there was none."""
+        """The share of the communication that is hidden under computing: 0 to 1; 0 if there was none."""
         return self.hidden / self.communicating if self.communicating else 0.0
 
 
@@ -48,15 +48,15 @@ class StepReport:
     seconds: float
     ranks: list[RankTime]
     links: list[Busy]  # all that carried something, the fullest first
-    slowed: float  # the largest factor by which sharing links made a message slower than alone; 1 if none was
+    slowed: float  # the largest factor by which shared links slowed a message down; 1 if they slowed none
     bytes_between_nodes: int
 
 
 def report(replayed: Replayed, step: str | None = None) -> StepReport:
-    """Read a replay.
+    """Report on one step of a replay.
 
     Args:
-        step: the name of its span, such as "step 3"; None for the last one. Without any such span it is all of the run.
+        step: name of the step's span, such as "step 3"; None for the last step, or the whole run if it has no steps.
 
     Raises:
         ValueError: if there is no such step.
@@ -81,7 +81,7 @@ def report(replayed: Replayed, step: str | None = None) -> StepReport:
 
 
 def bounds(replayed: Replayed, step: str | None) -> Interval:
-    """When the first rank begins a step, and when the last one ends it."""
+    """Return when the first rank begins a step and when the last one ends it."""
     if not replayed.steps and step is None:
         return 0.0, replayed.seconds
     name = step or list(replayed.steps)[-1]
@@ -91,7 +91,7 @@ def bounds(replayed: Replayed, step: str | None) -> Interval:
 
 
 def rank_time(replayed: Replayed, rank: int, flows: Sequence[Flow], start: float, end: float) -> RankTime:
-    """Where one rank's time goes between two moments."""
+    """Return how one rank spends the time between two moments."""
     computing = clipped(replayed.kernels[rank], start, end)
     in_flight = [(flow.start, flow.arrived) for flow in flows if rank in (flow.source, flow.destination)]
     communicating = clipped(in_flight, start, end)
@@ -100,13 +100,13 @@ def rank_time(replayed: Replayed, rank: int, flows: Sequence[Flow], start: float
 
 
 def slowdown(flow: Flow, topology: Topology) -> float:
-    """How many times as long a message took as it would have with its links for itself."""
+    """Return how many times as long a message took as it would have with its links for itself."""
     alone = flow.nbytes / min(topology.links[edge].bandwidth for edge in flow.route)
     return (flow.sent - flow.start) / alone
 
 
 def clipped(intervals: Sequence[Interval], start: float, end: float) -> list[Interval]:
-    """What of some intervals is between two moments, joined where they touch."""
+    """Return the parts of intervals that lie between two moments, joined where they touch."""
     joined: list[Interval] = []
     for low, high in sorted((max(low, start), min(high, end)) for low, high in intervals):
         if low >= high:
@@ -119,7 +119,7 @@ def clipped(intervals: Sequence[Interval], start: float, end: float) -> list[Int
 
 
 def both(first: Sequence[Interval], second: Sequence[Interval]) -> list[Interval]:
-    """When both of two joined lists of intervals run."""
+    """Return the intervals that two lists, each as ``clipped`` returns it, have in common."""
     found, i, j = [], 0, 0
     while i < len(first) and j < len(second):
         low, high = max(first[i][0], second[j][0]), min(first[i][1], second[j][1])

@@ -12,7 +12,7 @@ KINDS = ("forward", "backward", "optimizer", "communication", "wait")
 
 
 def kind_of(event: Event) -> str | None:
-    """Which of KINDS an event is; None for an event inside one of those."""
+    """Return which of KINDS an event is; None for an event inside one of those."""
     if event.track in ("communication", "wait"):
         return event.track
     first = event.name.split()[0]
@@ -41,14 +41,14 @@ def last_step(logs: Sequence[list]) -> list[list[Event]]:
 
 
 def traced_step(logs: Sequence[list]) -> list[list[Event]]:
-    """Like ``last_step``, without what a rank did after it, such as comparing its weights with other ranks'."""
+    """Return ``last_step`` without what a rank did after the step, such as comparing its weights with other ranks'."""
     steps = last_step(logs)
     ends = [next(event.end for event in log if event.track == "step") for log in steps]
     return [[event for event in log if event.start < end] for log, end in zip(steps, ends, strict=True)]
 
 
 def step_length(step: Sequence[Sequence[Event]]) -> int:
-    """How long a traced step took, in ns, until its last rank finished it."""
+    """Return how long a traced step took, in ns, until its last rank finished it."""
     return max(event.end for log in step for event in log if event.track == "step")
 
 
@@ -69,7 +69,7 @@ def slots_of(logs: Sequence[list]) -> list[list[Slot]]:
 
 
 def hidden_share(log: Sequence[Event]) -> float:
-    """The share of one rank's communication time that overlaps its forward and backward: 0 to 1.
+    """Return the share of one rank's communication time that overlaps its forward and backward: 0 to 1.
 
     0 if there was no communication.
     """
@@ -79,7 +79,7 @@ def hidden_share(log: Sequence[Event]) -> float:
 
 
 def covered_share(events: Sequence[Event], cover: Sequence[Event]) -> float:
-    """The share of the time of some events during which one of the others ran: 0 to 1, and 0 if there are none."""
+    """Return the share of the time of ``events`` during which one of ``cover`` ran: 0 to 1, and 0 without events."""
     times, covers = (
         clipped([(event.start, event.end) for event in each], float("-inf"), float("inf")) for each in (events, cover)
     )
@@ -97,7 +97,7 @@ class Departure:
 
 
 def departures(completed: Sequence[float], buckets: Sequence[Sequence[int]]) -> list[Departure]:
-    """When buckets are sent if each one goes as soon as it is full and all before it have gone.
+    """Return when buckets are sent if each one goes as soon as it is full and all before it have gone.
 
     Args:
         completed: time at which each parameter's gradient was complete.

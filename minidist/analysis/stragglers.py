@@ -1,11 +1,11 @@
 """Stragglers: which ranks are slower than the others, how much, and since when.
 
-All ranks of a run meet in every step, so one slow rank slows all of them, and the time of a step tells nothing about
-whose fault it is. The time that a rank *computes* does (comm's cores.py): a rank that waits computes nothing.
+All ranks of a run meet in every step, so one slow rank slows all of them, and the time of a step does not show whose
+fault it is. The time that a rank *computes* does (comm's cores.py): a rank that waits computes nothing.
 
-MegaScale finds them so: about 0.5 % of its machines were some 10 % slow (Jiang et al., "MegaScale: Scaling Large
-Language Model Training to More Than 10,000 GPUs", NSDI 2024). Simplified: it records single code segments by CUDA
-events; here it is a step's forward and backward by the clock of the host.
+MegaScale finds stragglers in this way: about 0.5 % of its machines were some 10 % slow (Jiang et al., "MegaScale:
+Scaling Large Language Model Training to More Than 10,000 GPUs", NSDI 2024). Simplified: MegaScale times single code
+segments by CUDA events; here the clock of the host times a step's forward and backward.
 """
 
 from collections.abc import Sequence
@@ -15,29 +15,29 @@ import numpy as np
 
 from minidist.overrides import overridable
 
-WINDOW = 7  # steps: a median over them forgets up to three odd ones, such as one that met a garbage collection
+WINDOW = 7  # steps: a median over them ignores up to three odd ones, such as one with a garbage collection
 TICK = 1e-9  # seconds
-THRESHOLD = 1.8  # on a shared machine; of dedicated GPUs, which vary less, a lower one finds MegaScale's 10 %
+THRESHOLD = 1.8  # on a shared machine; on dedicated GPUs, which vary less, a lower one finds MegaScale's 10 %
 
 
 @overridable
 def slow_ranks(seconds: np.ndarray, threshold: float = THRESHOLD) -> dict[int, float]:
-    """The slow ranks, and how many times as long as the others each of them takes.
+    """Return the slow ranks, and how many times as long as the others each of them takes.
 
-    A rank's time is its median over the steps, so that less than half of them may be odd. It is compared with the
-    median of the other ranks' times: without the rank itself, so that one of two ranks can be found, and in a median
-    slow ranks do not hide each other as long as they are few.
+    A rank's time is its median over the steps, so fewer than half of them may be odd. It is compared with the median of
+    the other ranks' times: without the rank itself, so that one of two ranks can be found, and by a median, so that a
+    few slow ranks do not hide each other.
 
-    The threshold is what healthy ranks do not reach. Noise that comes and goes is gone in the medians. What stays for
-    many steps is a core that a rank shares and another does not: two hardware threads of one core do some 1.3 times
-    the work of one, so each takes some 1.5 times as long, and no clock of the system shows it.
+    Healthy ranks do not reach the threshold. Noise that comes and goes disappears in the medians. Noise that lasts for
+    many steps comes from a core that one rank shares and another does not: two hardware threads of one core do some 1.3
+    times the work of one, so each takes some 1.5 times as long, and no clock of the system shows it.
 
     Args:
         seconds: (steps, ranks), time to compute one micro-batch, for ranks that do the same work.
         threshold: a rank is slow if it takes more than this many times as long.
 
     Returns:
-        rank, a column of ``seconds`` -> its factor. Empty where fewer than two ranks are compared.
+        rank, a column of ``seconds`` -> its factor. Empty if there is no step or only one rank.
     """
     seconds = np.asarray(seconds)
     if seconds.shape[0] == 0 or seconds.shape[1] < 2:
@@ -48,13 +48,13 @@ def slow_ranks(seconds: np.ndarray, threshold: float = THRESHOLD) -> dict[int, f
 
 
 def same_work(shape: tuple[int, int, int, int], by_chunk: bool = False, experts: int = 1) -> list[list[int]]:
-    """The groups of ranks whose times can be compared: those that do the same work for one micro-batch.
+    """Return the groups of ranks whose times can be compared: ranks that do the same work for one micro-batch.
 
     Args:
         shape: (pp, dp, cp, tp), shape of the mesh. Stages of a pipeline have different layers.
         by_chunk: whether cp ranks have different work, as in a ring, where late tokens have more keys.
-        experts: how many dp ranks, next to each other, share the experts. Those with different experts get different
-            numbers of tokens.
+        experts: number of dp ranks, next to each other, that share the experts. Ranks with different experts get
+            different numbers of tokens.
 
     Returns:
         Lists of ranks, which may have one rank only; together they are all ranks.
@@ -81,7 +81,7 @@ class Straggler:
 
 
 class StragglerWatch:
-    """Finds stragglers while a run goes on, from what its ranks report.
+    """A watch that finds stragglers while a run goes on, from what its ranks report.
 
     Args:
         groups: lists of ranks that are compared, as from ``same_work``.
@@ -94,7 +94,7 @@ class StragglerWatch:
         self.found: list[Straggler] = []  # all so far, in the order in which they were found
 
     def add(self, rank: int, step: int, seconds: float) -> list[Straggler]:
-        """Note how long a rank computed in a step, per micro-batch; returns the stragglers that this reveals."""
+        """Note how long a rank computed in a step, per micro-batch; return the stragglers that this reveals."""
         log = self.logs[rank]
         if not log.add(rank, step, seconds) or len(log.rows) < self.window:
             return []
@@ -123,7 +123,7 @@ class _Log:
         self.rows: list[list[float]] = []
 
     def add(self, rank: int, step: int, seconds: float) -> bool:
-        """Whether this completes a step."""
+        """Note a rank's time in a step; return whether all ranks have reported this step now."""
         row = self.coming.setdefault(step, {})
         row[rank] = max(seconds, TICK)  # a clock may have stood still
         if len(row) < len(self.ranks):
@@ -139,13 +139,13 @@ class _Log:
         return rows[:, column] / np.median(np.delete(rows, column, axis=1), axis=1)
 
     def began(self, rank: int, factor: float, window: int) -> int:
-        """The first slow step, of the last ones: where most that follow are slow, and most before are not."""
+        """Return the first slow step of the last ones: most steps after it are slow, and most before it are not."""
         votes = self.votes(rank, factor)[-window:]
         return self.steps[-window:][int(np.argmax(np.cumsum(votes[::-1])[::-1]))]
 
     def ended(self, rank: int, factor: float, window: int) -> int:
-        """The last slow step of a rank that was slow before the last ones."""
-        votes = self.votes(rank, factor)[-window - 1 :]  # with the one before, which was slow: all of them may not be
+        """Return the last slow step of a rank that was slow before the last ``window`` steps."""
+        votes = self.votes(rank, factor)[-window - 1 :]  # with the step before, which was slow: perhaps none of them is
         return self.steps[-window - 1 :][int(np.argmax(np.cumsum(votes)))]
 
     def votes(self, rank: int, factor: float) -> np.ndarray:
@@ -153,6 +153,6 @@ class _Log:
         return np.where(self.ratios(rank) > (1 + factor) / 2, 1, -1)
 
     def factor(self, rank: int, first: int, last: int | None) -> float:
-        """The median ratio over the steps from ``first`` to ``last``."""
+        """Return the median ratio over the steps from ``first`` to ``last``."""
         meant = [first <= step and (last is None or step <= last) for step in self.steps]
         return float(np.median(self.ratios(rank)[meant]))

@@ -1,4 +1,4 @@
-"""What was sent: the messages of a run, sorted by time, axis, node or expert; and which rank waits for which."""
+"""Traffic of a run: its messages by time, axis, node or expert; and which rank waits for which."""
 
 import re
 from collections.abc import Mapping, Sequence, Set
@@ -33,7 +33,7 @@ def along(sent: np.ndarray, shape: Sequence[int], names: Sequence[str] = AXES) -
 
 
 def inside_and_between(sent: np.ndarray, ranks_per_node: int) -> tuple[int, int]:
-    """How much all ranks together sent to ranks of their own node, and to ranks of other nodes.
+    """Return how much all ranks together sent to ranks of their own node, and to ranks of other nodes.
 
     Args:
         sent: (N, N), from each rank to each.
@@ -45,19 +45,19 @@ def inside_and_between(sent: np.ndarray, ranks_per_node: int) -> tuple[int, int]
 
 
 def renumbered(sent: np.ndarray, shape: Sequence[int], order: Sequence[int]) -> np.ndarray:
-    """The traffic, (N, N), if the ranks of the mesh were numbered with its axes in another order.
+    """Return the traffic, (N, N), as if the ranks of the mesh were numbered with its axes in another order.
 
     Args:
         sent: (N, N), from each rank to each.
-        shape: shape of the mesh in which they are numbered now.
-        order: its axes, the slowest first.
+        shape: shape of the mesh in which the ranks are numbered now.
+        order: the axes of that mesh in the new order, the slowest first.
     """
     ranks = np.arange(len(sent)).reshape(shape).transpose(order).ravel()  # the rank at each place
     return sent[np.ix_(ranks, ranks)]
 
 
 def by_kind(rows: Sequence[dict]) -> dict[tuple[str, str], tuple[int, int]]:
-    """(axis, name) -> calls and bytes that a rank sent, over all sizes and dtypes; from the same rows."""
+    """Return (axis, name) -> a rank's calls and bytes sent, over all sizes and dtypes; rows: as for ``by_axis``."""
     found: dict[tuple[str, str], tuple[int, int]] = {}
     for row in rows:
         kind = row["axis"], row["name"]
@@ -67,7 +67,7 @@ def by_kind(rows: Sequence[dict]) -> dict[tuple[str, str], tuple[int, int]]:
 
 
 def by_axis(rows: Sequence[dict]) -> dict[str, int]:
-    """The bytes that a rank sent along each axis of the mesh, from the rows of ``RankResult.collectives``."""
+    """Return the bytes that a rank sent along each axis of the mesh, from the rows of ``RankResult.collectives``."""
     found: dict[str, int] = dict.fromkeys(AXES, 0)
     for row in rows:
         axis = AXIS_OF.get(row["axis"]) or row["axis"]
@@ -76,7 +76,7 @@ def by_axis(rows: Sequence[dict]) -> dict[str, int]:
 
 
 def real_flights(logs: Sequence[list]) -> list[Flight]:
-    """The messages of a run, in microseconds from the first entry of any log.
+    """Return the messages of a run, in microseconds from the first entry of any log.
 
     A flight starts when the message is put into its queue and ends when it is taken out.
     """
@@ -92,7 +92,7 @@ def real_flights(logs: Sequence[list]) -> list[Flight]:
 
 
 def spans(logs: Sequence[list], track: str) -> list[tuple[int, float, float]]:
-    """(rank, start, end) of every event on a track, on the clock of ``real_flights``."""
+    """Return (rank, start, end) of every event on a track, on the clock of ``real_flights``."""
     zero = _zero(logs)
     return [
         (rank, (entry.start - zero) / 1000, (entry.end - zero) / 1000)
@@ -110,7 +110,7 @@ def _zero(logs: Sequence[list]) -> int:
 
 @dataclass(frozen=True)
 class ExpertLoad:
-    """Counts of a run's steps, as ``RankResult.expert_counts`` has them."""
+    """The load of a run's experts at each step, as ``RankResult.expert_counts`` has it."""
 
     tokens: np.ndarray  # that chose each expert: integers (steps, L, E)
     dropped: np.ndarray  # choices that found no room: integers (steps, L)
@@ -127,7 +127,7 @@ class ExpertLoad:
         return self.tokens.max(axis=-1) / self.tokens.mean(axis=-1)
 
     def by_rank(self, ranks: int) -> np.ndarray:
-        """The tokens of each rank's experts, if ``ranks`` ranks share them evenly: (steps, L, ranks).
+        """Return the tokens of each rank's experts, if ``ranks`` ranks share the experts evenly: (steps, L, ranks).
 
         These are the rows that a rank computes where all data-parallel ranks exchange tokens (ep = dp) and none is
         dropped.
@@ -146,9 +146,9 @@ def edges(waiting: Mapping[int, str]) -> dict[int, int]:
 
 
 def state_of(rank: int, waits: Mapping[int, int], finished: Set[int]) -> str:
-    """Whether a rank can go on: RUNNING; PATIENT, if it waits for one that can; FINISHED; else STUCK.
+    """Return a rank's state: RUNNING; PATIENT, if it waits for a rank that can act; FINISHED; else STUCK.
 
-    Follow the edges: a rank that can act ends the wait, a cycle or a finished rank never does.
+    It follows the edges: a rank that can act ends the wait, a cycle or a finished rank never does.
     """
     first, seen = rank, set()
     while rank in waits and rank not in seen:

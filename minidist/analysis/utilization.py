@@ -1,7 +1,7 @@
-"""How much of what the hardware can do a run made use of.
+"""The share of the hardware's peak that a run made use of.
 
-Model FLOPs utilization (MFU) counts what the model's forward and backward need, whatever the run computes beside that,
-and divides it by what the hardware could have computed in the same time. Hardware FLOPs utilization (HFU) also counts
+Model FLOPs utilization (MFU) counts what the model's forward and backward need, whatever else the run computes, and
+divides it by what the hardware could have computed in the same time. Hardware FLOPs utilization (HFU) also counts
 what is computed again (Chowdhery et al., "PaLM", 2022, appendix B; Korthikanti et al., "Reducing Activation
 Recomputation in Large Transformer Models", 2022, which reports both). Only matrix products count.
 
@@ -14,22 +14,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Utilization:
-    """What one rank, or all ranks of a run together, computed in some seconds."""
+    """The FLOPs that one rank, or all ranks of a run together, computed in a given time."""
 
     seconds: float  # of the steps, without what is between them: checkpoints, checks
     model_flops: int  # of forward and backward. A step that was skipped because float16 overflowed counts too
     hardware_flops: int  # also those of recomputation
-    peak: float  # FLOP/s that could have been (train/measuring/evaluate.py); 0 if nobody has measured it
+    peak: float  # FLOP/s that the hardware can reach (train/measuring/evaluate.py); 0 if not measured
 
     @classmethod
     def of_rank(cls, step_seconds: Sequence[float], flops: dict[str, int], peak: float) -> "Utilization":
-        """That of one rank: the time of each step, and FLOPs of all these steps by phase (flops.py)."""
+        """Return the utilization of one rank, from the time of each step and the FLOPs of all steps by phase."""
         hardware = sum(flops.values())
         return cls(sum(step_seconds), hardware - flops.get("recompute", 0), hardware, peak)
 
     @classmethod
     def of_run(cls, ranks: Sequence["Utilization"]) -> "Utilization":
-        """That of all ranks together, which take as long as the slowest."""
+        """Return the utilization of the whole run: it takes as long as its slowest rank."""
         return cls(
             max(rank.seconds for rank in ranks),
             sum(rank.model_flops for rank in ranks),
@@ -55,7 +55,7 @@ class Utilization:
         return flops / possible if possible else 0.0
 
     def as_dict(self) -> dict:
-        """What ``--json`` writes."""
+        """Return what ``--json`` writes."""
         return {
             "seconds": self.seconds,
             "model_flops": self.model_flops,

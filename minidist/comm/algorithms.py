@@ -1,12 +1,12 @@
-"""The algorithms of every collective, side by side: those for which all links are alike.
+"""The algorithms of every collective, side by side, for ranks whose links are all alike.
 
-two_level.py has those for several nodes, double_tree.py those on two trees, and collectives.py all by name.
+two_level.py has the algorithms for several nodes, double_tree.py those on two trees; collectives.py names them all.
 
-Each is the textbook's program for one rank. It uses only sends and receives to other ranks of the group, so it runs on
+Each is the textbook's program for one rank. It only sends to and receives from other ranks of the group, so it runs on
 any transport and any group. Arrays are flat and C-contiguous, N is the number of ranks, M the bytes of the whole
 buffer. With a latency of alpha seconds per message and beta seconds per byte, an algorithm takes about
 steps x alpha + bytes x beta (the model of Hockney, 1994; Thakur, Rabenseifner and Gropp, "Optimization of Collective
-Communication Operations in MPICH", 2005, have the costs of most of these).
+Communication Operations in MPICH", 2005, give the costs of most of these).
 
 Some of them are overridable: see overrides.py.
 
@@ -31,7 +31,7 @@ def exchange(outgoing: dict[int, np.ndarray], incoming: dict[int, np.ndarray], g
 
 
 def other_ranks(group: ProcessGroup) -> list[int]:
-    """Return the other ranks, the right neighbour first: in this order the ranks send to different ones at a time."""
+    """Return the other ranks, the right neighbour first. In this order no two ranks send to the same one at a time."""
     return [(group.rank + i) % group.size for i in range(1, group.size)]
 
 
@@ -39,7 +39,7 @@ def other_ranks(group: ProcessGroup) -> list[int]:
 
 
 def broadcast_naive(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
-    """The source sends to each rank in turn: (N-1) M in N-1 steps, all of it from the source."""
+    """Send from the source to each rank in turn: (N-1) M in N-1 steps, all of it from the source."""
     if group.rank == src:
         for rank in range(group.size):
             if rank != src:
@@ -50,9 +50,9 @@ def broadcast_naive(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
 
 @overridable
 def broadcast_tree(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
-    """Binomial tree: every rank that has the array passes it on, so twice as many have it after each step.
+    """Broadcast along a binomial tree: ranks that have the array pass it on, so each step doubles their number.
 
-    ceil(log2 N) steps. All ranks together send (N-1) M; the source sends ceil(log2 N) M.
+    It takes ceil(log2 N) steps. All ranks together send (N-1) M; the source sends ceil(log2 N) M.
     """
     place = (group.rank - src) % group.size  # the source is at place 0
     distance = 1
@@ -65,7 +65,7 @@ def broadcast_tree(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
 
 
 def broadcast_ring(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
-    """Pipelined ring: the array travels in pieces, and a rank passes one piece on while the next one arrives.
+    """Broadcast along a pipelined ring: a rank passes one piece of the array on while the next one arrives.
 
     Every rank except the last sends M, only to its right neighbour, in N-2 + pieces steps: for a large array the time
     barely depends on N.
@@ -85,7 +85,7 @@ def broadcast_ring(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
 
 
 def reduce_naive(flat: np.ndarray, dst: int, combine: np.ufunc, group: ProcessGroup) -> None:
-    """Every rank sends M to the destination, which combines the arrays in rank order."""
+    """Send every rank's array, M bytes, to the destination, which combines them into its own in rank order."""
     if group.rank == dst:
         for rank in range(group.size):
             if rank != dst:
@@ -95,7 +95,7 @@ def reduce_naive(flat: np.ndarray, dst: int, combine: np.ufunc, group: ProcessGr
 
 
 def reduce_tree(flat: np.ndarray, dst: int, combine: np.ufunc, group: ProcessGroup) -> None:
-    """Binomial tree, the broadcast in reverse. Each rank except the destination sends M once; ceil(log2 N) steps."""
+    """Reduce along a binomial tree, the broadcast in reverse: ceil(log2 N) steps, and each rank but ``dst`` sends M."""
     place = (group.rank - dst) % group.size
     partial = flat if place == 0 else flat.copy()  # a partial sum must not appear in the caller's array
     distance = 1
@@ -113,7 +113,7 @@ def reduce_tree(flat: np.ndarray, dst: int, combine: np.ufunc, group: ProcessGro
 
 @overridable
 def reduce_scatter_ring(chunks: list[np.ndarray], combine: np.ufunc, group: ProcessGroup) -> None:
-    """Leave the combination of all ranks' chunks ``rank`` in ``chunks[rank]``; the other chunks hold partial sums.
+    """Combine all ranks' chunks number ``rank`` into ``chunks[rank]``; the other chunks end up as partial sums.
 
     A partial sum of each chunk travels around the ring once, and every rank adds its own chunk as it passes. Chunk c
     starts at the right neighbour of rank c, so it ends at rank c. Each rank sends (N-1)/N M, only to its right
@@ -128,7 +128,7 @@ def reduce_scatter_ring(chunks: list[np.ndarray], combine: np.ufunc, group: Proc
 
 
 def reduce_scatter_direct(chunks: list[np.ndarray], combine: np.ufunc, group: ProcessGroup) -> None:
-    """Every rank sends each chunk directly to the rank that keeps it, which combines them in rank order.
+    """Send each chunk directly to the rank that keeps it, which combines all ranks' chunks in rank order.
 
     Each rank sends (N-1)/N M, in one step of N-1 messages.
     """
@@ -146,7 +146,7 @@ def reduce_scatter_direct(chunks: list[np.ndarray], combine: np.ufunc, group: Pr
 
 @overridable
 def all_gather_ring(chunks: list[np.ndarray], group: ProcessGroup) -> None:
-    """Fill in all ``chunks``, of which a rank has ``chunks[rank]`` at first. Each travels around the ring once.
+    """Fill in all ``chunks``; at first a rank has only ``chunks[rank]``. Each chunk travels around the ring once.
 
     Each rank sends (N-1)/N M, only to its right neighbour, in N-1 steps.
     """
@@ -159,7 +159,7 @@ def all_gather_ring(chunks: list[np.ndarray], group: ProcessGroup) -> None:
 
 
 def all_gather_direct(chunks: list[np.ndarray], group: ProcessGroup) -> None:
-    """Every rank sends its chunk directly to every other: (N-1)/N M each, in one step of N-1 messages."""
+    """Send each rank's chunk directly to every other rank: (N-1)/N M per rank, in one step of N-1 messages."""
     others = other_ranks(group)
     exchange(dict.fromkeys(others, chunks[group.rank]), {rank: chunks[rank] for rank in others}, group)
 
@@ -169,9 +169,9 @@ def all_gather_direct(chunks: list[np.ndarray], group: ProcessGroup) -> None:
 
 @overridable
 def all_reduce_naive(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
-    """Every rank sends to rank 0, which combines the arrays and sends the result to every rank.
+    """Send all arrays to rank 0, which combines them and sends the result to every rank.
 
-    Rank 0 sends (N-1) M and receives as much, the others M: rank 0's link is the bottleneck, and its load grows with N.
+    Rank 0 sends and receives (N-1) M, every other rank M: rank 0's link is the bottleneck, and its load grows with N.
     """
     reduce_naive(flat, 0, combine, group)
     broadcast_naive(flat, 0, group)
@@ -188,7 +188,7 @@ def all_reduce_tree(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) ->
 
 @overridable
 def all_reduce_ring(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
-    """A ring reduce-scatter, then a ring all-gather.
+    """Run a ring reduce-scatter, then a ring all-gather.
 
     Each rank sends 2 (N-1)/N M, only to its right neighbour, in 2 (N-1) steps: the bytes barely grow with N, but the
     steps do. This is NCCL's ring; Baidu's all-reduce and Horovod made it popular for deep learning (2017).
@@ -199,7 +199,7 @@ def all_reduce_ring(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) ->
 
 
 def all_reduce_two_shot(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
-    """A direct reduce-scatter, then a direct all-gather: the ring's bytes in 2 steps, if all ranks are linked.
+    """Run a direct reduce-scatter, then a direct all-gather: the ring's bytes in 2 steps, if all ranks are linked.
 
     Each rank sends 2 (N-1)/N M. Inference engines on NVLink call it two-shot (TensorRT-LLM, vLLM).
     """
@@ -209,7 +209,7 @@ def all_reduce_two_shot(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup
 
 
 def all_reduce_direct(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
-    """Every rank sends its whole array to every other; all combine in rank order, so all get the same bits.
+    """Send each rank's whole array to every other rank; all combine in rank order, so all get the same bits.
 
     Each rank sends (N-1) M in one step: the lowest latency, but far too many bytes for a large message. Inference
     engines call it one-shot.
@@ -223,7 +223,7 @@ def all_reduce_direct(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) 
 
 
 def all_reduce_halving_doubling(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
-    """Recursive halving, then recursive doubling (Rabenseifner, 2004).
+    """Reduce-scatter by recursive halving, then all-gather by recursive doubling (Rabenseifner, 2004).
 
     Swap halves of the buffer with a partner half the group away, and combine. Repeat within the half that you keep,
     with a partner half as far away, until 1/N of the buffer is left. Then return the results in reverse order.
@@ -264,7 +264,7 @@ def all_reduce_halving_doubling(flat: np.ndarray, combine: np.ufunc, group: Proc
 
 @overridable
 def all_to_all_pairwise(outgoing: list[np.ndarray], incoming: list[np.ndarray], group: ProcessGroup) -> None:
-    """``outgoing[r]`` of this rank becomes ``incoming[this rank]`` of rank r. Sizes may differ from pair to pair.
+    """Move ``outgoing[r]`` of this rank to ``incoming[this rank]`` of rank r. Sizes may differ from pair to pair.
 
     In step i a rank sends to the rank i places to its right and receives from the rank i places to its left, so in each
     step every rank sends one message and receives one. Each sends all pieces except its own, in N-1 steps.
@@ -276,7 +276,7 @@ def all_to_all_pairwise(outgoing: list[np.ndarray], incoming: list[np.ndarray], 
 
 
 def scatter_direct(mine: np.ndarray, pieces: list[np.ndarray], src: int, group: ProcessGroup) -> None:
-    """The source sends each rank its piece: N-1 messages of M/N."""
+    """Send each rank its piece from the source: N-1 messages of M/N."""
     if group.rank != src:
         recv(mine, src, group)
         return
@@ -285,7 +285,7 @@ def scatter_direct(mine: np.ndarray, pieces: list[np.ndarray], src: int, group: 
 
 
 def gather_direct(mine: np.ndarray, pieces: list[np.ndarray], dst: int, group: ProcessGroup) -> None:
-    """Every rank sends its piece of M/N to the destination."""
+    """Send every rank's piece, M/N bytes, to the destination."""
     if group.rank != dst:
         send(mine, dst, group)
         return

@@ -1,7 +1,7 @@
 """The thread that runs a group's asynchronous collectives.
 
-Something must run a collective's sends and receives while the rank computes: a background thread of its group, which
-runs one call after another in the order of the calls. PyTorch has a CUDA stream for each communicator of NCCL.
+While a rank computes, a background thread of the group runs the sends and receives of its collectives, one call after
+another in the order of the calls. PyTorch has a CUDA stream for each communicator of NCCL instead.
 """
 
 import contextvars
@@ -45,7 +45,7 @@ class BackgroundWork(Work):
             self.record("end")
 
     def record(self, call: str) -> None:
-        """Record a point of its life, if recording."""
+        """Record a point in the life of this work, if recording."""
         if trace.log is not None:
             trace.record(trace.Task(call, self._background.stream, self.number, trace.stream()))
 
@@ -82,7 +82,7 @@ class Background:
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
-        self.unwaited: list[BackgroundWork] = []  # those that the rank does not yet know to be done, in order
+        self.unwaited: list[BackgroundWork] = []  # works that the rank does not yet know to be done, in order
         self._works: queue.SimpleQueue[BackgroundWork | None] = queue.SimpleQueue()
         self._unfinished = self._submitted = 0
         self.stream = next(transport.new_streams)
@@ -107,7 +107,7 @@ class Background:
         self._works.put(work)
 
     def mark_waited(self, work: BackgroundWork) -> None:
-        """The rank knows that a work is done, and so are all before it."""
+        """Note that the rank knows a work to be done, and with it all before it."""
         if mark_waited(work, self.unwaited):
             work.record("wait")
 
@@ -125,7 +125,7 @@ class Background:
                         self.transport.change_active(-1)
 
     def finish(self) -> None:
-        """Complete all submitted works. Raises the first error, even if nobody waited for it."""
+        """Complete all submitted works; raise the first error, even if nobody waited for it."""
         if self._last is not None:
             self._last.wait()
 
@@ -137,7 +137,7 @@ class Background:
             self._thread.join()
 
     def abandon(self, seconds: float) -> bool:
-        """End the thread although its works will never be complete; return whether it has ended in time."""
+        """End the thread although its works will never be complete; return whether it ends within ``seconds``."""
         self._works.put(None)
         with turns.away():
             self._thread.join(seconds)

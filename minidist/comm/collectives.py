@@ -1,14 +1,14 @@
 """The collectives as a user calls them: names and arguments of ``torch.distributed``.
 
-Each checks its arguments, picks an algorithm, and runs it: the table below says which. Common to all:
+Each function checks its arguments, picks an algorithm from the table below, and runs it. Common to all:
 
 - ``group``: the ranks that take part, always an argument. All of them must make the same calls in the same order.
 - ``src``, ``dst``: ranks within that group, as in MPI (torch calls them ``group_src`` and ``group_dst``).
 - ``async_op=True``: return a Work at once and continue in the background; the arrays belong to the collective until
   ``wait`` returns.
 - ``algorithm``: a name in the table, or "auto". In a group on one node, "auto" chooses by the size of the buffer, from
-  times measured here; in a group on several nodes it takes what is cheapest by cost.py. Arrays on GPUs go by NCCL
-  if every rank has a GPU of its own (nccl/stream.py), and else through host memory.
+  times measured here; in a group on several nodes it takes the one that is cheapest by cost.py. NCCL carries arrays on
+  GPUs if every rank has a GPU of its own (nccl/stream.py); otherwise they go through host memory.
 
 Arrays are C-contiguous, of any numeric or bool dtype and any size, zero included. Every call returns None, or a Work
 with ``async_op``.
@@ -37,7 +37,7 @@ from minidist.comm.point_to_point import check_array, dtype_name, overlap
 
 
 class ReduceOp(enum.Enum):
-    """How arrays are combined, elementwise. AVG, SUM divided by the number of ranks, is not for integers."""
+    """Elementwise operation that combines arrays. AVG, SUM divided by the number of ranks, is not for integers."""
 
     SUM = "sum"
     AVG = "avg"
@@ -50,7 +50,7 @@ class ReduceOp(enum.Enum):
         self.ufunc: np.ufunc = ufuncs[word]
 
 
-# Every algorithm of every collective, by the name that ``algorithm=`` takes: the textbook's, and those for nodes.
+# Every algorithm of every collective, by its name in ``algorithm=``: the textbook's, and those for several nodes.
 BROADCAST = algorithms.BROADCAST | {
     "double_tree": double_tree.broadcast_double_tree,
     HIERARCHICAL: two_level.broadcast_hierarchical,
@@ -111,7 +111,7 @@ COLLECTIVES = {
     "gather": Collective(algorithms.GATHER, "direct", "direct", {"tensor": "r"}, root="dst"),
 }
 
-# The buffer size up to which "auto" prefers few steps to few bytes: there the times of tree and ring cross, with 2 and
+# The largest buffer for which "auto" prefers few steps to few bytes. The times of tree and ring cross there, with 2 and
 # with 4 ranks on two cores (benchmarks/transports.py). For larger buffers halving-doubling sends as little as the ring
 # in fewer steps if N is a power of two; with 2 ranks both take the same number of steps.
 FEW_STEPS_BYTES = 256 << 10
@@ -170,9 +170,9 @@ def all_to_all_single(
 ):
     """Send part r of ``input`` to rank r, and receive part r of ``output`` from it.
 
-    Parts are cut along the first axis: equal ones, or of the split sizes, a list with one for each rank. Either all
-    ranks pass split sizes or none does. With them no rank knows how much the others send, so that "auto" has nothing to
-    choose by, and takes the pairwise exchange.
+    Parts are cut along the first axis: into equal parts, or by the split sizes, a list with one size for each rank.
+    Either all ranks pass split sizes or none does. With split sizes no rank knows how much the others send, so "auto"
+    cannot compare costs and takes the pairwise exchange.
     """
     call, flat_input, flat_output = check("all_to_all_single", group, algorithm, input=input, output=output)
     size, rank = call.group.size, call.group.rank
@@ -187,7 +187,7 @@ def all_to_all_single(
             f"{incoming[rank].size}; its own entries of input_split_sizes and output_split_sizes must agree"
         )
     if input_split_sizes is not None or output_split_sizes is not None:
-        call.size = 0  # calls of as many sizes as there are splits count as one kind
+        call.size = 0  # sizes vary from call to call, so all of them count as one kind
         if call.algorithm == "auto":
             call.algorithm = "pairwise"
     return run(call, async_op, outgoing, incoming)
@@ -219,7 +219,7 @@ class Call:
     root: int  # src or dst, where there is one
     by_nccl: bool
     details: list[str | tuple] = field(default_factory=list)  # equal on all ranks: words; dtype and shape of arrays
-    nbytes: int = 0  # of the largest array, as size and dtype
+    nbytes: int = 0  # of the largest array, as are size and dtype
     size: int = 0  # elements
     dtype: str = ""
     averaged: list = field(default_factory=list)  # arrays to divide by the number of ranks at the end
@@ -228,7 +228,7 @@ class Call:
 
 
 def check(name: str, group, algorithm: str, root: int = 0, op=None, **arrays) -> tuple:
-    """Check the arguments of a call by its row of the table; return the Call, then each array as ``stage`` does."""
+    """Check a call's arguments by its row of the table; return the Call, then each array as ``stage`` returns it."""
     row = COLLECTIVES[name]
     check_group(group, name)
     if algorithm != "auto" and algorithm not in row.algorithms:
@@ -270,8 +270,8 @@ def check(name: str, group, algorithm: str, root: int = 0, op=None, **arrays) ->
 def stage(call: Call, argument: str, array, mode: str):
     """Check an array and return it flat, in host memory: a view if it is there already, else a copy.
 
-    With NCCL it stays on its device, and in a group of one rank, which sends nothing. What is written ("w" in ``mode``)
-    is copied back when the call ends.
+    An array stays on its GPU if NCCL carries the call, or if the group has one rank and so sends nothing. A host copy
+    that the call writes ("w" in ``mode``) is copied back when the call ends.
     """
     check_array(array, argument, call.name, "w" in mode)
     if array.nbytes >= call.nbytes:
@@ -284,7 +284,7 @@ def stage(call: Call, argument: str, array, mode: str):
         call.held.append(array)
         return array.ravel()
     if call.group.size == 1:
-        call.algorithm = "auto"  # a named one may make arrays of its own, in host memory
+        call.algorithm = "auto"  # a named algorithm may allocate arrays of its own, in host memory
         return array.ravel()
     host = backend.to_host(array) if "r" in mode else np.empty(array.shape, array.dtype)
     if "w" in mode:
@@ -293,7 +293,7 @@ def stage(call: Call, argument: str, array, mode: str):
 
 
 def check_list(call: Call, argument: str, arrays, like: np.ndarray, mode: str) -> list:
-    """Check a list of one array per rank, each like ``like``, and stage them; [] on all ranks but the root."""
+    """Check and stage a list of one array per rank, each with the dtype and size of ``like``; [] except on the root."""
     if call.group.rank != call.root:
         if arrays is not None:
             raise ValueError(f"{call.name}: only the root rank passes {argument}; pass None on the others")
@@ -311,7 +311,7 @@ def check_list(call: Call, argument: str, arrays, like: np.ndarray, mode: str) -
 
 
 def check_op(op, dtype: np.dtype, function: str) -> None:
-    """Raise TypeError for an ``op`` that is no ReduceOp, or that numbers of that dtype do not have."""
+    """Raise TypeError for an ``op`` that is not a ReduceOp, or that is not defined for the dtype."""
     if not isinstance(op, ReduceOp):
         raise TypeError(f"{function}: op must be a ReduceOp such as ReduceOp.SUM, but is {op!r}")
     if dtype.kind == "f":  # everything is possible
@@ -347,11 +347,11 @@ def run(call: Call, async_op: bool, *arguments):
 
 
 def keep(*_) -> None:
-    """The algorithm of a group of one rank, where nothing is combined and nothing travels."""
+    """Do nothing: the algorithm of a group of one rank, which has nothing to combine or send."""
 
 
 def _finish(call: Call, body: Callable, group: ProcessGroup) -> None:
-    """Run a collective, and divide or copy its result."""
+    """Run a collective, then divide averages by the number of ranks and copy results back to the GPU."""
     body(group)
     for flat in call.averaged:
         flat /= group.size
@@ -374,13 +374,13 @@ def choose(call: Call) -> str:
 
 @lru_cache(maxsize=1024)  # a training step makes the same few calls again and again
 def _describe(name: str, *details: str | tuple) -> str:
-    """The call in words: "all_reduce(SUM, float32 (256,), tree)"."""
+    """Return the call in words, such as "all_reduce(SUM, float32 (256,), tree)"."""
     words = [detail if isinstance(detail, str) else f"{dtype_name(detail[0])} {detail[1]}" for detail in details]
     return f"{name}({', '.join(words)})"
 
 
 def _split(array: np.ndarray, sizes: list[int] | None, parts: int, argument: str) -> list[np.ndarray]:
-    """The parts of an array along its first axis, as flat views."""
+    """Return the parts of an array along its first axis, as flat views."""
     length = len(array) if array.ndim else 1
     if sizes is None:
         if length % parts:

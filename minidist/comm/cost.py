@@ -1,16 +1,16 @@
-"""What each algorithm of each collective costs on links of two speeds, in closed form, and which one is the cheapest.
+"""Cost of each algorithm of each collective on links of two speeds, in closed form, and the choice of the cheapest.
 
 The model is that of Hockney (1994), with two speeds: a message of m bytes takes alpha + beta m seconds, alpha and beta
-of the link inside a node or between nodes, and keeps one port of its sender and one of its receiver busy for so long.
-An algorithm is a sum over its steps, and a step takes as long as its slowest message. (In a run not everybody waits for
-that one, so some trees are up to a third faster.) The formulas for links that are all alike follow from these sums:
-those of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH" (2005), and for
-pipelined trees those of Sanders, Speck and Träff (2009). Combining numbers takes no time here.
+of the link inside a node or between nodes, and keeps one port of its sender and one of its receiver busy for that time.
+An algorithm takes the sum of its steps, and a step takes as long as its slowest message. (In a real run not every rank
+waits for that message, so some trees are up to a third faster.) The formulas for links that are all alike follow from
+these sums: those of Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH"
+(2005), and for pipelined trees those of Sanders, Speck and Träff (2009). Combining numbers takes no time here.
 
-analysis/replay.py plays real runs on the same model, and tests hold these sums against it. Its other model of a network
-lets the latencies of messages in a row pass together, and has no cost for sending one. So on a cluster's clock
-algorithms that send to all ranks at once are faster than here, by up to four times where messages are small. A real
-network is between the two: its cards send in a row, but each message costs the sender something.
+analysis/replay.py replays real runs on the same model, and tests compare these sums with it. In its other model of a
+network the latencies of consecutive messages overlap, and sending one costs nothing. So on a cluster's clock algorithms
+that send to all ranks at once are faster than here, by up to four times where messages are small. A real network is
+between the two: its cards send messages back to back, but each message costs the sender something.
 
 M is the bytes of the whole buffer, as in algorithms.py. Every rank has links of its own, and they are never shared.
 """
@@ -27,15 +27,15 @@ from minidist.comm.placement import HIERARCHICAL, Links, node_counts, node_grid
 def seconds(
     collective: str, algorithm: str, nbytes: float, nodes: tuple[int, ...], links: Links | None = None, root: int = 0
 ) -> float:
-    """Return the seconds of a collective whose ranks begin at once.
+    """Return the seconds that a collective takes if all ranks begin it at the same time.
 
     Args:
         collective: its name, such as "all_reduce" or "reduce_scatter_tensor".
         algorithm: one of its algorithms, by the name in collectives.py.
-        nbytes: M. Of an all-to-all, what one rank sends, itself included; of a scatter or gather, all pieces together.
-        nodes: the node of each rank of the group, in its order.
-        links: their speeds; None for those of ``Links()``.
-        root: ``src`` or ``dst``, where there is one.
+        nbytes: M; for an all-to-all what one rank sends, itself included, for a scatter or gather all pieces together.
+        nodes: the node of each rank of the group, in the group's order.
+        links: speeds of the links; None for ``Links()``.
+        root: ``src`` or ``dst``, if the collective has one.
 
     Raises:
         ValueError: for an unknown name, or a hierarchical algorithm and nodes with different numbers of ranks.
@@ -52,7 +52,7 @@ def seconds(
 
 @lru_cache(maxsize=4096)
 def cheapest(collective: str, nbytes: int, nodes: tuple[int, ...], links: Links | None = None, root: int = 0) -> str:
-    """The algorithm that takes the least time; all ranks of a group find the same."""
+    """Return the algorithm that takes the least time. All ranks of a group find the same one."""
     even = len(set(node_counts(nodes))) == 1  # hierarchical algorithms need that
     names = [name for name in COSTS[collective] if even or name != HIERARCHICAL]
     return min(names, key=lambda name: seconds(collective, name, nbytes, nodes, links, root))
@@ -65,29 +65,29 @@ class Network:
         self.nodes, self.links, self.size = nodes, links, len(nodes)
 
     def message(self, source: int, destination: int, nbytes: float) -> float:
-        """Seconds of one message."""
+        """Seconds that one message takes."""
         same = self.nodes[source] == self.nodes[destination]
         return (self.links.inside if same else self.links.between).seconds(nbytes)
 
     def step(self, pairs: Iterable[tuple[int, int]], nbytes: float) -> float:
-        """Messages at the same time, no two of them at one port: as long as the slowest."""
+        """Seconds of messages sent at the same time, no two of them at one port: those of the slowest."""
         return max((self.message(*pair, nbytes) for pair in pairs), default=0.0)
 
     def shift(self, distance: int, nbytes: float) -> float:
-        """Time of a step in which every rank sends to the rank ``distance`` places to its right."""
+        """Seconds of a step in which every rank sends to the rank ``distance`` places to its right."""
         return self.step(((rank, (rank + distance) % self.size) for rank in range(self.size)), nbytes)
 
     def levels(self) -> tuple["Network", "Network"]:
-        """A rank's two parts of the group: ``inside`` and ``across``, as in two_level.py."""
+        """Return a rank's two parts of the group: ``inside`` and ``across``, as in two_level.py."""
         nodes, ranks = node_grid(self.nodes).shape
         return Network((0,) * ranks, self.links), Network(tuple(range(nodes)), self.links)
 
 
-# Each takes a network, M, and the root where there is one.
+# Each function takes a network, M and the root, and returns the seconds of an algorithm.
 
 
 def _one_by_one(network: Network, nbytes: float, root: int = 0) -> float:
-    """The root sends M to each other, one after another, or receives it from each."""
+    """Seconds in which the root sends M to every other rank, one after another, or receives M from each."""
     return sum(network.message(root, other, nbytes) for other in range(network.size) if other != root)
 
 
@@ -96,7 +96,7 @@ def _pieces_one_by_one(network: Network, nbytes: float, root: int) -> float:
 
 
 def _broadcast_tree(network: Network, nbytes: float, root: int) -> float:
-    """Binomial tree: in the step of distance d, the d ranks that have the array send it."""
+    """Seconds of a binomial tree: in the step of distance d, the d ranks that have the array send it."""
     size, total, distance = network.size, 0.0, 1
     while distance < size:
         senders = [(root + place) % size for place in range(min(distance, size - distance))]
@@ -106,7 +106,7 @@ def _broadcast_tree(network: Network, nbytes: float, root: int) -> float:
 
 
 def _reduce_tree(network: Network, nbytes: float, root: int) -> float:
-    """Binomial tree: in the step of distance d, one of each pair of partial sums is sent to the other."""
+    """Seconds of a binomial tree: in the step of distance d, one of each pair of partial sums is sent to the other."""
     size, total, distance = network.size, 0.0, 1
     while distance < size:
         receivers = [(root + place) % size for place in range(0, size - distance, 2 * distance)]
@@ -116,7 +116,7 @@ def _reduce_tree(network: Network, nbytes: float, root: int) -> float:
 
 
 def _pipelined_ring(network: Network, nbytes: float, root: int) -> float:
-    """The first piece crosses all links; the others follow at the pace of the slowest."""
+    """Seconds of a pipelined ring: the first piece crosses all links; the others follow at the pace of the slowest."""
     pieces = max(1, -(-nbytes // SEGMENT_BYTES))
     ranks = [(root + place) % network.size for place in range(network.size)]
     hops = [network.message(*pair, nbytes / pieces) for pair in pairwise(ranks)]
@@ -124,7 +124,7 @@ def _pipelined_ring(network: Network, nbytes: float, root: int) -> float:
 
 
 def _pipelined_trees(network: Network, nbytes: float, trees: tuple[Parents, Parents]) -> float:
-    """Down both trees: the first pieces reach the last rank, the others follow at the pace of the busiest port.
+    """Seconds down both trees: the first pieces reach the last rank, the others follow at the pace of the busiest port.
 
     The trees' messages also wait for each other now and then: a run may take up to half as long again.
     """
@@ -155,7 +155,7 @@ def _ring(network: Network, nbytes: float, root: int = 0) -> float:
 
 
 def _pairwise(network: Network, nbytes: float, root: int = 0) -> float:
-    """Every rank sends M/N to each of the others: to the right neighbour, then to the next one, and so on.
+    """Seconds in which every rank sends M/N to each other rank: to the right neighbour, then to the next, and so on.
 
     The "direct" algorithms post all of these messages at once, but their ports send and receive them one by one too.
     """
@@ -163,7 +163,7 @@ def _pairwise(network: Network, nbytes: float, root: int = 0) -> float:
 
 
 def _halving_doubling(network: Network, nbytes: float, root: int) -> float:
-    """Where N is no power of two, a helper also gets its partner's half before all of its extra rank's buffer."""
+    """Unless N is a power of two, a helper's port takes its partner's half before all of its extra rank's buffer."""
     power = 1 << (network.size.bit_length() - 1)
     swaps, distance = [], power // 2
     while distance:
@@ -182,19 +182,19 @@ def _hierarchical_broadcast(network: Network, nbytes: float, root: int) -> float
 
 
 def _hierarchical(network: Network, nbytes: float, root: int) -> float:
-    """A reduce-scatter or an all-gather."""
+    """Seconds of a reduce-scatter inside, then across; or of an all-gather, the same in reverse."""
     inside, across = network.levels()
     return _ring(inside, nbytes) + _ring(across, nbytes / inside.size)
 
 
 def _hierarchical_all_to_all(network: Network, nbytes: float, root: int) -> float:
     inside, across = network.levels()
-    sizes = 8 * across.size * inside.size  # bytes that colleagues tell each other first
+    sizes = 8 * across.size * inside.size  # bytes of the sizes that colleagues exchange first
     return _pairwise(inside, sizes) + _pairwise(inside, nbytes) + _pairwise(across, nbytes)
 
 
 def twice(cost: Callable[..., float]) -> Callable[..., float]:
-    """An all-reduce of two halves that take as long."""
+    """Return the cost of an all-reduce whose two halves take as long as each other."""
     return lambda network, nbytes, root: 2 * cost(network, nbytes, 0)
 
 

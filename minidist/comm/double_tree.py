@@ -1,12 +1,12 @@
 """Two binary trees over the same ranks, each of which carries half of the buffer.
 
 In a pipelined binary tree the inner ranks receive from two children and send to one parent, and the leaves, half of all
-ranks, only send. So every other link idles, and with two trees none does, if the leaves of the one are inner in the
-other. An all-reduce then sends hardly more over each link than a ring, but the steps grow with log2 N and not with N.
+ranks, only send. So every other link idles. With two trees none does, if the leaves of one are inner ranks of the
+other. An all-reduce then sends hardly more over each link than a ring, but its steps grow with log2 N instead of N.
 
 Sanders, Speck and Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan" (2009). NCCL has used
-such trees between nodes since version 2.4; these are its (src/graph/trees.cc). Simplified: NCCL has one tree vertex for
-each node and a chain inside it, and picks pieces by its own tuning.
+such trees between nodes since version 2.4, and these are built like NCCL's (src/graph/trees.cc). Simplified: NCCL has
+one tree vertex for each node and a chain inside it, and picks pieces by its own tuning.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,16 +19,16 @@ from minidist.comm.group import ProcessGroup
 from minidist.comm.point_to_point import isend, recv, recv_reduce
 from minidist.overrides import overridable
 
-MOST_PIECES = 32  # of a half: more would cost more latency than they save
-Parents = list[int | None]  # of each rank; None for the root
+MOST_PIECES = 32  # per half of the buffer: more would cost more latency than they save
+Parents = list[int | None]  # the parent of each rank; None for the root
 
 
 def binary_tree(size: int) -> Parents:
-    """The parent of each rank in a binary tree of depth ceil(log2 N) whose leaves are the odd ranks.
+    """Return the parent of each rank in a binary tree of depth ceil(log2 N) whose leaves are the odd ranks.
 
-    The lowest bit that is set in a rank says how high it is: 4 is between 2 and 6, and these between 1, 3, 5 and 7. The
-    parent is the neighbour one bit higher, or the lower neighbour where that one is not there. Rank 0 is the root, with
-    one child::
+    A rank's lowest set bit is its height in the tree: 4 is above 2 and 6, and these are above 1, 3, 5 and 7. The parent
+    is the neighbour one bit higher, or the lower neighbour if that rank does not exist. Rank 0 is the root, with one
+    child::
 
         0---------------8
                  ______/ \\______
@@ -48,11 +48,11 @@ def binary_tree(size: int) -> Parents:
 
 @overridable
 def double_tree(size: int) -> tuple[Parents, Parents]:
-    """The parent of each rank in two trees: no rank is inner in both, except rank 0 if N is odd and larger than 1.
+    """Return the parent of each rank in two trees. No rank is inner in both, except rank 0 if N is odd and above 1.
 
-    The second tree is the first, mirrored if N is even, so that rank r takes the place of N-1-r, and otherwise shifted
-    by one, so that it takes the place of r-1: either swaps even places, the inner ones, with odd ones. With an odd N
-    there is one inner place more than leaves, and rank 0, the first tree's root, takes the last in the second.
+    If N is even, the second tree is the first one mirrored: rank r takes the place of N-1-r. If N is odd, it is shifted
+    by one: rank r takes the place of r-1. Either way even places, the inner ones, swap with odd ones. With an odd N
+    there is one more inner place than leaves, and rank 0, the first tree's root, takes the last place in the second.
     """
     first = binary_tree(size)
     names = [size - 1 - place if size % 2 == 0 else (place + 1) % size for place in range(size)]  # the rank at a place
@@ -63,7 +63,7 @@ def double_tree(size: int) -> tuple[Parents, Parents]:
 
 
 def trees_below(src: int, size: int) -> tuple[Parents, Parents]:
-    """Return both trees of a broadcast: over all ranks but ``src``, which is the parent of both roots."""
+    """Return both trees of a broadcast. They span all ranks but ``src``, which is the parent of both roots."""
     others = [(src + i) % size for i in range(1, size)]
     trees: tuple[Parents, Parents] = [None] * size, [None] * size
     for parents, tree in zip(trees, double_tree(size - 1), strict=True):
@@ -73,12 +73,12 @@ def trees_below(src: int, size: int) -> tuple[Parents, Parents]:
 
 
 def children_of(parents: Parents, rank: int) -> list[int]:
-    """The children of a rank, in order."""
+    """Return the children of a rank, in order."""
     return [child for child, parent in enumerate(parents) if parent == rank]
 
 
 def all_reduce_double_tree(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
-    """Up both trees at once, each with half of the buffer in pieces, then down again.
+    """Reduce up both trees at once, each with half of the buffer in pieces, then broadcast down both.
 
     All ranks together send 2 (N-1) M, and none sends or receives more than 2 M.
     """
@@ -88,7 +88,7 @@ def all_reduce_double_tree(flat: np.ndarray, combine: np.ufunc, group: ProcessGr
 
 
 def broadcast_double_tree(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
-    """The source gives half of its array to the root of each of two trees over the other ranks, and these pass it down.
+    """Send half of the source's array to the root of each of two trees over the other ranks, which pass it down.
 
     All ranks together send (N-1) M, and none sends or receives more than M.
     """
@@ -97,7 +97,7 @@ def broadcast_double_tree(flat: np.ndarray, src: int, group: ProcessGroup) -> No
 
 @dataclass(frozen=True)
 class Lane:
-    """One tree, from where a rank is in it: half of the buffer in pieces comes and goes along it."""
+    """One tree as a rank sees it, with the pieces of the half of the buffer that travels along it."""
 
     tag: int  # tells the trees' messages apart
     pieces: list[np.ndarray]
@@ -111,7 +111,7 @@ class Lane:
 
 
 def lanes_of(flat: np.ndarray, trees: Sequence[Parents], rank: int) -> list[Lane]:
-    """Both trees, each with its half of the buffer, from where a rank is in them."""
+    """Return the lanes of a rank: one for each tree, with that tree's half of the buffer."""
     count = piece_count(flat.nbytes)
     return [
         Lane(tag, np.array_split(half, count), parents[rank], children_of(parents, rank))
@@ -125,10 +125,10 @@ def piece_count(nbytes: float) -> int:
 
 
 def up(lanes: Sequence[Lane], combine: np.ufunc, group: ProcessGroup) -> None:
-    """Combine all ranks' halves at the roots. Elsewhere partial results stay behind.
+    """Combine all ranks' halves at the roots. The other ranks keep partial results.
 
-    A leaf waits for nobody, so a rank is ahead in the tree in which it is one: else its parent there would wait for
-    what it waits for in the other tree.
+    A leaf waits for nobody, so a rank starts first in the tree in which it is a leaf. Otherwise its parent there would
+    wait for whatever the rank waits for in the other tree.
     """
     works, depth = [], group.size.bit_length()
     for lane, piece in in_turns(lanes, [depth * lane.level for lane in lanes]):
@@ -141,7 +141,7 @@ def up(lanes: Sequence[Lane], combine: np.ufunc, group: ProcessGroup) -> None:
 
 
 def down(lanes: Sequence[Lane], group: ProcessGroup) -> None:
-    """Pass the roots' halves on to all ranks. Nobody waits for a leaf, so a rank is behind where it is one."""
+    """Pass the roots' halves down to all ranks. Nobody waits for a leaf, so a rank starts last where it is one."""
     works, depth = [], group.size.bit_length()
     for lane, piece in in_turns(lanes, [depth * (2 - lane.level) for lane in lanes]):
         if lane.parent is not None:
@@ -152,7 +152,7 @@ def down(lanes: Sequence[Lane], group: ProcessGroup) -> None:
 
 
 def in_turns(lanes: Sequence[Lane], delays: Sequence[int]) -> Iterator[tuple[Lane, np.ndarray]]:
-    """The pieces of all lanes, one of each in every turn; a lane joins in after its delay, in turns."""
+    """Yield the pieces of all lanes in turns, one of each lane per turn; a lane joins in after its delay, in turns."""
     for turn in range(len(lanes[0].pieces) + max(delays)):
         for lane, delay in zip(lanes, delays, strict=True):
             if 0 <= turn - delay < len(lane.pieces):

@@ -1,4 +1,4 @@
-"""What can go wrong between ranks, and how errors describe it."""
+"""Errors of runs and ranks, and the words in which they describe what happened."""
 
 import copyreg
 import os
@@ -11,7 +11,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class Failure(RuntimeError):
-    """An error that ended a run. It can be copied, and pickled: a pool's worker sends it to whoever asked for the run.
+    """An error that ended a run. It can be copied and pickled, so a pool's worker can send it to the pool's owner.
 
     (By default, Python calls a copied exception's constructor with the message alone.)
     """
@@ -29,7 +29,7 @@ class RankFailed(Failure):
         summary: the error in one line, such as "ValueError: no such shard".
         traceback_text: that rank's own traceback; "" if it left none, as after a signal.
         exitcode: the exit status of its process, negative for a signal; None if it raised an exception.
-        ranks: that rank, and those whose processes had ended before they could hear that the run had.
+        ranks: that rank, and the ranks whose processes ended before they could hear that the run had failed.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Deadlock(Failure):
 class Hang(Failure):
     """No rank has reported anything for longer than the run's patience, and yet they are not deadlocked.
 
-    A rank that computes forever looks like one that is slow, so this is a judgement, as that of NCCL's watchdog.
+    A rank that computes forever looks like one that is slow, so this is a judgement, like that of NCCL's watchdog.
 
     Attributes:
-        ranks: those that did not wait for others, so that others may have waited for them.
-        doing: rank that had not finished -> what it did.
+        ranks: ranks that did not wait for others; the others may have waited for them.
+        doing: rank that had not finished -> what it was doing.
     """
 
     def __init__(self, message: str, ranks: tuple[int, ...], doing: dict[int, str]) -> None:
@@ -78,18 +78,18 @@ class Mismatch(RuntimeError):
 
 
 class Aborted(BaseException):
-    """Raised in a waiting rank after the parent has ended the run. Not an ``Exception``, so a rank function's own
-    ``except Exception`` does not catch it."""
+    """Raised in a waiting rank after the parent has ended the run. No ``except Exception`` of a rank function catches
+    it, because it is a BaseException."""
 
 
 def caller() -> str:
-    """The innermost line of the user's code, as 'at train.py:12 in main'; '' on a thread that runs none."""
+    """Return the innermost line of the user's code, as 'at train.py:12 in main'; '' on a thread that runs none."""
     frame = users_frame(sys._getframe(1))
     return "" if frame is None else f"at {describe_frame(frame)}"
 
 
 def users_frame(frame):
-    """The first frame of the user's code from ``frame`` outwards; None if there is none."""
+    """Return the first frame of the user's code from ``frame`` outwards; None if there is none."""
     while frame is not None and is_plumbing(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
@@ -97,7 +97,7 @@ def users_frame(frame):
 
 def describe_frame(frame) -> str:
     name = os.path.basename(frame.f_code.co_filename)
-    if "ipykernel" in frame.f_code.co_filename:  # its file name is a number that tells the author nothing
+    if "ipykernel" in frame.f_code.co_filename:  # its file name is a number that means nothing to the author
         name = "notebook cell"
     return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}"
 
@@ -114,7 +114,7 @@ def add_plumbing(folder: str) -> None:
 
 
 def is_plumbing(filename: str) -> bool:
-    """Whether a file is not the user's, but belongs to this package, to Python or to an installed package."""
+    """Return whether a file belongs to this package, to Python or to an installed package, and so is not the user's."""
     made_up = filename.startswith(("<string>", "<frozen"))  # code that has no file
     return made_up or os.path.dirname(filename) == _GROUND_FLOOR or filename.startswith(tuple(_plumbing))
 
@@ -130,7 +130,7 @@ _LIKELY_CAUSES = {
 
 
 def describe_exit(exitcode: int) -> str:
-    """'was killed by SIGKILL (likely: ...)' or 'exited with status 3 during the run'."""
+    """Return 'was killed by SIGKILL (likely: ...)' or 'exited with status 3 during the run'."""
     if exitcode >= 0:
         return f"exited with status {exitcode} during the run"
     try:
@@ -142,7 +142,7 @@ def describe_exit(exitcode: int) -> str:
 
 
 def summary(error: BaseException) -> str:
-    """Return an error's kind and message without its notes, which its traceback has."""
+    """Return an error's kind and message without its notes, which the traceback shows."""
     own = traceback.TracebackException.from_exception(error)  # survives a failing __str__
     own.__notes__ = None
     lines = list(own.format_exception_only())
@@ -155,8 +155,8 @@ def summary(error: BaseException) -> str:
 
 
 def own_traceback(error: BaseException, called_in: str) -> str:
-    """The traceback of the user's code: without the frames of the file that called it, and, if two ranks disagree,
-    without the library's frames below it, which are not at fault."""
+    """Return the traceback of the user's code: without the frames of ``called_in``, the file that called it, and for a
+    Mismatch without the library's frames at its end, which are not at fault."""
     whole = traceback.TracebackException.from_exception(error)
     frames = [frame for frame in whole.stack if frame.filename != called_in]
     while isinstance(error, Mismatch) and len(frames) > 1 and is_plumbing(frames[-1].filename):

@@ -21,12 +21,12 @@ from minidist.comm.work import Done, Work
 
 @dataclass(slots=True)
 class Running:
-    """A collective in progress: what its messages carry to tell it from others, and what this rank has sent for it."""
+    """A collective in progress: the label by which its messages differ from others, and what this rank has sent."""
 
     label: str  # in words
-    call: bytes  # the label, as it fits a message's header
+    call: bytes  # the label, shortened to fit a message's header
     nbytes: int = 0  # of payload, sent by this rank
-    between_nodes: int = 0  # those of them that went to ranks of other nodes
+    between_nodes: int = 0  # the part of nbytes that went to ranks of other nodes
 
 
 class ProcessGroup:
@@ -36,12 +36,12 @@ class ProcessGroup:
         rank: this process's rank in the group, 0 to size - 1.
         size: the number of ranks in the group.
         ranks: the world rank of each member, in the group's order.
-        context: the group's message space: a receive takes messages of its own context alone (MPI's word).
+        context: the group's message space: a receive only takes messages of its own context (MPI's word).
         name: "world", a mesh dimension such as "dp", or "group": ``collectives`` counts this group's calls under it.
         report: only in the world: ``world.report(thing)`` sends anything to the parent process at once, which passes
             it to the ``on_report`` of ``Cluster.run``.
-        kept: only in the world: a dict that belongs to the process. What one run puts there the next one finds, also
-            after a failure that this rank survived, in another world.
+        kept: only in the world: a dict that belongs to the process and outlives the run. The next run, in another
+            world, finds what this one puts there, even after a failure that this rank survived.
     """
 
     def __init__(self, transport: Transport, ranks: tuple[int, ...], context: int) -> None:
@@ -52,12 +52,12 @@ class ProcessGroup:
         self.report: Callable[[object], None]
         self.kept: dict = {}
         self.name = "world" if self.size == transport.size else "group"
-        self._inside: ProcessGroup | None = None  # what the algorithms of this group's collectives run on
+        self._inside: ProcessGroup | None = None  # the group on which the algorithms of collectives run
         self._created: dict[tuple[int, ...], int] = {}
-        self._calls = 0  # of collectives, so far
+        self._calls = 0  # collectives called so far
         self._background: Background | None = None
-        self._done: list[Done] = []  # of one rank alone: what nobody has waited for yet
-        self.communicator: Any = None  # of NCCL, where it carries collectives of this group: see nccl/stream.py
+        self._done: list[Done] = []  # in a group of one rank: works that nobody has waited for yet
+        self.communicator: Any = None  # NCCL's, if it carries collectives of this group: see nccl/stream.py
 
     def __repr__(self) -> str:
         return f"ProcessGroup(rank={self.rank}, size={self.size}, ranks={list(self.ranks)})"
@@ -74,17 +74,17 @@ class ProcessGroup:
 
     @property
     def traffic(self) -> trace.Traffic:
-        """This rank's traffic since the run began, over all groups: a copy. Its rows are world ranks."""
+        """A copy of this rank's traffic since the run began, over all groups. Its rows are world ranks."""
         nodes = np.array(self.transport.nodes)
         return self.transport.traffic.snapshot(nodes != nodes[self.transport.rank])
 
     @property
     def collectives(self) -> trace.Collectives:
-        """A copy of the counts of this rank's collectives and other sends, and of what it sent, since the run began."""
+        """A copy of this rank's counts since the run began: calls and bytes of its collectives and other sends."""
         return self.transport.collectives.snapshot()
 
     def new_group(self, ranks: Sequence[int]) -> "ProcessGroup | None":
-        """A new group of some of this group's ranks; None on a rank that is not a member.
+        """Return a new group of some of this group's ranks; None on a rank that is not a member.
 
         It sends no message, so (unlike in torch) ranks outside the new group need not call it. Ranks that create
         several groups with the same members must create them in the same order.
@@ -107,7 +107,7 @@ class ProcessGroup:
         return group
 
     def duplicate(self) -> "ProcessGroup":
-        """Return a group of these ranks, with its own messages and background (MPI_Comm_dup), counted as this one."""
+        """Return a group of the same ranks and name, with its own messages and background thread (MPI_Comm_dup)."""
         group = self.new_group(range(self.size))
         assert group is not None
         group.name = self.name
@@ -116,8 +116,8 @@ class ProcessGroup:
     def part(self, ranks: Iterable[int]) -> "ProcessGroup":
         """Return some of this group's ranks, this one among them, as a group for a phase of an algorithm.
 
-        It is light: it has the message space of the whole group, so the ranks must order their messages as if it were
-        the whole group that sent them. What its ranks send counts as the whole group's.
+        It costs little, because it uses the message space of the whole group: the ranks must order their messages as if
+        the whole group sent them. What its ranks send counts as the whole group's.
         """
         part = ProcessGroup(self.transport, tuple(self.ranks[r] for r in ranks), self.context)
         part.running = self.running
@@ -129,15 +129,15 @@ class ProcessGroup:
         """Run ``body(inside)``, a collective's sends and receives.
 
         ``inside`` is a second group of the same ranks with a context of its own, so no receive of the user takes a
-        message of a collective. Each of these carries the description and the number of the call, so ranks that call
-        different collectives notice. A synchronous call waits its turn behind asynchronous ones in flight. One rank
-        alone runs the body at once: there is nobody to wait for, and nothing to trace or count.
+        message of a collective. Each message carries the description and the number of the call, so ranks that call
+        different collectives notice. A synchronous call waits its turn after asynchronous ones in flight. A group of
+        one rank runs the body at once: it has nobody to wait for, and nothing to trace or count.
 
         Args:
             description: the call in words, the same on every rank.
             async_op: return a Work at once and run the body in the background.
             nbytes: size of the buffer, for the trace.
-            kind: what ``collectives`` counts: the collective's name, dtype and elements; None to count nothing.
+            kind: name, dtype and elements under which ``collectives`` counts the call; None to count nothing.
         """
         if self.size == 1:
             self.finish_background()
@@ -167,11 +167,11 @@ class ProcessGroup:
         return None
 
     def run_in_background(self, label: str, body: Callable[[], None]) -> Work:
-        """Run ``body()`` in the background, behind what this group has in flight there.
+        """Run ``body()`` in the background, after what this group has in flight there.
 
-        It may be a program of several collectives and what is computed between them, if these are of other groups:
-        those of this one wait their turn behind it. Such a program takes a second group of the same ranks. ``label``
-        is the program in words, for whoever waits for it.
+        It may be a program of several collectives with computation between them, if these belong to other groups: a
+        collective of this group would wait its turn after the program. Such a program uses a second group of the same
+        ranks. ``label`` is the program in words, for errors and ``unwaited``.
         """
         if self._background is None:
             self._background = Background(self.transport)
@@ -186,12 +186,12 @@ class ProcessGroup:
 
     @property
     def unwaited(self) -> list[str]:
-        """The asynchronous collectives, in words, of which this rank does not yet know that they are done."""
+        """The asynchronous collectives, in words, that this rank does not yet know to be done."""
         in_background = [] if self._background is None else self._background.unwaited
         return [work.label for work in (*in_background, *self._done)]
 
     def close(self) -> None:
-        """End the background thread once its collectives are complete, and let go of the GPUs."""
+        """End the background thread and NCCL's communicator once their collectives are complete."""
         if self._background is not None:
             self._background.close()
         if self.communicator is not None:
@@ -199,7 +199,7 @@ class ProcessGroup:
             self.communicator.close()
 
     def abandon(self, seconds: float) -> bool:
-        """End the background thread of a run that was cut off; return whether it has ended in time."""
+        """End the background thread of a run that was cut off; return whether it ends within ``seconds``."""
         if self.communicator is not None:
             self.communicator.abort()
         return self._background is None or self._background.abandon(seconds)
@@ -207,7 +207,7 @@ class ProcessGroup:
 
 @contextmanager
 def temporary_groups(group: ProcessGroup) -> Iterator[None]:
-    """Close the groups that the block makes at its end, with their threads."""
+    """Close the groups that the ``with`` block makes, and their threads, when it ends."""
     groups = group.transport.groups
     earlier = len(groups)
     yield
@@ -216,7 +216,7 @@ def temporary_groups(group: ProcessGroup) -> Iterator[None]:
 
 
 def end_run(world: ProcessGroup) -> bool:
-    """Complete what all groups of the run have in flight; return whether messages came that nobody has received."""
+    """Complete what all groups of the run have in flight; return whether messages arrived that nobody received."""
     transport = world.transport
     for group in transport.groups:
         group.close()
@@ -225,7 +225,7 @@ def end_run(world: ProcessGroup) -> bool:
 
 
 def check_group(group, function: str) -> None:
-    """Raise TypeError for what is no group, RuntimeError for a group that this thread or run may not use."""
+    """Raise TypeError if ``group`` is not a group, RuntimeError if this thread or run may not use it."""
     if not isinstance(group, ProcessGroup):
         hint = "None" if group is None else f"a {type(group).__name__}"
         raise TypeError(
@@ -236,7 +236,7 @@ def check_group(group, function: str) -> None:
 
 
 def check_world(world, function: str) -> None:
-    """Raise ValueError for a group of fewer ranks than the world, and what ``check_group`` raises."""
+    """Raise ValueError for a group that has fewer ranks than the world, and what ``check_group`` raises."""
     check_group(world, function)
     if world.size != world.transport.size:
         raise ValueError(

@@ -9,12 +9,12 @@ from minidist.overrides import overridable
 
 
 class DeviceMesh:
-    """A group's ranks as an array, and for each of its dimensions the group that this rank is in.
+    """Ranks of a group as an array, with the group that this rank is in along each dimension.
 
     ``init_device_mesh((2, 3), mesh_dim_names=("dp", "tp"), group=world)`` arranges six ranks as [[0 1 2], [3 4 5]]:
     ranks 0, 1, 2 form a tp group, ranks 0 and 3 a dp group. The last dimension changes fastest, so it should be the one
-    that communicates most (in Megatron-LM tensor parallelism, whose ranks then share a node). After
-    ``torch.distributed.device_mesh``. A dimension that it does not have is a KeyError.
+    that communicates most (in Megatron-LM tensor parallelism, whose ranks then share a node). Modelled on
+    ``torch.distributed.device_mesh``. Methods raise KeyError for a dimension that the mesh does not have.
 
     Attributes:
         group: all ranks of the mesh.
@@ -31,25 +31,25 @@ class DeviceMesh:
         return f"DeviceMesh({shape})"
 
     def get_group(self, mesh_dim: str) -> ProcessGroup:
-        """The group of the ranks that differ from this one only in that dimension."""
+        """Return the group of the ranks that differ from this one only in that dimension."""
         return self._groups[self._known(mesh_dim)]
 
     def get_local_rank(self, mesh_dim: str) -> int:
-        """This rank's coordinate in a dimension."""
+        """Return this rank's coordinate in a dimension."""
         return self._coordinate[self._known(mesh_dim)]
 
     def get_coordinate(self) -> tuple[int, ...]:
-        """This rank's coordinate in every dimension."""
+        """Return this rank's coordinate in every dimension."""
         return tuple(self._coordinate.values())
 
     def size(self, mesh_dim: str | None = None) -> int:
-        """The length of a dimension; without one, the number of ranks in the mesh."""
+        """Return the length of a dimension; without one, the number of ranks in the mesh."""
         if mesh_dim is None:
             return self.mesh.size
         return self.mesh.shape[self.mesh_dim_names.index(self._known(mesh_dim))]
 
     def flatten(self, mesh_dims: tuple[str, str], name: str) -> "DeviceMesh":
-        """The mesh with two neighbouring dimensions made one. All ranks call it. (``mesh["a", "b"]._flatten("ab")``.)
+        """Return the mesh with two neighbouring dimensions merged. All ranks call it (torch: ``DeviceMesh._flatten``).
 
         Raises:
             ValueError: if the dimensions are not next to each other, in this order.
@@ -70,7 +70,7 @@ class DeviceMesh:
 def init_device_mesh(
     mesh_shape: tuple[int, ...], *, mesh_dim_names: tuple[str, ...], group: ProcessGroup
 ) -> DeviceMesh:
-    """Arrange a group's ranks in ``mesh_shape``, with one name for each dimension. All of its ranks must call it.
+    """Arrange a group's ranks in ``mesh_shape``, with one name for each dimension. All ranks of the group call it.
 
     Raises:
         ValueError: when the shape does not hold exactly the group's ranks, or does not match the names.
@@ -95,7 +95,7 @@ def init_device_mesh(
 
 @overridable
 def mesh_coordinate(rank: int, mesh_shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A rank's coordinate in every dimension of a mesh: the digits of the rank, the last of which changes fastest."""
+    """Return a rank's coordinate in every dimension of a mesh: the rank's digits, of which the last changes fastest."""
     place = []
     for length in reversed(mesh_shape):
         rank, digit = divmod(rank, length)
@@ -105,6 +105,6 @@ def mesh_coordinate(rank: int, mesh_shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @overridable
 def mesh_groups(mesh_shape: tuple[int, ...], dim: int) -> list[list[int]]:
-    """The groups of ranks that differ only in one dimension: every line of the mesh along it."""
+    """Return the groups of ranks that differ only in one dimension: every line of the mesh along it."""
     mesh = np.arange(math.prod(mesh_shape)).reshape(mesh_shape)
     return np.moveaxis(mesh, dim, -1).reshape(-1, mesh_shape[dim]).tolist()

@@ -29,7 +29,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Links:
-    """What a rank has: a link to the ranks of its node, and a link to those of other nodes, of its own.
+    """The links of one rank: one to the ranks of its node, and one of its own to the ranks of other nodes.
 
     The default is one GPU of a DGX H100: NVLink 4 through NVSwitch, and a network card for InfiniBand NDR. The numbers
     and their sources are those of plan/cluster/hardware.toml.
@@ -40,9 +40,9 @@ class Links:
 
 
 def place_on_nodes(world: ProcessGroup, node_size: int, links: Links | None = None) -> None:
-    """Ranks 0 to n-1 share node 0, the next n node 1, and so on, from now on and in all groups. All ranks call it.
+    """Place ranks 0 to n-1 on node 0, the next n on node 1 and so on, for all groups from now on. All ranks call it.
 
-    It sends no message. ``links`` says how fast the links are, for algorithm="auto"; None for those of ``Links()``.
+    It sends no message. ``links`` are the speeds by which algorithm="auto" chooses; None for ``Links()``.
 
     Raises:
         ValueError: if nodes of that size are not full, or for a group that is not the world.
@@ -54,7 +54,7 @@ def place_on_nodes(world: ProcessGroup, node_size: int, links: Links | None = No
 
 
 def check_node_size(node_size: int, world_size: int) -> None:
-    """Raise ValueError if the ranks do not fill nodes of ``node_size``; it names the nearest numbers that do."""
+    """Raise ValueError if the ranks do not fill nodes of ``node_size``; the error names the nearest numbers that do."""
     if index(node_size) < 1:
         raise ValueError(f"node_size={node_size}: a node has at least 1 rank")
     if world_size % node_size:
@@ -73,7 +73,7 @@ def node_counts(nodes: tuple[int, ...]) -> list[int]:
 
 
 def node_grid(nodes: tuple[int, ...]) -> np.ndarray:
-    """The ranks of a group, (nodes, ranks per node): a row is a node, a column the ranks with one local index.
+    """Return a group's ranks, (nodes, ranks per node): a row is a node, a column has the ranks with one local index.
 
     Raises:
         ValueError: if the group does not have the same number of ranks on every node.
@@ -88,7 +88,7 @@ def node_grid(nodes: tuple[int, ...]) -> np.ndarray:
 
 
 def two_levels(group: ProcessGroup) -> tuple[ProcessGroup, ProcessGroup]:
-    """This rank's two parts of a group: the ranks of its node, and those with its local index, one on each node."""
+    """Return two parts of a group: the ranks of this rank's node, and those with its local index, one on each node."""
     grid = node_grid(group.nodes)
     ((node,), (local,)) = np.nonzero(grid == group.rank)
     return group.part(grid[node]), group.part(grid[:, local])

@@ -59,7 +59,7 @@ def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:
     the batch becomes one group call (``ncclGroupStart``), and the ranks deadlock without it.
 
     Raises:
-        TypeError: for what is no P2POp of ``isend`` or ``irecv``.
+        TypeError: for an entry that is not a P2POp of ``isend`` or ``irecv``.
     """
     for entry in p2p_op_list:
         if not isinstance(entry, P2POp) or entry.op not in (isend, irecv):
@@ -92,7 +92,7 @@ def wait_any(works: Sequence[Work]) -> int:
         works: ``Work`` objects of ``isend`` and ``irecv``.
 
     Raises:
-        TypeError: for the work of a collective. ValueError: for no works at all.
+        TypeError: for the work of a collective. ValueError: for an empty list.
     """
     ends = [work for work in works if isinstance(work, Send | Receive)]
     if len(ends) < len(works):
@@ -116,7 +116,7 @@ def barrier(group: ProcessGroup, async_op: bool = False) -> Work | None:
 
 
 def disseminate(group: ProcessGroup) -> None:
-    """The barrier's messages."""
+    """Exchange the barrier's empty messages."""
     nothing, distance = np.empty(0, np.uint8), 1
     while distance < group.size:
         right, left = (group.rank + distance) % group.size, (group.rank - distance) % group.size
@@ -152,7 +152,7 @@ def check_array(array, argument: str, function: str, written: bool = False) -> N
 
 
 def overlap(a, b) -> bool:
-    """Whether two contiguous arrays on one device share memory."""
+    """Return whether two contiguous arrays on one device share memory."""
     start_a, start_b = backend.address(a), backend.address(b)
     return start_a < start_b + b.nbytes and start_b < start_a + a.nbytes
 

@@ -29,9 +29,9 @@ from minidist.overrides import overridable
 def all_reduce_hierarchical(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
     """Reduce-scatter inside the node, all-reduce across, all-gather inside.
 
-    After the first phase a rank has 1/L of its node's sum. The ranks that have the same part of theirs sum it across.
-    Each rank sends 2 (L-1)/L M inside its node, and 2 (n-1)/n M/L to other nodes. In a flat ring only one rank of a
-    node sends to another node, but about 2 M.
+    After the first phase a rank has 1/L of its node's sum. Ranks that have the same part then sum it across nodes. Each
+    rank sends 2 (L-1)/L M inside its node, and 2 (n-1)/n M/L to other nodes. In a flat ring only one rank of a node
+    sends to another node, but it sends about 2 M.
     """
     inside, across = two_levels(group)
     parts = np.array_split(flat, inside.size)
@@ -43,8 +43,8 @@ def all_reduce_hierarchical(flat: np.ndarray, combine: np.ufunc, group: ProcessG
 def reduce_scatter_hierarchical(chunks: list[np.ndarray], combine: np.ufunc, group: ProcessGroup) -> None:
     """Reduce-scatter inside the node, by local index of the rank that keeps a chunk; then reduce-scatter across.
 
-    Leaves the combination of all ranks' chunks ``rank`` in ``chunks[rank]``. Each rank sends (L-1)/L M inside its node,
-    and (n-1)/n M/L to other nodes.
+    ``chunks[rank]`` ends up as the combination of all ranks' chunks number ``rank``. Each rank sends (L-1)/L M inside
+    its node, and (n-1)/n M/L to other nodes.
     """
     inside, across = two_levels(group)
     columns = node_grid(group.nodes).T  # (ranks per node, nodes)
@@ -56,7 +56,7 @@ def reduce_scatter_hierarchical(chunks: list[np.ndarray], combine: np.ufunc, gro
 
 
 def all_gather_hierarchical(chunks: list[np.ndarray], group: ProcessGroup) -> None:
-    """All-gather across, then all-gather inside the node what came: the reduce-scatter in reverse, with its bytes."""
+    """All-gather across, then all-gather the result inside the node: the reduce-scatter in reverse, with its bytes."""
     inside, across = two_levels(group)
     columns = node_grid(group.nodes).T  # (ranks per node, nodes)
     all_gather_ring([chunks[rank] for rank in columns[inside.rank]], across)
@@ -70,8 +70,8 @@ def all_gather_hierarchical(chunks: list[np.ndarray], group: ProcessGroup) -> No
 def broadcast_hierarchical(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
     """Scatter inside the source's node, broadcast across, all-gather inside every node.
 
-    So all links between nodes carry a part, M/L each, and none carries the whole. Inside its node a rank sends
-    (L-1)/L M in the all-gather, and the source as much again before it.
+    All links between nodes carry a part, M/L each, and none carries the whole. Inside its node a rank sends (L-1)/L M
+    in the all-gather, and the source sends as much before it.
     """
     inside, across = two_levels(group)
     ((node, local),) = np.argwhere(node_grid(group.nodes) == src).tolist()
@@ -85,11 +85,11 @@ def broadcast_hierarchical(flat: np.ndarray, src: int, group: ProcessGroup) -> N
 def all_to_all_hierarchical(outgoing: list[np.ndarray], incoming: list[np.ndarray], group: ProcessGroup) -> None:
     """Inside the node by the destination's local index, then across: one message to each node in place of L.
 
-    First a rank gives each colleague what is for ranks with the colleague's local index, on whatever node. Then it
-    sends each node one message, with what all of its own node have for the rank there. It sends as much to other nodes
-    as the pairwise exchange, (n-1)/n M, but in n-1 messages and not in N-L; inside its node it sends (L-1)/L M. It pays
-    where messages are small: DeepSpeed-MoE (Rajbhandari et al., 2022) and Tutel (2DH; Hwang et al., 2022) send tokens
-    to experts in this way.
+    First a rank gives each colleague on its node the pieces for all ranks with the colleague's local index. Then it
+    sends each other node one message: all that its own node has for the rank with its local index there. It sends as
+    much to other nodes as the pairwise exchange, (n-1)/n M, but in n-1 messages instead of N-L; inside its node it
+    sends (L-1)/L M. This pays where messages are small: DeepSpeed-MoE (Rajbhandari et al., 2022) and Tutel (2DH; Hwang
+    et al., 2022) send tokens to experts in this way.
 
     Sizes may differ from pair to pair. A rank knows what arrives for itself, but not what it passes on, so colleagues
     exchange these sizes first: 8 n bytes to each.
@@ -116,5 +116,5 @@ def all_to_all_hierarchical(outgoing: list[np.ndarray], incoming: list[np.ndarra
 
 
 def cut(flat: np.ndarray, sizes) -> list[np.ndarray]:
-    """Consecutive pieces of an array, as views: piece i has ``sizes[i]`` elements."""
+    """Return consecutive pieces of an array, as views: piece i has ``sizes[i]`` elements."""
     return np.split(flat, np.cumsum(sizes)[:-1])

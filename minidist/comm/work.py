@@ -1,4 +1,4 @@
-"""What an asynchronous call returns: a Work.
+"""Work: the handle that an asynchronous call returns.
 
 A point-to-point message is carried by the transport, so it is its own Work (transports/messages.py). A collective is a
 small program of many messages: a thread runs it (background.py), or NCCL (nccl/stream.py).
@@ -14,20 +14,20 @@ class Work(ABC):
 
     @abstractmethod
     def is_completed(self) -> bool:
-        """Whether ``wait`` would return at once."""
+        """Return whether ``wait`` would return at once."""
 
     @abstractmethod
     def wait(self) -> bool:
         """Block until the arrays of the call may be used again, and return True.
 
-        Raises what the call raised; a collective, the first error of any on this rank that ran in the background.
+        Raises what the call raised; for a collective, the first error of any background collective on this rank.
 
-        With NCCL the GPU waits and not the host: what is computed there later finds the result (nccl/stream.py).
+        With NCCL the GPU waits, not the host: work that the GPU does later finds the result (nccl/stream.py).
         """
 
 
 class Done(Work):
-    """A collective of one rank, done at once. It counts as unwaited until asked, as it would on many ranks."""
+    """A collective of one rank, done at once. It counts as unwaited until its caller asks, as it does on many ranks."""
 
     def __init__(self, label: str, unwaited: list) -> None:
         self.label, self._unwaited = label, unwaited
@@ -42,7 +42,7 @@ class Done(Work):
 
 
 def mark_waited(work: Work, unwaited: list) -> bool:
-    """Take a work, and those before it, which are done too, from a rank's list; return whether it was there."""
+    """Remove a work, and those before it, which are done too, from a rank's list; return whether it was there."""
     there = work in unwaited
     if there:
         del unwaited[: unwaited.index(work) + 1]

@@ -17,9 +17,9 @@ LEAVE_SECONDS = 5.0  # for the background thread to notice that the group has en
 
 
 class Channel:
-    """What the collectives of one torch group run on.
+    """A rank's end of one torch group, on which the group's collectives run.
 
-    A torch collective is a small program: a collective of minidist, and copies around it. All of them run one after
+    A torch collective is a small program: a collective of minidist, and copies around it. The programs run one after
     another, in the order of their calls, in the background thread of ``_programs``; inside, they call the collectives
     of ``group``. A wait may take ``timeout`` seconds.
     """
@@ -38,10 +38,10 @@ class Channel:
         self._watchdog.start()
 
     def start(self, call: str, body: Callable[[], None]) -> comm.Work | None:
-        """Run ``body()`` in the background, behind all that was started before. It raises nothing.
+        """Run ``body()``, which must not raise, in the background, after all that was started before.
 
-        A callback of a collective's future runs in the background thread. What it starts runs at once, before whatever
-        is in the queue; None is returned then. That is the same moment on every rank.
+        A callback of a collective's future runs in the background thread. What it starts runs at once, before what is
+        in the queue, and so at the same moment on every rank; the result is then None.
         """
         self.admit()
         if self.in_background:
@@ -70,8 +70,8 @@ class Channel:
 
     @contextmanager
     def limited(self, call: str, seconds: float | None = None) -> Iterator[None]:
-        """Context manager around a wait for other ranks, ``timeout`` seconds at most. A failure ends the group for
-        all its ranks, since none of them knows any longer which messages are still to come.
+        """Limit a wait for other ranks, the ``with`` block, to ``seconds``; None for ``timeout``. A failure ends the
+        group for all its ranks, since none of them knows any longer which messages are still to come.
 
         Raises:
             RuntimeError: when the time is up, or another rank has ended the group.
@@ -92,7 +92,7 @@ class Channel:
     def _watch(self) -> None:
         """End the group when a wait is beyond its limit, as the watchdog of torch's NCCL backend does.
 
-        Under ``minidist.launch`` the parent sees when a rank dies or the ranks are deadlocked. Here nobody sees all.
+        Under ``minidist.launch`` the parent sees when a rank dies or the ranks are deadlocked. Here no process does.
         """
         while not self._closed.wait(LOOK_SECONDS):
             for expires, call, seconds in list(self._waits.values()):
@@ -102,11 +102,11 @@ class Channel:
                     return self.end(f"{call}: {why}")
 
     def running_in_background(self) -> None:
-        """Called once by each program: the thread that runs it."""
+        """Note that the calling thread runs the programs; each program calls this once."""
         self._background = threading.get_ident()
 
     def end(self, why: str) -> None:
-        """End the group for all its ranks: what waits raises within a moment."""
+        """End the group for all its ranks: calls that wait raise within a moment."""
         self.ended = self.ended or why
         self.segment.abort()
 

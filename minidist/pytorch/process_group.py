@@ -4,7 +4,7 @@ Names, arguments and the ``opts`` are torch's. Each method checks the tensors, t
 small program on minidist's collectives, which runs in the background. It never waits: torch waits for the Work if the
 user did not ask for ``async_op``.
 
-torch 2.13 renamed some methods; the names before stand beside them.
+torch 2.13 renamed some methods; their earlier names stand next to them.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class ProcessGroup(dist.ProcessGroup):
     """A torch group whose ranks communicate through minidist.
 
     Args:
-        algorithm: algorithm of minidist's collectives; "auto" for those that have none of this name.
+        algorithm: algorithm of minidist's collectives. A collective that has none of this name takes "auto".
     """
 
     def __init__(self, channel: Channel, algorithm: str) -> None:
@@ -159,7 +159,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self._start("all_to_all", body, outputs)
 
     def _rows(self, array: np.ndarray, rows: int, sizes: list[int]) -> tuple[np.ndarray, list[int]]:
-        """An array by rows, (rows, width), and how many of them each rank has."""
+        """Return an array by rows, (rows, width), and how many rows each rank has."""
         if rows % self._size and not sizes:
             raise ValueError(f"all_to_all_single: {self._size} ranks do not divide {rows} rows; pass the split sizes")
         width = array.size // rows if rows else 0
@@ -222,7 +222,7 @@ class ProcessGroup(dist.ProcessGroup):
 
 
 def _op(opts) -> comm.ReduceOp:
-    """minidist's operation for the one in torch's options; SUM where there are none."""
+    """Return minidist's operation for the one in torch's options; SUM if there are no options."""
     op = dist.ReduceOp.SUM if opts is None else opts.reduceOp
     name = str(getattr(op, "op", op)).rpartition(".")[2]  # both libraries have one name for an operation
     known = comm.ReduceOp.__members__
@@ -238,7 +238,7 @@ def _reducible(tensor: torch.Tensor, op: comm.ReduceOp, call: str) -> np.ndarray
 
 
 def _and_list(tensor: torch.Tensor, tensors: Tensors | None, size: int, call: str):
-    """Views of a tensor, and of the list of tensors like it that the root has; None on the others."""
+    """Return views of a tensor, and of the root's list of tensors like it, which is None on other ranks."""
     part = raw(tensor, call)
     if tensors is None:
         return part, None

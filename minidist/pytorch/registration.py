@@ -27,8 +27,8 @@ def register(algorithm: str = "auto", impl: str | None = None) -> list[str]:
 
     Args:
         algorithm: algorithm of minidist's collectives. A collective that has none of this name takes "auto".
-        impl: whose collectives run: "exercises", "solutions" or a folder of chNN_*.py files. For those that are still
-            stubs there, minidist's own run. None changes nothing: minidist's own, or the overrides in force.
+        impl: source of the collectives: "exercises", "solutions" or a folder of chNN_*.py files. Minidist's own run for
+            those that are still stubs there. None changes nothing: minidist's own run, or the overrides in force.
 
     Returns:
         The names of the functions that come from ``impl``. ``minidist.overrides.calls`` counts their calls.
@@ -60,10 +60,10 @@ def register(algorithm: str = "auto", impl: str | None = None) -> list[str]:
 
 
 def meet(store: Store, rank: int, size: int, timeout: timedelta) -> Segment:
-    """The shared memory of the group's ranks, which find each other through torch's store, a table that all can read.
+    """Return the shared memory of a group's ranks, which find each other through torch's store, a table for all ranks.
 
-    Processes that torchrun started have no parent that hands them its name, so rank 0 creates it and writes its name
-    into the store. It has no name any longer once rank 0 returns, so it never outlives them.
+    Processes that torchrun started have no parent that hands them the memory's name, so rank 0 creates the memory and
+    writes its name into the store. The name is gone once rank 0 returns, so the memory never outlives the processes.
 
     Args:
         store: store of this group alone; torch gives each group a prefix of its own.

@@ -1,4 +1,4 @@
-"""NumPy views of torch tensors, which share their memory: what a collective writes is in the tensor.
+"""NumPy views of torch tensors. They share the tensor's memory, so a collective that writes a view writes the tensor.
 
 ``tensor.numpy()`` would do, but it forbids torch to resize the tensor's storage from then on, and FSDP frees its
 parameters by resizing them to nothing.
@@ -12,7 +12,7 @@ DTYPES = {getattr(torch, name): np.dtype(name) for name in NAMES.split()}  # tho
 
 
 def view(tensor: torch.Tensor, call: str) -> np.ndarray:
-    """The tensor's memory as an array of its shape and dtype, for a call that computes with the numbers.
+    """Return the tensor's memory as an array of its shape and dtype, for a call that computes with the numbers.
 
     Raises:
         TypeError: for a dtype that NumPy does not have. Further errors as for ``raw``.
@@ -26,7 +26,7 @@ def view(tensor: torch.Tensor, call: str) -> np.ndarray:
 
 
 def raw(tensor: torch.Tensor, call: str) -> np.ndarray:
-    """The tensor's memory for a call that only moves the numbers.
+    """Return the tensor's memory for a call that only moves the numbers.
 
     Returns:
         An array of the tensor's shape and dtype; (bytes,) uint8 where NumPy lacks the dtype.

@@ -1,4 +1,4 @@
-"""What a call returns to torch: ``torch.distributed.Work``, on top of minidist's.
+"""The works that calls return to torch: ``torch.distributed.Work``, on top of minidist's.
 
 Python waits with ``wait``. DDP is written in C++ and waits for the future.
 """
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from minidist import comm
 from minidist.pytorch.channel import Channel
 
-NO_TIMEOUT = timedelta(0)  # torch's own value for: that of the group
+NO_TIMEOUT = timedelta(0)  # torch's own value for the timeout of the group
 
 
 class CollectiveWork(dist.Work):

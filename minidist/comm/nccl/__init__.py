@@ -1,1 +1,1 @@
-"""NCCL, where every rank of a group has a GPU of its own."""
+"""Collectives by NCCL, for groups in which every rank has a GPU of its own."""

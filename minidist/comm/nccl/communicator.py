@@ -1,17 +1,16 @@
 """The communicator of one group, and each collective as calls of NCCL (``cupy.cuda.nccl``, docs.nvidia.com/nccl).
 
 NCCL takes addresses, so the arrays here are flat and contiguous, on this process's GPU. Nothing is called for arrays
-without elements. Numbers are combined as their dtype says; everything else moves as bytes, which NCCL has for any
-dtype.
+without elements. Reductions pass the array's dtype to NCCL. Everything else moves as bytes, so it takes any dtype.
 
 Where ``input`` and ``output`` share memory, NCCL takes them if ``output`` of a rank is exactly its part of ``input``,
 or the other way around ("In-place operations" in its user guide). Other overlaps are undefined there, so such an
 ``input`` is copied first.
 
-Traffic. NCCL does not tell how many bytes it has moved, and chooses between rings, trees and the switch's own sums by
-itself. Its collectives count as its ring, which is that of algorithms.py: 2 (N-1)/N M for an all-reduce, (N-1)/N M for
-its halves, each to the right neighbour (nccl-tests counts the same in doc/PERFORMANCE.md, for its bus bandwidth). What
-goes from rank to rank directly is counted as it is.
+Traffic. NCCL does not report how many bytes it has moved, and chooses by itself between rings, trees and sums in the
+switch. Its collectives are counted as its ring, which is that of algorithms.py: 2 (N-1)/N M for an all-reduce,
+(N-1)/N M for each of its halves, all to the right neighbour (nccl-tests counts the same in doc/PERFORMANCE.md, for its
+bus bandwidth). Direct messages from rank to rank are counted as they are.
 """
 
 from collections.abc import Callable
@@ -30,11 +29,11 @@ DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "flo
 
 
 class Communicator:
-    """One group's communicator. All ranks of the group make it, by their first call on arrays of GPUs.
+    """The NCCL communicator of one group, which all its ranks make at their first call on arrays on GPUs.
 
-    A rank makes a unique id, which travels to the others through host memory, and NCCL then finds the ways between the
-    GPUs. The collectives have the names of collectives.py, and their arguments: arrays, root, ufunc, and last the group
-    that algorithms run on, which counts the traffic. AVG is SUM here, and divided afterwards, as everywhere in the
+    Rank 0 makes a unique id, which travels to the others through host memory; NCCL then finds the paths between the
+    GPUs. The methods are the collectives of collectives.py, with their arguments: arrays, root, ufunc, and last the
+    group that algorithms run on, which counts the traffic. AVG is SUM here, divided afterwards, as everywhere in the
     library: NCCL_AVG multiplies every term by 1/N before it adds.
     """
 
@@ -46,18 +45,18 @@ class Communicator:
             unique_id[:] = np.frombuffer(nccl.get_unique_id(), np.uint8)
         group.run_collective("a communicator for NCCL", lambda inside: broadcast_naive(unique_id, 0, inside))
         self._nccl, self._comm = nccl, nccl.NcclCommunicator(group.size, unique_id.tobytes(), group.rank)
-        self.check = self._comm.check_async_error  # raises what NCCL has noticed since, such as a lost connection
+        self.check = self._comm.check_async_error  # raises an error that NCCL has noticed, such as a lost connection
         self.close = self._comm.destroy  # once nothing is in flight any longer
-        self.abort = self._comm.abort  # although other ranks never come: NCCL ends what runs on this GPU
+        self.abort = self._comm.abort  # even if other ranks never come: NCCL ends what runs on this GPU
         self._compared: set[str] = set()
         self._stream, self._bytes = group.transport.gpus.stream.ptr, nccl.NCCL_UINT8
 
     def compare(self, description: str, group: ProcessGroup) -> None:
-        """Compare the first call of each description with what the other ranks call: a Mismatch if they differ.
+        """Compare the first call of each description with the calls of the other ranks; raise Mismatch if they differ.
 
         NCCL itself does not notice: ranks that call different things hang. Messages through host memory carry the
-        description (transports/messages.py), so one empty round of them is enough. To compare every call would cost as
-        much as small collectives take.
+        description (transports/messages.py), so one empty round of them is enough. Comparing every call would take as
+        long as a small collective.
         """
         if description not in self._compared:
             self._compared.add(description)
@@ -137,7 +136,7 @@ class Communicator:
         self._nccl.groupEnd()
 
     def _numbers(self, flat, combine: np.ufunc) -> tuple[int, int]:
-        """Return NCCL's numbers of a dtype and of an operation."""
+        """Return NCCL's constants for a dtype and an operation."""
         return getattr(self._nccl, f"NCCL_{flat.dtype.name.upper()}"), getattr(self._nccl, OPS[combine])
 
     def _count_chain(self, group: ProcessGroup, flat, last: int) -> None:
@@ -146,7 +145,7 @@ class Communicator:
 
 
 def drops_nan(dtype: np.dtype, combine: np.ufunc) -> bool:
-    """Whether NCCL's result could differ from NumPy's, and CuPy's, which keep a NaN: a run that diverges shows by it.
+    """Return whether NCCL may drop a NaN. NumPy and CuPy keep it, and it shows that a run diverges.
 
     NCCL's MIN and MAX of floats are C's ``fmin`` and ``fmax`` (src/device/reduce_kernel.h), which prefer any number.
     """
@@ -154,7 +153,7 @@ def drops_nan(dtype: np.dtype, combine: np.ufunc) -> bool:
 
 
 def _apart(input, output, in_place: bool):
-    """Return ``input``, or a copy of it where NCCL does not take it with this ``output``."""
+    """Return ``input``, or a copy if it overlaps ``output`` in a way that NCCL does not support."""
     return input.copy() if overlap(input, output) and not in_place else input
 
 
@@ -171,7 +170,7 @@ def count_ring(group: ProcessGroup, elements_of: Callable[[int], int], itemsize:
 
 
 def count_sent(group: ProcessGroup, rank: int, elements: int, itemsize: int) -> None:
-    """Count what this rank sends to a rank of the group, within a collective of it."""
+    """Count what this rank sends to a rank of the group within one of the group's collectives."""
     transport, peer, running = group.transport, group.ranks[rank], group.running
     assert running is not None
     running.nbytes += elements * itemsize

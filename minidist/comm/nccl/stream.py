@@ -1,22 +1,22 @@
-"""Which calls NCCL carries, and the stream on which it works, beside the stream that computes.
+"""The stream on which NCCL works, next to the stream that computes, and the choice of the calls that NCCL carries.
 
-All other calls run the algorithms of this library. Which GPU each rank uses is known to all, so that all ranks of a
-group choose the same way for a call.
+All other calls run the algorithms of this library. Every rank knows the GPUs of all ranks, so all ranks of a group make
+the same choice for a call.
 
-A stream is a queue of work on the GPU. The host only puts work into it and goes on, so two queues must be told where
-one waits for the other, and events do that:
+A stream is a queue of work on the GPU. The host only puts work into it and goes on, so events tell two queues where one
+waits for the other:
 
     computing       ... writes x | event A |          ... computes on ... | waits for B | reads x ...
     communicating                | waits for A | all-reduce of x | event B |
 
-That is the whole of ``async_op=True``: nothing runs in the background of the host. ``wait`` puts the wait for B into
+That is all that ``async_op=True`` does: no thread of the host runs in the background. ``wait`` puts the wait for B into
 the queue of the stream that computes. It does not stop the host (nor does torch's ``Work.wait`` with NCCL).
 
-Memory. CuPy's pool hands a freed block out again to the stream that it was allocated on, at once, because whatever that
-stream does later comes later (``_arenas`` of cupy/cuda/memory.pyx). It knows nothing of a second stream that still
-reads the block. So a work holds its arrays until the stream that computes has been told to wait for it: a block that is
-freed after that is reused behind the wait. What is allocated while NCCL's stream is the current one goes back to that
-stream's own blocks, and needs no such care.
+Memory. CuPy's pool reuses a freed block at once for the stream on which it was allocated, because that stream runs its
+work in order (``_arenas`` of cupy/cuda/memory.pyx). The pool knows nothing of a second stream that still reads the
+block. So a work holds its arrays until the stream that computes has been told to wait for it: a block freed after that
+is reused only after the wait. What is allocated while NCCL's stream is the current one goes back to that stream's own
+blocks, and needs no such care.
 """
 
 import threading
@@ -35,10 +35,10 @@ TEXT_BYTES = 512  # a host name has 64 bytes at most on Linux (man gethostname),
 
 
 class Gpus:
-    """The GPUs of a run, and the stream on which NCCL works here.
+    """The GPUs of a run's ranks, and the stream on which this rank's NCCL works.
 
-    The stream is one for all groups of a rank, so the operations of two communicators never run at the same time. NCCL
-    asks for that: operations of several communicators on one GPU may wait for each other in a circle, unless all ranks
+    All groups of a rank share one stream, so the operations of two communicators never run at the same time. NCCL
+    requires that: operations of several communicators on one GPU may wait for each other in a circle, unless all ranks
     launch them in one order ("Using multiple NCCL communicators concurrently" in its user guide).
     """
 
@@ -47,13 +47,13 @@ class Gpus:
         # CuPy computes on the null stream. The null stream and any other wait for each other, unless the other was
         # created as non-blocking.
         self.stream = xp.cuda.Stream(non_blocking=True)
-        self.unwaited: list[NcclWork] = []  # what the stream that computes has not been told to wait for, in order
+        self.unwaited: list[NcclWork] = []  # those that the computing stream was not told to wait for, in order
 
     def enqueue(self, label: str, arrays: list, body: Callable[[], None], check: Callable[[], None]) -> "NcclWork":
-        """Let NCCL work on ``arrays`` behind what is computing now.
+        """Queue NCCL's work on ``arrays``, after what the current stream computes now.
 
-        ``body`` makes the calls of NCCL; what it computes with CuPy runs on the same stream. ``check`` raises what NCCL
-        has noticed.
+        ``body`` makes the calls of NCCL; what it computes with CuPy runs on the same stream. ``check`` raises an error
+        that NCCL has noticed.
         """
         self.stream.wait_event(_event(xp.cuda.get_current_stream()))
         with self.stream:
@@ -65,7 +65,7 @@ class Gpus:
         return work
 
     def synchronize(self) -> None:
-        """Stop the host until everything is done."""
+        """Block the host until NCCL has done all its work."""
         self.stream.synchronize()
         self.unwaited.clear()
 
@@ -81,7 +81,7 @@ class NcclWork(Work):
         return self._done.done
 
     def wait(self) -> bool:
-        """Let what is computed from here on find the result. The host goes on at once."""
+        """Let later work on the current stream wait for the result. The host goes on at once."""
         self._check()
         xp.cuda.get_current_stream().wait_event(self._done)
         mark_waited(self, self._gpus.unwaited)
@@ -95,10 +95,10 @@ def _event(stream):
 
 
 def find_gpus(world: ProcessGroup) -> None:
-    """Let NCCL carry collectives on arrays of GPUs, from now on, in all groups whose ranks have a GPU each.
+    """Let NCCL carry collectives on arrays on GPUs, from now on, in all groups whose ranks have a GPU each.
 
-    All ranks call it, once, after ``backend.use("cupy", ...)``. Two ranks on one GPU, which NCCL refuses, go on through
-    host memory, and so does everything where a rank has no NCCL. With NumPy it does nothing.
+    All ranks call it, once, after ``backend.use("cupy", ...)``. Groups in which two ranks share a GPU, which NCCL
+    refuses, or a rank has no NCCL, still communicate through host memory. With NumPy it does nothing.
 
     Raises:
         ValueError: for a group that is not the world.
@@ -120,7 +120,7 @@ def find_gpus(world: ProcessGroup) -> None:
 
 
 def own_gpus(group: ProcessGroup) -> bool:
-    """Whether each rank of a group has a GPU that no other of them uses, and NCCL."""
+    """Return whether each rank of a group has NCCL, and a GPU that no other rank of the group uses."""
     if group.transport.gpus is None:
         return False
     names = {group.transport.gpus.names[rank] for rank in group.ranks}
@@ -128,12 +128,12 @@ def own_gpus(group: ProcessGroup) -> bool:
 
 
 def carries(name: str, group: ProcessGroup, algorithm: str, arrays: list, op) -> bool:
-    """Whether NCCL carries a call: the same on all ranks, because all know all GPUs.
+    """Return whether NCCL carries a call: the same on all ranks, because all know all GPUs.
 
-    An algorithm that is named runs. So does one of this library for arrays in host memory, on one rank, on ranks that
-    share a GPU, and for numbers that NCCL, and what is made of it, does not combine as NumPy does. And so do calls of a
-    background thread, a program of ``run_in_background``: NCCL wants the calls on several communicators in one order
-    on all ranks, and nothing orders those of two threads.
+    Otherwise an algorithm of this library runs: if the call names one, for arrays in host memory, on one rank, on ranks
+    that share a GPU, for reductions that neither NCCL nor the Communicator computes as NumPy does, and on a background
+    thread, in a program of ``run_in_background``. NCCL needs the calls on several communicators in one order on all
+    ranks, and nothing orders the calls of two threads.
     """
     return (
         own_gpus(group)
@@ -149,7 +149,7 @@ def carries(name: str, group: ProcessGroup, algorithm: str, arrays: list, op) ->
 
 
 def communicator_of(group: ProcessGroup) -> Communicator:
-    """Return the group's communicator. All its ranks call it: the first call makes one."""
+    """Return the group's communicator. All ranks of the group call it; the first call makes the communicator."""
     if group.communicator is None:
         group.finish_background()
         group.communicator = Communicator(group)

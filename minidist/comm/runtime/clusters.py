@@ -12,7 +12,7 @@ _job_size: int | None = None
 
 
 def new_cluster(world_size: int) -> Cluster:
-    """Return a Cluster of ``world_size`` ranks; within ``clusters_of_job`` one of the job's."""
+    """Return a Cluster of ``world_size`` ranks; within ``clusters_of_job``, a cluster of the job's ranks."""
     return _make(world_size)
 
 
@@ -23,7 +23,7 @@ def job_size() -> int | None:
 
 @contextmanager
 def clusters_of_job(make: Callable[[int], Any], size: int) -> Iterator[None]:
-    """Let ``make`` make what ``new_cluster`` returns."""
+    """Let ``new_cluster`` return ``make(world_size)`` and ``job_size`` return ``size`` within the ``with`` block."""
     global _make, _job_size
     before = _make, _job_size
     _make, _job_size = make, size
@@ -34,7 +34,7 @@ def clusters_of_job(make: Callable[[int], Any], size: int) -> Iterator[None]:
 
 
 class WarmClusters:
-    """``clusters(n)`` is a Cluster of n ranks, the same one every time. A context manager.
+    """Clusters that stay warm: ``clusters(n)`` is a Cluster of n ranks, the same one every time. A context manager.
 
     The ranks keep what a function changes in them, such as a replaced function. Close the clusters if the next function
     must not see it.
@@ -59,7 +59,7 @@ class WarmClusters:
         self.close()
 
     def close(self) -> None:
-        """End all their ranks. The next call starts new ones."""
+        """End the ranks of all clusters. The next call starts new ones."""
         for cluster in self._clusters.values():
             cluster.close()
         self._clusters.clear()

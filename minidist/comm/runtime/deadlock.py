@@ -1,9 +1,9 @@
-"""How to tell a deadlock from a long wait, from what each rank publishes about itself.
+"""Detection of deadlocks: what each rank publishes about itself distinguishes them from long waits.
 
 A blocked rank names the ranks that it waits for. A set of blocked ranks is deadlocked when each of them waits only
 for ranks of the set or for ranks that have finished: then no rank is left to send what they wait for (Holt,
 "Some Deadlock Properties of Computer Systems", 1972). No timeout is involved: a rank that computes for an hour is
-not blocked, and a deadlock is one from its first millisecond.
+not blocked, and a deadlock counts as one from its first millisecond.
 
 Ranks continue to run while the parent scans them, so one scan does not show them all at the same moment. Three scans
 are compared: two in immediate succession, and one later. A rank is stuck if its status is the same in all three, and if
@@ -15,21 +15,21 @@ lets it move finds a message, or free space. But until then no other rank of the
 what this poll finds was there for the two unsuccessful polls already: a contradiction.
 
 So a rank that is stuck stays stuck, and the set of them only grows. It grows late on a busy machine, where a rank may
-wait long for a core before it comes to the call in which it gets stuck. A report that came first would call it a
-bystander, so ``DeadlockWatch`` waits until the set has stopped growing.
+wait long for a core before it comes to the call in which it gets stuck. An earlier report would call it a bystander, so
+``DeadlockWatch`` waits until the set has stopped growing.
 """
 
 from collections.abc import Callable, Sequence, Set
 
 from minidist.comm.transports.transport import BLOCKED, FINISHED, Status
 
-SETTLE_SECONDS = 0.2  # that the other ranks get to join a deadlock
+SETTLE_SECONDS = 0.2  # the time that other ranks get to join a deadlock
 
 
 class DeadlockWatch:
-    """Looks at the ranks again and again, until all that belong to a deadlock are known.
+    """Repeated scans of the ranks, until all that belong to a deadlock are known.
 
-    ``clock(ranks)`` returns a function that tells for how many seconds these ranks could have run since.
+    ``clock(ranks)`` returns a function that returns for how many seconds these ranks could have run since then.
     """
 
     def __init__(self, scan: Callable[[], list[Status]], clock: Callable[[set[int]], Callable[[], float]]) -> None:
@@ -54,7 +54,7 @@ class DeadlockWatch:
 def find_deadlock(
     first: Sequence[Status], second: Sequence[Status], third: Sequence[Status], known: Set[int] = frozenset()
 ) -> set[int]:
-    """The ranks that can never continue, apart from those already ``known``. Each scan has a status for each rank."""
+    """Return the ranks that can never continue, apart from those already ``known``. A scan has each rank's status."""
     finished = {rank for rank, status in enumerate(first) if status.state == FINISHED}
     stuck = {
         rank
@@ -77,7 +77,7 @@ def awaited_ranks(status: Status) -> set[int]:
 
 
 def describe(stuck: set[int], statuses: Sequence[Status], waiting: dict[int, str]) -> str:
-    """The message of a Deadlock: which rank waits for which, in which call and where, and how to fix it."""
+    """Return the message of a Deadlock: which rank waits for which, in which call and where, and how to fix it."""
     finished = {rank for rank, status in enumerate(statuses) if status.state == FINISHED}
     ranks = "ranks " + ", ".join(map(str, sorted(stuck))) if len(stuck) > 1 else f"rank {min(stuck)}"
     lines = [f"{ranks} of {len(statuses)} can never go on:"]

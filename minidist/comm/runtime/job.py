@@ -26,10 +26,10 @@ class Job:
     """This process, as a rank of an MPI job. Making one initialises MPI.
 
     Args:
-        launched: what the launcher says, None if there was none.
+        launched: what the launcher says about this process; None without a launcher.
 
     Raises:
-        RuntimeError: when mpi4py is missing, or the launcher and MPI do not agree on who this is.
+        RuntimeError: when mpi4py is missing, MPI lets only one thread call it, or MPI and the launcher disagree.
     """
 
     def __init__(self, launched: Launched | None) -> None:
@@ -49,12 +49,12 @@ class Job:
         first = self.comm.allgather(shared.bcast(self.rank))  # of each rank: the first rank on its node
         self.nodes = tuple(sorted(set(first)).index(rank) for rank in first)  # ranks that can share memory are on one
         shared.Free()
-        self.kept: dict = {}  # of every world
+        self.kept: dict = {}  # that of every world
         unlink_segments()
         sys.setswitchinterval(SWITCH_SECONDS)
 
     def world(self, size: int, limit: float) -> ProcessGroup:
-        """The first ``size`` ranks as a world of their own. Exactly these call it."""
+        """Return the first ``size`` ranks as a world of their own. Exactly these ranks call it."""
         from minidist.comm.transports.mpi import MPITransport, Questions
 
         members = self.comm.Get_group().Incl(list(range(size)))
@@ -66,9 +66,9 @@ class Job:
         return world
 
     def leave(self, world: ProcessGroup, doing: str) -> list[str]:
-        """End the world, whose ranks all call it: complete what is in flight; return what was never received, in words.
+        """Complete what a world has in flight, and end it; return the messages never received, in words.
 
-        ``doing`` is what this rank tells those that ask meanwhile, since they still wait for it.
+        All ranks of the world call it. ``doing`` is this rank's answer to ranks that still wait for it and ask.
         """
         from minidist.comm.transports.mpi import MPITransport, answer_until
 
@@ -81,7 +81,7 @@ class Job:
         return leftovers
 
     def where(self) -> str:
-        """Where this rank is and what it may use, in one line."""
+        """Return in one line where this rank runs and what it may use."""
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
         named = f"cores {ranges(cores)}" if cores else f"{os.cpu_count()} cores"
         node = f"node {self.nodes[self.rank]} ({socket.gethostname()})"
@@ -89,7 +89,7 @@ class Job:
 
 
 def check_agreement(launched: Launched | None, rank: int, size: int) -> None:
-    """Raises RuntimeError where MPI says something else about this process than its launcher."""
+    """Raise RuntimeError if MPI and the launcher disagree about this process's rank or the number of ranks."""
     if launched is None or (launched.rank, launched.size) == (rank, size):
         return
     told = f"{launched.by} says that this is rank {launched.rank} of {launched.size} ({launched.variables})"
@@ -108,11 +108,11 @@ def check_agreement(launched: Launched | None, rank: int, size: int) -> None:
 
 
 def unlink_segments() -> None:
-    """Remove the names of the segments through which MPICH links the ranks of a node. All ranks must have them.
+    """Remove the names of the segments through which MPICH links the ranks of a node, once all ranks have attached.
 
-    The system then frees the memory when the last process ends (man shm_unlink), as that of a Cluster, however the job
-    ends. MPICH removes them in MPI_Finalize, which a job that is killed or aborted never reaches: 2 MiB and more would
-    stay in /dev/shm each time. Open MPI attaches to a segment at the first message, and so keeps the names.
+    The system then frees the memory when the last process ends (man shm_unlink), like that of a Cluster, however the
+    job ends. MPICH removes the names in MPI_Finalize, which a job that is killed or aborted never reaches: 2 MiB and
+    more would stay in /dev/shm each time. Open MPI attaches to a segment at the first message, so its names stay.
     """
     with suppress(OSError):  # not on Linux
         for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
@@ -123,7 +123,7 @@ def unlink_segments() -> None:
 
 
 def ranges(numbers: list[int]) -> str:
-    """Sorted whole numbers in few words: 0-3, 8."""
+    """Return sorted whole numbers in short form, such as "0-3, 8"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and runs[-1][1] == number - 1:
@@ -134,7 +134,7 @@ def ranges(numbers: list[int]) -> str:
 
 
 def end_job(job: Job, error: BaseException, status: int, called_in: str) -> NoReturn:
-    """End all processes of the job because of an error in this one, after its traceback: see ``own_traceback``."""
+    """Print an error of this process with its traceback (see ``own_traceback``), then end all processes of the job."""
     text = f"rank {job.rank} of {job.size} failed: {summary(error)}"
     if isinstance(error, Deadlock | Hang):  # they say where each rank is
         text = "\n".join([text, *getattr(error, "__notes__", [])])
@@ -149,7 +149,7 @@ def abort(status: int) -> NoReturn:
     """End all processes of the job, this one too, with this status."""
     from mpi4py import MPI  # only where there is a job
 
-    MPI.COMM_WORLD.Abort(status)  # of a duplicate MPICH ends only this node's processes
+    MPI.COMM_WORLD.Abort(status)  # for a duplicate, MPICH ends only this node's processes
     os._exit(status)  # where another rank aborts in the same moment, MPICH's Abort returns
 
 
@@ -160,14 +160,14 @@ def init(limit: float = LIMIT_SECONDS) -> ProcessGroup:
     """Join the other processes of the MPI job, and return the world.
 
     It is what ``torch.distributed.init_process_group`` does. ``mpiexec -n 4 python script.py`` starts the script four
-    times, and each process is a rank; a script that nobody has launched is alone in its world. From here on an
-    exception that the script does not catch ends all ranks, after its traceback.
+    times, and each process is a rank; a script without a launcher is alone in its world. From then on an exception that
+    the script does not catch prints its traceback and ends all ranks.
 
     Args:
-        limit: seconds in which a rank waits and nothing moves, after which the job ends and says what each rank did.
+        limit: seconds that a rank may wait while nothing moves. Then the job ends and says what each rank was doing.
 
     Raises:
-        RuntimeError: when called twice, without mpi4py, or where the launcher and MPI do not agree.
+        RuntimeError: when called twice, without mpi4py, or if the launcher and MPI disagree.
     """
     global _world
     if _world is not None:

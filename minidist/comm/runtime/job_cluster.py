@@ -24,7 +24,7 @@ FAILED = 2  # the exit status
 
 
 class JobCluster:
-    """The first ``world_size`` ranks of a job. Process 0 makes it.
+    """A cluster of the first ``world_size`` ranks of a job, made by process 0.
 
     Raises:
         ValueError: for more ranks than the job has.
@@ -59,8 +59,8 @@ class JobCluster:
         A rank that fails ends the whole job, this process too.
 
         Args:
-            timeout: is not available here: an MPI job has a time limit of its own.
-            patience: seconds in which nothing moves, after which a wait ends the job.
+            timeout: must be None, because an MPI job has a time limit of its own; otherwise a ValueError.
+            patience: seconds that a wait may last while nothing moves. Then it ends the job.
         """
         if timeout is not None:
             raise ValueError("a run of an MPI job has no timeout; use patience=, or the launcher's time limit")
@@ -99,7 +99,7 @@ class JobCluster:
 
 
 def run_rank(job: Job, run: bytes, report: Callable[[object], None]) -> tuple[object, list[str]]:
-    """This rank's part of a run: its result, and the messages that it never received, in words.
+    """Do this rank's part of a run; return its result, and the messages that it never received, in words.
 
     An error ends the job.
     """
@@ -114,7 +114,7 @@ def run_rank(job: Job, run: bytes, report: Callable[[object], None]) -> tuple[ob
 
 
 def serve(job: Job) -> int:
-    """The life of every process but 0: run what process 0 sends, until it sends no more. Returns the exit status."""
+    """Run what process 0 sends until it says stop, on every process but 0; return the exit status."""
     # the launcher gets whole lines, as soon as they are printed
     sys.stdout.reconfigure(line_buffering=True)  # pyright: ignore[reportAttributeAccessIssue]  # a TextIOWrapper
     sending: list[MPI.Request] = []  # MPI reads these later
@@ -134,7 +134,7 @@ def serve(job: Job) -> int:
 
 @contextmanager
 def leading(job: Job) -> Iterator[None]:
-    """Let ``new_cluster`` return clusters of the job's ranks in the block of process 0; at its end these end."""
+    """Let ``new_cluster`` return clusters of the job's ranks in process 0's ``with`` block; then end the others."""
     try:
         with clusters_of_job(partial(JobCluster, job), job.size):
             yield

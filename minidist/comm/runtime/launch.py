@@ -50,8 +50,8 @@ def launch(fn: Callable, world_size: int, *args, timeout: float | None = None, s
         timeout: seconds after which the run ends; None for no limit. On Linux, time that its ranks spend waiting for a
             core of a busy machine hardly counts.
         start_method: "forkserver", "spawn" or "fork"; "thread" for ranks that are threads of this process and take
-            turns (threads.py). None for what the environment variable MINIDIST_START_METHOD says, or else forkserver on
-            Linux, spawn elsewhere.
+            turns (threads.py). None for the value of the environment variable MINIDIST_START_METHOD, or else forkserver
+            on Linux, spawn elsewhere.
 
     Raises:
         RankFailed: when a rank raises an exception, exits or is killed.
@@ -65,9 +65,9 @@ def launch(fn: Callable, world_size: int, *args, timeout: float | None = None, s
 class Cluster:
     """Ranks that stay warm between calls of ``run``. A context manager.
 
-    A failed run ends the ranks, and the next run starts new ones. With ``keep_survivors`` it ends those alone that died
-    or do not answer. The others keep what they hold in ``world.kept``: a machine's memory is not lost because another
-    machine is. ``regroup`` says with how many ranks the next run goes on.
+    A failed run ends the ranks, and the next run starts new ones. With ``keep_survivors`` it only ends the ranks that
+    died or do not answer. The others keep what they hold in ``world.kept``, as a machine keeps its memory when another
+    machine fails. ``regroup`` sets the number of ranks with which the next run continues.
 
     Args:
         world_size: the number of ranks, 1 to 64.
@@ -76,8 +76,8 @@ class Cluster:
         keep_survivors: whether ranks outlive the failure of another.
 
     Raises:
-        ValueError: for arguments other than these, and ``keep_survivors`` of threads.
-        RuntimeError: in a rank, or in a launcher's processes.
+        ValueError: for an argument out of these ranges, or ``keep_survivors`` for ranks that are threads.
+        RuntimeError: in a rank, or in one of several processes of a launcher.
     """
 
     def __init__(
@@ -114,14 +114,14 @@ class Cluster:
 
     @property
     def survivors(self) -> list[int]:
-        """The ranks that outlived the run that failed, by their numbers in it; all ranks if none has."""
+        """The ranks that outlived the run that failed, by their numbers in it; all ranks if no run has failed."""
         return [rank.number for rank in self._ranks]
 
     def regroup(self, world_size: int, without: Collection[int] = ()) -> None:
         """Give the next run ``world_size`` ranks: the survivors in their order, then new ones.
 
         Args:
-            without: survivors to end, which are not relied on any longer. So are those that are too many.
+            without: survivors to end because they are no longer relied on. Those beyond ``world_size`` end too.
         """
         world_size = _checked_size(world_size)
         staying = [rank for rank in self._ranks if rank.number not in without][:world_size]
@@ -151,7 +151,7 @@ class Cluster:
 
         Raises:
             Hang: when the patience is over; it names the ranks that did not wait for others.
-            RuntimeError: when the cluster is closed, another process', or in a run.
+            RuntimeError: when the cluster is closed, belongs to another process, or is in a run already.
         """
         if not callable(fn):
             raise TypeError(f"the first argument must be a function fn(world, ...), but is {fn!r}")
@@ -225,7 +225,7 @@ class Cluster:
         self._ranks, self.is_warm = [], False
 
     def _end_all_but(self, staying: list[RankProcess]) -> None:
-        """End the other ranks. Those that stay need a new segment: in the old one a message may be half written."""
+        """End all other ranks. Those that stay need a new segment: in the old one a message may be half written."""
         if not staying:
             self._stop(kill=True)
             return
@@ -237,11 +237,11 @@ class Cluster:
     # Waiting for the results
 
     def _collect(self, timeout: float | None, patience: float | None) -> list:
-        # ranks: those that have told how their part ended, those that are gone, those that hang
+        # numbers of ranks: those that reported how their part ended, those that are gone, those that hang
         self._answered, self._died, self._hopeless = set(), set(), set()
         timeout, patience = (inf if limit is None else limit for limit in (timeout, patience))
         clock = self._clock(range(self.world_size)) if min(timeout, patience) < inf else lambda: 0.0
-        heard, silent_since = False, 0.0  # whether of any rank since the last look; by the clock
+        heard, silent_since = False, 0.0  # whether a rank has reported since the last look; on the clock
         results: list = [None] * self.world_size
         pending = dict(enumerate(self._ranks))
         unreceived = False
@@ -316,7 +316,7 @@ class Cluster:
         return "\n".join([f"{why}:", *(f"  rank {number} is {text}" for number, text in doing.items())]), doing
 
     def _failure(self, rank: RankProcess, kind: str, content, pending: dict[int, RankProcess]) -> RankFailed:
-        """The error of a run in which ``rank`` failed first. Ends the other ranks."""
+        """Tell the other ranks to give up; return the error of a run in which ``rank`` failed first."""
         del pending[rank.number]
         (self._died if kind == "gone" else self._answered).add(rank.number)
         waiting = self._abort(pending)
@@ -378,14 +378,14 @@ class Cluster:
 
 
 def _checked_size(world_size: int) -> int:
-    with suppress(TypeError):  # of what is no whole number; NumPy's integers are
+    with suppress(TypeError):  # raised for anything but a whole number; NumPy's integers count as such
         if not isinstance(world_size, bool) and 1 <= index(world_size) <= MAX_RANKS:
             return index(world_size)
     raise ValueError(f"world_size must be a whole number from 1 to {MAX_RANKS}, but is {world_size!r}")
 
 
 def _name_ranks(ranks, one: str = "was", more: str = "were") -> str:
-    """'rank 2 was', or 'ranks 0, 2 were'."""
+    """Return 'rank 2 was', or 'ranks 0, 2 were'."""
     return f"rank {next(iter(ranks))} {one}" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} {more}"
 
 

@@ -1,10 +1,10 @@
 """Functions and their arguments travel to the ranks by value, with dill.
 
 A function defined in a script or a notebook cell has no module that a rank could import, so its code travels,
-with the globals that it uses. In a worker of ``multiprocessing`` the script is called ``__mp_main__``, in a rank
-something else is, so that name is hidden from dill. Modules travel by name; dill by itself would send the contents of
-any module outside Python's own folders, such as an editable install. Code travels as Python itself writes it to a .pyc
-file: dill takes it apart by names that Python 3.15 no longer has.
+with the globals that it uses. In a worker of ``multiprocessing`` the script is called ``__mp_main__``; in a rank
+something else has the name, so it is hidden from dill. Modules travel by name; dill by itself would send the contents
+of any module outside Python's own folders, such as an editable install. Code travels as Python itself writes it to a
+.pyc file: dill takes it apart by names that Python 3.15 no longer has.
 """
 
 import importlib
@@ -20,7 +20,7 @@ from typing import Any
 import dill
 
 SCRIPT_OF_WORKER = "__mp_main__"
-_hiding = threading.RLock()  # re-entered where an object that is collected meanwhile prints
+_hiding = threading.RLock()  # reentrant: an object that is garbage-collected meanwhile may print
 
 if hasattr(os, "register_at_fork"):  # another thread may hold it during a fork
     os.register_at_fork(after_in_child=_hiding._at_fork_reinit)  # pyright: ignore[reportAttributeAccessIssue]  # hidden
@@ -39,10 +39,10 @@ class _Pickler(dill.Pickler):
 
 
 def dumps(thing, what: str = "a report") -> bytes:
-    """The bytes of any function and everything it refers to.
+    """Return the bytes of any object, such as a function with everything it refers to.
 
     Raises:
-        TypeError: for what cannot leave its process, such as a generator; it is called ``what``.
+        TypeError: for an object that cannot leave its process, such as a generator. The message calls it ``what``.
     """
     buffer = io.BytesIO()
     with _hiding:

@@ -1,6 +1,6 @@
-"""What the server that forks ranks imports first, once for all of them: what they run, and how the server ends.
+"""First import of the server that forks ranks: what all of them run, loaded once, and how the server ends.
 
-It ends after all that use it, however they end: so it can remove what a killed parent leaves.
+The server ends after all processes that use it, however they end, so it can remove what a killed parent leaves.
 """
 
 import atexit

@@ -1,4 +1,4 @@
-"""What processes of one machine inherit, and what they must not: the user's script, Ctrl-C, a parent's processes."""
+"""Starting processes on one machine that inherit neither the user's script, nor Ctrl-C, nor a parent's processes."""
 
 import atexit
 import ctypes
@@ -40,7 +40,7 @@ def check_alone() -> None:
         )
 
 
-FILES_OF_RANK, FILES_OF_START = 4, 9  # that are open here: pipes of each rank; and those of the server that forks them
+FILES_OF_RANK, FILES_OF_START = 4, 9  # open here: pipes of each rank; and those of the server that forks the ranks
 
 
 def check_open_files(ranks: int) -> None:
@@ -59,7 +59,7 @@ def check_open_files(ranks: int) -> None:
 
 
 def usual_start_method() -> str:
-    """How ranks start unless a caller says: as the environment variable MINIDIST_START_METHOD says, if it is set."""
+    """Return the default start method: MINIDIST_START_METHOD if set, else forkserver on Linux and spawn elsewhere."""
     return os.environ.get("MINIDIST_START_METHOD") or ("forkserver" if sys.platform == "linux" else "spawn")
 
 
@@ -88,10 +88,10 @@ def script_hidden():
 
 @contextmanager
 def interrupts_held():
-    """Hold SIGINT and SIGTERM back from this thread within the ``with`` block, and for good from what starts inside.
+    """Block SIGINT and SIGTERM in this thread within the ``with`` block, and for good in processes started inside.
 
-    Ctrl-C reaches every process of the terminal, and what ends a job every process of its group. It is the parent that
-    decides: it may save the run first. What a thread blocks stays blocked in the processes that it starts.
+    Ctrl-C reaches every process of the terminal, and the signal that ends a job every process of its group. But the
+    parent decides: it may save the run first. Signals that a thread blocks stay blocked in the processes it starts.
     """
     if not hasattr(signal, "pthread_sigmask"):  # on Windows
         yield
@@ -104,7 +104,7 @@ def interrupts_held():
 
 
 def leave_signals_to_parent() -> None:
-    """Let a rank outlive what ``interrupts_held`` has held back from it so far."""
+    """Let a rank outlive SIGINT and SIGTERM, which ``interrupts_held`` has blocked so far."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: None)  # neither ignored nor blocked: what the rank starts can be ended
     if hasattr(signal, "pthread_sigmask"):
@@ -126,8 +126,8 @@ def daemons_allowed():
 def forget_parents_processes() -> None:
     """Forget, in a child that the user forks with ``os.fork``, what multiprocess knows of its parent's processes.
 
-    It would take them for its own: end the parent's ranks when it exits, and wait for the parent's fork server, which
-    is not its child. Children that multiprocess forks by itself, such as ranks, lose nothing by it.
+    Otherwise the child takes them for its own: it ends the parent's ranks when it exits, and waits for the parent's
+    fork server, which is not its child. Children that multiprocess forks by itself, such as ranks, lose nothing by it.
     """
     process._children.clear()  # it ends these when it exits
     process.current_process()._config.pop("tempdir", None)  # the parent removes this folder when it exits

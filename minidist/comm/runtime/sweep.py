@@ -12,7 +12,7 @@ Segments and folders carry the name of their creator, the *owner*, such as ``249
     1f3a9c02    the place where both are valid: a hash of the machine's boot and of the pid and time namespaces
 
 A leftover is removed only if it certainly is one: it belongs to our user, its owner's place is ours, and no process has
-that id and start. A container that shares /dev/shm with us has its own process ids, hence its own place, so what it
+that id and start. A container that shares /dev/shm with us has its own process ids and its own place, so what it
 created stays. So does everything without an owner in its name.
 
 Only Linux provides this information, in /proc. Elsewhere an owner is just a process id, and nothing is removed.
@@ -34,13 +34,13 @@ PREFIX = "minidist-"
 SHARED_MEMORY = "/dev/shm"
 SEGMENT = re.compile(PREFIX + r"([0-9]{1,9}-[0-9]+-[0-9a-f]{8})-[0-9a-f]{6}")
 MARK = re.compile(PREFIX + r"([0-9]{1,9}-[0-9]+-[0-9a-f]{8})")
-SCRATCH = re.compile(PREFIX + r"([0-9]{1,9}-[0-9]+-[0-9a-f]{8})-\w{8}")  # eight as tempfile draws them
-SHORT, LONGEST = "/tmp", 70  # of 108 characters that the path of a socket may have, with those of multiprocess' names
-FOLDER, SOCKET = "pymp-", ("listener-", "sock-")  # multiprocess's folder and its socket begin so; the latter from 3.13
+SCRATCH = re.compile(PREFIX + r"([0-9]{1,9}-[0-9]+-[0-9a-f]{8})-\w{8}")  # tempfile draws the last eight
+SHORT, LONGEST = "/tmp", 70  # characters: a socket's path may have 108, including the names that multiprocess adds
+FOLDER, SOCKET = "pymp-", ("listener-", "sock-")  # how multiprocess's names begin; "sock-" from 3.13 on
 
 
 def owner() -> str:
-    """The owner in the names of what this process creates."""
+    """Return the owner for the names of what this process creates."""
     with suppress(OSError):
         if place := _place():
             return f"{os.getpid()}-{_start_of(os.getpid())}-{place}"
@@ -62,7 +62,7 @@ def claim_temporary_folder() -> None:
 
 
 def remove_socket(path: str, user: int) -> None:
-    """Remove the socket of a server that nobody uses any longer, and its folder if that was of its user alone.
+    """Remove the socket of a server that nobody uses any longer, and its folder if that belonged to its user alone.
 
     Args:
         user: the id of the process that started the server.
@@ -128,7 +128,7 @@ def _is_ours(entry: os.DirEntry) -> bool:
 
 
 def _is_gone(owner: str) -> bool:
-    """Whether that process has certainly ended."""
+    """Return whether an owner, a process, has certainly ended."""
     pid, start, place = owner.split("-")
     if place != _place():
         return False
@@ -145,25 +145,25 @@ def _is_gone(owner: str) -> bool:
 
 
 def _start_of(pid: int) -> str:
-    """When a process started, in clock ticks since boot (man 5 proc: the 22nd field of ``stat``).
+    """Return when a process started, in clock ticks since boot (man 5 proc: the 22nd field of ``stat``).
 
-    It is read as its first thread's: in ``/proc/PID/stat`` of itself, a process that QEMU emulates finds another start
-    than all others do, who would take it for gone.
+    It is read from the process's first thread. In its own ``/proc/PID/stat`` a process that QEMU emulates finds another
+    start than other processes do, and they would take it for gone.
     """
     return stat_of(f"{pid}/task/{pid}")[19]
 
 
 def stat_of(process: str) -> list[str]:
-    """The fields of ``/proc/PROCESS/stat`` from its third on: those after the name, which may have spaces and brackets.
+    """Return the fields of ``/proc/PROCESS/stat`` after the name, which may have spaces and brackets: the third and on.
 
     Raises:
-        OSError: if it has ended, or this is not Linux.
+        OSError: if the process has ended, or this is not Linux.
     """
     return Path(f"/proc/{process}/stat").read_text("utf-8").rpartition(")")[2].split()
 
 
 def _place() -> str:
-    """A hash of the place where our process ids and start times are valid; "" if it cannot be determined."""
+    """Return a hash of the place where our process ids and start times are valid; "" if it cannot be determined."""
     if sys.platform != "linux" or os.readlink("/proc/self") != str(os.getpid()):  # /proc shows another pid namespace
         return ""
     parts = [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8"), os.readlink("/proc/self/ns/pid")]

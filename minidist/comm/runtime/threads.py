@@ -1,8 +1,8 @@
-"""Ranks that are threads of one process and take turns: for where no process can be started, and for a debugger.
+"""Ranks that are threads of one process and take turns: for debuggers, and where no process can be started.
 
-They land on the same bits, and send the same messages. What they lack: two never compute at the same time, so nothing
-is faster on more ranks; none can be killed alone, or outlive another; and what a function changes in a module, it
-changes for all of them, but for what turns.py lists and what it patches with ``unittest.mock.patch``.
+They compute the same bits as processes, and send the same messages. Their limits: two never compute at the same time,
+so nothing is faster on more ranks; none can be killed alone, or outlive another; and what a function changes in a
+module changes for all of them, except what turns.py lists and what it patches with ``unittest.mock.patch``.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ _prints = threading.local()  # the streams of a rank's thread, by their names in
 
 
 class Thread(threading.Thread):
-    """A thread with what a rank's process has."""
+    """A thread with the attributes of a rank's process that the parent uses."""
 
     @property
     def pid(self) -> int:
@@ -34,13 +34,13 @@ class Thread(threading.Thread):
         return None if self.is_alive() else 0
 
     def kill(self) -> None:
-        """Raise SystemExit in it, as soon as it runs Python's code again."""
+        """Raise SystemExit in the thread as soon as it runs Python code again."""
         assert self.ident is not None  # it has started
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self.ident), ctypes.py_object(SystemExit))
 
 
 class RankThread(RankProcess):
-    """The handle on a rank that is a thread."""
+    """The parent's handle on a rank that is a thread."""
 
     def _start(self, segment: Segment, commands) -> None:
         self._segment = segment
@@ -52,7 +52,7 @@ class RankThread(RankProcess):
             serve(self.number, self._segment.place, commands, _prints.__setattr__, thread=(id(self), self.number))
 
     def ask_where(self) -> None:
-        """Nothing: who shares the process can see it."""
+        """Do nothing: ``where`` looks at the thread itself."""
 
     def where(self, over: Callable[[], bool]) -> str:
         innermost = sys._current_frames().get(self.process.ident or 0)
@@ -72,7 +72,7 @@ class RankThread(RankProcess):
 
 
 class PrintsOfThreads:
-    """Stands for ``sys.stdout`` or ``sys.stderr``: what a rank prints goes to its own, all else to the usual one."""
+    """A stand-in for ``sys.stdout`` or ``sys.stderr``: a rank prints to its own stream, all else to the usual one."""
 
     def __init__(self, name: str) -> None:
         usual = getattr(sys, name)
@@ -84,7 +84,7 @@ class PrintsOfThreads:
 
 @contextmanager
 def run_of_threads() -> Iterator[None]:
-    """Let ranks that are threads print, patch and take turns within it; then the process has its own values again.
+    """Let ranks that are threads print, patch and take turns in the ``with`` block; then restore the process's values.
 
     Raises:
         RuntimeError: if another Cluster's threads run.

@@ -32,10 +32,10 @@ _unreturned: list[Segment] = []
 
 
 def rank_main(number: int, place: tuple, commands, questions, parent_stays: bool) -> None:
-    """The entry point of a rank's process; it never returns. ``place`` is its segment's."""
+    """Run a rank's process from beginning to end; never return. ``place`` is that of its segment."""
     if parent_stays and sys.platform == "linux":
-        # so a rank ends with the user's process although its own parent is the server; also a stopped one (Ctrl-Z, a
-        # debugger), whose threads do not run to watch the parent
+        # so a rank ends with the user's process although its own parent is the server; so does a stopped rank (Ctrl-Z,
+        # a debugger), although no thread of it runs to watch the parent
         starting.leave_fork_server()
         starting.end_with_parent()
     starting.leave_signals_to_parent()
@@ -48,8 +48,8 @@ def serve(number: int, place: tuple, commands, show: Callable[[str, io.TextIOBas
     """Do what the parent commands, until it says stop or is gone.
 
     Args:
-        show: ``show("stdout", stream)`` makes what the rank prints go to a stream.
-        thread: names the rank in turns.py if it is a thread; None for a process.
+        show: ``show("stdout", stream)`` makes the rank print to a stream.
+        thread: the rank's name in turns.py if it is a thread; None for a process.
     """
     reports = Reports(commands)
     streams = _Stream(reports, "stdout"), _Stream(reports, "stderr")
@@ -84,14 +84,14 @@ def serve(number: int, place: tuple, commands, show: Callable[[str, io.TextIOBas
                 stream.flush()
             reports.send(*report)
             if report[0] != "done":
-                gc.collect()  # should this rank outlive its run, so should nothing that the run held
+                gc.collect()  # this rank may outlive its run, but what the run held should not
     if thread is None:  # the parent cleans up all that is shared. Python would, too late, free memory with views of it
         os._exit(0)
     leave(transport, segment)
 
 
 def _attach(place: tuple, reports: "Reports") -> Segment:
-    """Attach to the ranks' shared memory, and tell the parent so, or why it cannot be."""
+    """Attach to the ranks' shared memory, and report to the parent that it is attached, or why it cannot be."""
     try:
         segment = Segment(*place)
     except OSError as error:
@@ -102,7 +102,7 @@ def _attach(place: tuple, reports: "Reports") -> Segment:
 
 
 def leave(transport: Transport | None, segment: Segment) -> None:
-    """End what a run still does here in the background, and give back its memory, which the parent has unlinked."""
+    """End what a run still does here in the background, and detach from its memory, which the parent has unlinked."""
     if transport is not None:
         for group in transport.groups:
             if not group.abandon(LEAVE_SECONDS):
@@ -132,7 +132,7 @@ def _run(payload: bytes, world: ProcessGroup) -> tuple[str, object]:
 
 
 class Reports:
-    """What a rank sends its parent: its prints, its reports and finally its result."""
+    """A rank's messages to its parent: its prints, its reports and finally its result."""
 
     def __init__(self, pipe) -> None:
         self._pipe, self._lock = pipe, threading.Lock()
@@ -210,7 +210,7 @@ class RankProcess:
 
     def _start(self, segment: Segment, commands) -> None:
         self._questions, questions = connection.Pipe()
-        # a process's parent is a thread, to Linux: the fork server's only one, or this one, which may end early
+        # to Linux, a process's parent is a thread: the fork server's only one, or this one, which may end early
         parent_stays = self.method == "forkserver" or threading.current_thread() is threading.main_thread()
         arguments = (self.number, segment.place, commands, questions, parent_stays)
         start = get_context(self.method).Process
@@ -220,7 +220,7 @@ class RankProcess:
         except (ConnectionError, EOFError) as error:
             text = f"start_method {self.method!r} starts no rank: the process that it needs has ended at once"
             raise RuntimeError(f'{text}; see its own error above, or choose "thread", which needs none') from error
-        self.process._popen.terminate = self.process._popen.kill  # as Python's exit ends it; a SIGTERM it outlives
+        self.process._popen.terminate = self.process._popen.kill  # Python's exit terminates it, and it outlives SIGTERM
         commands.close()
         questions.close()
 
@@ -234,8 +234,8 @@ class RankProcess:
             self.reports.send_bytes(serialization.dumps((command, payload)))
 
     def receive(self) -> tuple[str, Any]:
-        """The next report and its kind: attached, done, failed, aborted, leftovers, report, or print (which this
-        prints). ("gone", exitcode) if the rank has ended."""
+        """Return the kind and content of the next report: attached, done, failed, aborted, leftovers, report, or print,
+        which this method prints. ("gone", exitcode) if the rank has ended."""
         try:
             message = self.reports.recv_bytes()
         except (EOFError, OSError):
@@ -259,7 +259,7 @@ class RankProcess:
             self._questions.send(None)
 
     def where(self, over: Callable[[], bool]) -> str:
-        """What the rank is doing now, in words; it may answer until ``over()`` is true. Call ``ask_where`` first."""
+        """Return in words what the rank is doing; wait for its answer until ``over()``. Call ``ask_where`` first."""
         with suppress(EOFError, OSError):
             while not self._questions.poll(LOOK_SECONDS):
                 if over():

@@ -22,29 +22,29 @@ _fence_lock = threading.Lock()
 
 
 def _fence() -> None:
-    """A memory barrier with what Python has: stores before a lock's release are visible before those after its next
-    acquisition."""
+    """Make a memory barrier with what Python has: stores before a lock's release are visible before those after its
+    next acquisition."""
     for _ in range(2):
         with _fence_lock:
             pass
 
 
 def padded(nbytes: int) -> int:
-    """The number of bytes, rounded up to whole cache lines."""
+    """Return the number of bytes, rounded up to whole cache lines."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 class ByteQueue:
     """One direction between two ranks, in ``COUNTERS + capacity`` bytes of zeroed shared memory.
 
-    ``capacity`` is a multiple of 64. The same class serves both ends; an end uses either ``room``,
-    ``write`` and ``publish``, or ``available``, ``read``, ``peek``, ``skip`` and ``release``.
+    ``capacity`` is a multiple of 64. The same class serves both ends; an end uses either ``room``, ``write`` and
+    ``publish``, or ``available``, ``read``, ``peek``, ``skip`` and ``release``.
     """
 
     def __init__(self, memory: memoryview, capacity: int) -> None:
         self.capacity = capacity
         self.data = np.frombuffer(memory, np.uint8, capacity, offset=COUNTERS)  # (capacity,)
-        self._bytes = memory[COUNTERS : COUNTERS + capacity]  # the same, as bytes copy into it soonest
+        self._bytes = memory[COUNTERS : COUNTERS + capacity]  # the same memory: bytes copy into this view fastest
         self._tail = memory[:8].cast("Q")
         self._head = memory[ALIGNMENT : ALIGNMENT + 8].cast("Q")
         self.written = self._tail[0]  # the writer's own copy of the tail
@@ -56,7 +56,7 @@ class ByteQueue:
         return self._tail[0] - self._head[0]
 
     def close(self) -> None:
-        """Let go of the memory. The queue cannot be used any longer."""
+        """Release the memory. The queue cannot be used afterwards."""
         self.data = np.empty(0, np.uint8)
         self._bytes.release()
         self._tail.release()
@@ -91,7 +91,7 @@ class ByteQueue:
         return self._tail[0] - self.taken
 
     def peek(self, nbytes: int) -> np.ndarray:
-        """The next bytes in place, without a copy: at most ``nbytes``, fewer if the buffer ends before them."""
+        """Return the next bytes in place, without a copy: at most ``nbytes``, fewer if the buffer ends before them."""
         if not _STORES_KEEP_ORDER:
             _fence()
         start = self.taken % self.capacity
@@ -102,7 +102,7 @@ class ByteQueue:
         self.taken += padded(nbytes)
 
     def read(self, nbytes: int) -> bytes | memoryview:
-        """Take the next bytes, whole wherever the buffer ends: in place, or if it ends within them as a copy."""
+        """Take the next bytes in one piece: in place, or as a copy if the buffer ends within them."""
         if not _STORES_KEEP_ORDER:
             _fence()
         start = self.taken % self.capacity

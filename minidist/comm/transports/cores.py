@@ -1,17 +1,17 @@
 """The cores of a busy machine: when a waiting rank gives up its own, and clocks that leave out the time without one.
 
 With more ranks than cores, the awaited rank may need this core: giving it up (``sched_yield``) is then the fastest way
-on, and on an idle machine it costs next to nothing. Beside a program that computes all the time it costs dearly. To
-Linux, a task that yields has used up its time slice (``yield_task_fair`` in kernel/sched/fair.c), so the other programs
-have theirs first, some milliseconds each, and the rank has paid for time in which it did nothing. A rank that sleeps
-pays nothing, and is entitled to the core soon after it wakes.
+on, and on an idle machine it costs next to nothing. But it is expensive next to a program that computes all the time.
+To Linux, a task that yields has used up its time slice (``yield_task_fair`` in kernel/sched/fair.c), so other programs
+run for theirs first, some milliseconds each, and the rank is charged for time in which it did nothing. A rank that
+sleeps is charged nothing, and gets the core soon after it wakes.
 
-No call tells a process which kind of machine it is on, but the time that its yields take does. One long yield says
-little: any process loses its core now and then. After several in a row, each as long as a time slice, the rank does not
-yield for many times as long; the next long one renews that.
+No call tells a process which kind of machine it is on, but the length of its yields does. One long yield says little:
+any process loses its core now and then. After several in a row, each as long as a time slice, the rank stops yielding
+for many times that long; the next long yield renews the pause.
 
-Linux may schedule by groups (a session, a container): a yield gives way inside its own group alone. Programs of another
-group take the core all the same, but not because of a yield, so most yields are short and the rank goes on with them.
+Linux may schedule by groups (a session, a container): a yield only gives way inside its own group. Programs of another
+group take the core anyway, but not because of a yield, so most yields are short and the rank continues to yield.
 
 Open MPI (``mpi_yield_when_idle``) and LLVM's OpenMP (``KMP_USE_YIELD=2``) yield where there are more ranks or threads
 than cores, which they count. They do not see other programs.
@@ -27,13 +27,13 @@ from minidist.comm.runtime.sweep import stat_of
 
 SHARED_SECONDS = 50e-6  # a yield takes longer only if another process then had the core
 CROWDED_NANOSECONDS = 1_000_000  # and longer than this if it was one that does not wait as ranks do
-IN_A_ROW = 5  # this number of such yields tells a crowded core
+IN_A_ROW = 5  # this number of such yields means a crowded core
 FORGO = 50  # after such a yield, the rank does not yield for this multiple of its length
 LONGEST_FORGONE = 1_000_000_000  # ns: during a yield the process may be stopped, or its machine suspended
 
 
 class Core:
-    """What a rank has learned about the core that it runs on."""
+    """The core that a rank runs on, and what its yields have shown about it."""
 
     def __init__(self) -> None:
         self._long_yields = 0  # in a row
@@ -41,11 +41,11 @@ class Core:
 
     @property
     def crowded(self) -> bool:
-        """Whether giving it up would likely take long: a rank that waits should sleep."""
+        """Whether giving the core up would likely take long, so that a waiting rank should sleep instead."""
         return time.perf_counter_ns() < self._crowded_until
 
     def give_up(self) -> float:
-        """Give it up once; return for how many seconds it was gone."""
+        """Give the core up once; return for how many seconds it was gone."""
         before = time.perf_counter_ns()
         _yield()
         now = time.perf_counter_ns()
@@ -59,7 +59,7 @@ _yield = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 class ComputeClock:
-    """Counts the seconds of the thread that made it, but for those within ``paused``.
+    """A clock that counts the seconds of the thread that made it, except those within ``paused``.
 
     On Linux, time in which the thread could have run but had no core does not count (``schedstat``: its run delay).
     """
@@ -75,17 +75,17 @@ class ComputeClock:
         self._began, self._delay_before = self._look()
 
     def seconds(self) -> float:
-        """The seconds so far."""
+        """Return the seconds so far."""
         now, delay = self._look()
         return now - self._began - (delay - self._delay_before) - self._waited
 
     def seconds_without_core(self) -> float:
-        """The seconds so far in which the thread had something to compute, and no core; 0 where nobody can tell."""
+        """Return the seconds so far in which the thread could have computed but had no core; 0 if that is not known."""
         return self._look()[1] - self._delay_before - self._delayed_while_waiting
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave out the block, in which the thread waits for others. Other threads' waits do not count."""
+        """Leave out the time of the block, in which the thread waits for others. On other threads, do nothing."""
         if self._is_paused or threading.get_ident() != self._thread:
             yield
             return
@@ -99,24 +99,24 @@ class ComputeClock:
             self._delayed_while_waiting += delayed
 
     def count_wait(self, seconds: float, delay: float) -> None:
-        """Count a wait that has just ended, of which the thread had no core for ``delay`` seconds.
+        """Count a wait that has just ended, during which the thread had no core for ``delay`` seconds.
 
-        For short waits, which ``paused`` would prolong: a look at the schedule takes longer than a small message.
+        It is for short waits, which ``paused`` would prolong: reading the schedule takes longer than a small message.
         """
         if threading.get_ident() == self._thread:
             if self._schedule is None:
-                delay = 0.0  # as nobody can tell it of the time outside waits
+                delay = 0.0  # it is not known for the time outside waits either
             self._waited += seconds - delay
             self._delayed_while_waiting += delay
 
     def close(self) -> None:
-        """Close what it reads the delays from: they are 0 from now on."""
+        """Close the file that the delays are read from: they are 0 from now on."""
         if self._schedule is not None:
             self._schedule.close()
             self._schedule = None
 
     def _look(self) -> tuple[float, float]:
-        """The time, and for how long the thread has waited for a core: both in seconds, from any beginning."""
+        """Return the time, and how long the thread has waited for a core: both in seconds, from an arbitrary start."""
         delay = 0
         if self._schedule is not None:
             delay = int(os.pread(self._schedule.fileno(), 100, 0).split()[1])  # ns
@@ -127,12 +127,12 @@ PATIENCE = 20  # a run ends after this many times its limit, however busy the ma
 
 
 def cores() -> int:
-    """The number of cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class PatientClock:
-    """The seconds of a run as an idle machine would count them.
+    """A clock that counts the seconds of a run as an idle machine would.
 
     While no rank needs a core, the clock runs at normal speed: a sleep takes as long on any machine. While some ranks
     do, it advances by the share of the cores that they get. (Only on Linux; elsewhere it is a plain clock.)
@@ -145,7 +145,7 @@ class PatientClock:
         self._looked, (_, self._used) = time.monotonic(), self._look()
 
     def seconds(self) -> float:
-        """The seconds so far. Call it regularly, because it samples what the ranks do."""
+        """Return the seconds so far. Call it regularly, because it samples what the ranks do."""
         now, (runnable, used) = time.monotonic(), self._look()
         passed = now - self._looked
         if runnable:

@@ -21,7 +21,7 @@ Combine = Callable[..., np.ndarray]  # a ufunc such as np.add: combine(mine, arr
 
 
 def shorten(call: str) -> bytes:
-    """A description that fits a message header: if it is too long, its two ends and a checksum of the whole."""
+    """Return a description that fits a message header: if it is too long, its two ends and a checksum of the whole."""
     encoded = call.encode()
     if len(encoded) <= CALL_BYTES:
         return encoded
@@ -39,7 +39,7 @@ class MessageEnd(Work):
         self.transport, self.peer, self.number, self.label, self.nbytes = transport, peer, number, label, nbytes
         self.done = False
         self.waited = False  # whether the program knows that it is done
-        self.finish: Callable[[], None] | None = None  # to be called then
+        self.finish: Callable[[], None] | None = None  # called once it is waited for
 
     def is_completed(self) -> bool:
         self.transport.check_usable()
@@ -65,7 +65,7 @@ class MessageEnd(Work):
             self.record("wait")
 
     def record(self, call: str) -> None:
-        """Record a point of its life, if recording."""
+        """Record a point in the life of this message, if recording."""
         if trace.log is not None:
             ends = self.peer, self.transport.rank
             kind, (source, destination) = ("send", ends[::-1]) if isinstance(self, Send) else ("receive", ends)
@@ -81,8 +81,8 @@ class Send(MessageEnd):
     """A posted outgoing message: flat, of any dtype.
 
     Attributes:
-        header: with a short payload behind it; None once it has left.
-        offset: bytes of the payload that have left, or are behind the header.
+        header: the packed header, followed by a short payload; None once it has left.
+        offset: bytes of the payload that have left, or travel with the header.
     """
 
     __slots__ = ("elements", "header", "offset", "payload")
@@ -113,7 +113,7 @@ class Receive(MessageEnd):
     def __init__(self, transport, peer, target, context, tag, call: bytes, label, combine: Combine | None) -> None:
         super().__init__(transport, peer, -1, label, target.nbytes)  # the number is the message's, once one has matched
         self.target, self.context, self.tag, self.call = target, context, tag, call
-        # any thread may combine, in any call: NumPy is to handle errors as in this one
+        # any thread may combine, during any call: NumPy must handle errors as set where the receive is posted
         self.combine = None if combine is None else partial(contextvars.copy_context().run, combine)
         self.error: Exception | None = None
 
@@ -133,7 +133,7 @@ class Receive(MessageEnd):
 
 
 class AnyOf:
-    """Several messages, of which one is enough to wait for."""
+    """Several messages, waited for until any one of them is done."""
 
     def __init__(self, ends: Sequence[Send | Receive]) -> None:
         self.ends = ends
@@ -144,7 +144,7 @@ class AnyOf:
 
     @property
     def peer(self) -> int:
-        """The other rank of the first that is done, or of the first if none is."""
+        """The other rank of the first message that is done, or of the first message if none is."""
         return next((end.peer for end in self.ends if end.done), self.ends[0].peer)
 
     @property

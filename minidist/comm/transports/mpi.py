@@ -8,9 +8,9 @@ A message is a header, with the payload behind it if that is short (MPI librarie
 pieces. MPI keeps the order of messages between two ranks that have one tag, so both ends know which piece comes next,
 and no piece is so large that its length would overflow an int.
 
-Ranks of one machine publish what they wait for in memory that all see, so a deadlock is told at once. Ranks of several
-machines share no memory. So a rank whose wait has taken too long asks all others what they do. Those that wait too, or
-have ended, answer; one that computes does not. Gloo and torch's watchdog of NCCL have such a limit as well.
+Ranks of one machine publish what they wait for in memory that all see, so a deadlock is found at once. Ranks of several
+machines share no memory. So a rank that has waited too long asks all others what they do. Ranks that wait too, or have
+ended, answer; a rank that computes does not. Gloo and torch's watchdog of NCCL have such a limit as well.
 """
 
 import time
@@ -41,7 +41,7 @@ class MPITransport(Transport):
         self.incoming = {peer: Incoming(comm, peer) for peer in self.sends}
 
     def publish(self) -> None:
-        """Note when something last moved. No other process sees it: whoever wants to know asks this one."""
+        """Note when something last moved. Other processes cannot see it; they ask this one."""
         self.moved_at = time.monotonic()
 
     def publish_poll(self) -> None:
@@ -49,7 +49,7 @@ class MPITransport(Transport):
 
     @property
     def aborted(self) -> bool:
-        """Never: ``MPI_Abort`` ends a process without asking it."""
+        """Always False: ``MPI_Abort`` ends a process without asking it."""
         return False
 
     def check_aborted(self, describe_wait: Callable[[], str]) -> None:
@@ -65,7 +65,7 @@ class MPITransport(Transport):
     def receive_rest(self, wait: Callable[[Callable[[], bool]], None]) -> None:
         """Receive the messages that no call has asked for. All ranks call it, once they have finished.
 
-        MPI keeps them beyond the end of the communicator, and reuses its number: they would reach a later run.
+        MPI keeps them after the communicator's end and reuses its number, so they would reach a later run.
         ``wait(is_over)`` returns once ``is_over()`` is true.
         """
         sent = np.array([self.numbers.get(rank, 0) for rank in range(self.size)], np.int64)  # (ranks,) messages
@@ -76,7 +76,7 @@ class MPITransport(Transport):
                 self._pull(peer)
 
     def close(self) -> None:
-        """Take back the posted receives, and free the communicator. All ranks call it."""
+        """Cancel the posted receives, and free the communicator. All ranks call it."""
         super().close()
         for incoming in self.incoming.values():
             incoming.close()
@@ -85,7 +85,7 @@ class MPITransport(Transport):
     # Moving
 
     def _push(self, peer: int) -> None:
-        """Hand MPI what may be in flight of the oldest posted send to ``peer``, its header first."""
+        """Hand MPI as much of the oldest posted send to ``peer`` as may be in flight, its header first."""
         send, requests = self.sends[peer][0], self.outgoing[peer]
         while requests and requests[0].Test():
             requests.popleft()
@@ -134,16 +134,16 @@ class MPITransport(Transport):
 
 @dataclass(slots=True)
 class Piece:
-    """A piece of a message whose place MPI knows."""
+    """A piece of a message for which MPI has a posted receive."""
 
     request: MPI.Request
-    array: np.ndarray  # uint8, what MPI fills
-    in_target: bool  # whether that is where the receive wants it
-    scratch: np.ndarray | None  # all of the memory that ``array`` is a part of, if it serves for many pieces
+    array: np.ndarray  # uint8, the memory that MPI fills
+    in_target: bool  # whether ``array`` is a part of the target of our receive
+    scratch: np.ndarray | None  # the reusable memory that ``array`` is a part of, if it is
 
 
 class Incoming:
-    """What MPI is receiving from one peer.
+    """MPI's posted receives from one peer.
 
     The receive of a header is posted once for all headers (MPI calls it a persistent request), and started for each.
     """
@@ -154,15 +154,15 @@ class Incoming:
         self.header = comm.Recv_init([self.buffer, MPI.BYTE], peer, HEADERS)
         self.complete = 0  # messages
         self.pieces: deque[Piece] = deque()
-        self.scratch: list[np.ndarray] = []  # (PIECE,) uint8 each, for pieces that are combined where they belong
+        self.scratch: list[np.ndarray] = []  # (PIECE,) uint8 each, for pieces to combine into the target
         self.expect_header()
 
     def expect_header(self) -> None:
         self.header.Start()
-        self.expected = 0  # bytes of the message whose place MPI knows
+        self.expected = 0  # bytes of the message for which receives are posted
 
     def expect_pieces(self, message: Arriving) -> None:
-        """Tell MPI where the next pieces of the message belong."""
+        """Post receives for the next pieces of the message."""
         receive = message.receive
         while self.expected < message.nbytes and len(self.pieces) < IN_FLIGHT:
             start, stop = self.expected, min(self.expected + PIECE, message.nbytes)
@@ -193,7 +193,7 @@ WAITS = ": waits"  # what every description of a wait contains
 
 
 class Questions:
-    """What this rank asks the others of a job and answers them, once nothing has moved for ``limit`` seconds."""
+    """Questions between the ranks of a job, which a rank asks once nothing has moved there for ``limit`` seconds."""
 
     def __init__(self, comm: MPI.Comm, limit: float) -> None:
         self.comm, self.limit = comm, limit
@@ -201,7 +201,7 @@ class Questions:
         self._looked = self._asked = 0.0
 
     def look(self, since: float, doing: Callable[[], str], ranks: int) -> None:
-        """Answer who has asked. Called again and again by a rank that waits, where nothing has moved ``since``.
+        """Answer ranks that have asked. A waiting rank, where nothing has moved ``since``, calls it again and again.
 
         Raises:
             Deadlock: when the limit is over and all other ranks wait too, or have ended.
@@ -212,12 +212,12 @@ class Questions:
             return
         self._looked = now
         if answer(self.comm, doing):
-            self._asked = now  # whoever has asked ends the run
+            self._asked = now  # the rank that has asked ends the run
         if now - max(since, self._asked) > self.limit:
             raise self._verdict(doing(), ranks)
 
     def _verdict(self, doing: str, ranks: int) -> Deadlock | Hang:
-        """The error that ends the run, with what each rank does."""
+        """Ask all ranks what they do, and return the error that ends the run with their answers."""
         for rank in range(ranks):
             if rank != self.rank:
                 self.comm.send(None, rank, ASK)
@@ -240,7 +240,7 @@ class Questions:
 
 
 def answer(comm: MPI.Comm, doing: Callable[[], str]) -> list[int]:
-    """Tell all ranks that have asked what this one does; return who they were."""
+    """Tell all ranks that have asked what this one does; return these ranks."""
     status, asked = MPI.Status(), []
     while comm.Iprobe(MPI.ANY_SOURCE, ASK, status):
         asked.append(status.Get_source())
@@ -250,7 +250,7 @@ def answer(comm: MPI.Comm, doing: Callable[[], str]) -> list[int]:
 
 
 def answer_until(comm: MPI.Comm, is_over: Callable[[], bool], doing: str) -> None:
-    """Wait for something between runs, and tell all ranks that ask what this one does."""
+    """Wait until ``is_over()`` between runs; tell all ranks that ask what this one does."""
     while not is_over():
         answer(comm, lambda: doing)
         time.sleep(IDLE_SECONDS)

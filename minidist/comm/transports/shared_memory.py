@@ -7,8 +7,8 @@ A cluster has one segment of shared memory: a status line for each rank, then a 
 The parent creates it; ranks only attach. Once all of them have, the parent unlinks its name: the system then frees the
 memory when the last process ends, however it ends.
 
-It always uses ``multiprocess.shared_memory``, never the standard library's: a child of one has a resource tracker that
-the other does not know, which would unlink a live segment when the child ends.
+It always uses ``multiprocess.shared_memory``, never the standard library's: a child process of the one does not share
+the other's resource tracker, and a tracker of its own would unlink a live segment when the child ends.
 """
 
 import os
@@ -30,8 +30,8 @@ MIB = 1 << 20
 
 
 class StatusLine:
-    """A rank's status in one cache line of shared memory. The rank writes it, and between runs the parent, who reads
-    it."""
+    """A rank's status in one cache line of shared memory. The rank writes it; the parent reads it, and writes it
+    between runs."""
 
     def __init__(self, memory: memoryview) -> None:
         self._words = memory[:ALIGNMENT].cast("Q")  # state, awaited, moved, polls
@@ -50,13 +50,13 @@ class StatusLine:
 
 
 def queue_capacity(world_size: int) -> int:
-    """Default bytes per queue: 1 MiB, or less if all queues would exceed 32 MiB in total."""
+    """Return the default bytes per queue: 1 MiB, or less if all queues would exceed 32 MiB in total."""
     pairs = max(1, world_size * (world_size - 1))
     return min(MIB, padded(32 * MIB // pairs))
 
 
 class PrivateMemory:
-    """Memory of this process alone, as ``SharedMemory`` is that of several."""
+    """Memory of this process alone, with the interface of ``SharedMemory``."""
 
     _by_name: ClassVar[dict[str, bytearray]] = {}
 
@@ -132,8 +132,8 @@ class Segment:
             self._linked = False
 
     def disown(self) -> None:
-        """Leave the name to whoever created it, in a process that has not inherited the creator's resource tracker:
-        its own one would unlink the name when the process ends."""
+        """Leave the name to its creator, in a process that has not inherited the creator's resource tracker: its own
+        tracker would unlink the name when the process ends."""
         if os.name == "posix" and isinstance(self._memory, shared_memory.SharedMemory):
             resource_tracker.unregister(self._memory._name, "shared_memory")
 
@@ -145,7 +145,7 @@ class Segment:
 
 
 def _check_file_size(nbytes: int) -> None:
-    """Linux counts shared memory as a file, whose size may be limited."""
+    """Raise MemoryError if shared memory, which Linux counts as a file, exceeds the limit on the size of a file."""
     if sys.platform != "linux":
         return
     import resource
@@ -159,8 +159,8 @@ def _check_file_size(nbytes: int) -> None:
 
 
 def _reserve(name: str, nbytes: int) -> None:
-    """Reserve the pages. Linux hands out shared memory that it does not have, and kills the process that touches it
-    with SIGBUS."""
+    """Reserve the pages, or raise MemoryError. Linux hands out shared memory that it does not have, and later kills the
+    process that touches it with SIGBUS."""
     path = f"/dev/shm/{name}"
     if not (hasattr(os, "posix_fallocate") and os.path.exists(path)):
         return  # macOS and Windows refuse at creation

@@ -35,12 +35,12 @@ RUNNING, BLOCKED, FINISHED = 0, 1, 2  # the states of a rank
 
 @dataclass(slots=True, frozen=True)
 class Status:
-    """What a rank publishes about itself, so that a deadlock can be found."""
+    """The status that a rank publishes about itself, so that a deadlock can be found."""
 
     state: int  # RUNNING, BLOCKED or FINISHED
     awaited: int  # bit p is set while the rank waits for rank p
-    moved: int  # pieces of messages
-    polls: int  # unsuccessful, of its queues while blocked
+    moved: int  # pieces of messages that it has moved
+    polls: int  # unsuccessful polls of its queues while it was blocked
 
 
 class Transport(ABC):
@@ -56,7 +56,7 @@ class Transport(ABC):
         self.arriving: dict[int, Arriving | None] = dict.fromkeys(peers)
         self.unexpected: dict[int, list[Arriving]] = {peer: [] for peer in peers}
         self.numbers = dict.fromkeys(peers, 0)  # messages sent so far to each peer
-        self.unwaited: set[Send] = set()  # those of which the program does not yet know that they are done
+        self.unwaited: set[Send] = set()  # sends that the program does not yet know to be done
         self.traffic = trace.TrafficCounter(self.size)
         self.collectives = trace.CollectiveCounter()
         self.new_streams = count(1)  # a number for each thread of asynchronous collectives: see ``trace.stream``
@@ -81,7 +81,7 @@ class Transport(ABC):
 
     @abstractmethod
     def publish(self) -> None:
-        """Tell the Status of this rank: its ``state``, ``awaited``, ``moved`` and ``polls``."""
+        """Publish the Status of this rank: its ``state``, ``awaited``, ``moved`` and ``polls``."""
 
     @property
     @abstractmethod
@@ -90,7 +90,7 @@ class Transport(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what carries the messages. Nothing can be sent or received any longer."""
+        """Release what carries the messages. Nothing can be sent or received afterwards."""
         self.clock.close()
 
     # Posting
@@ -124,7 +124,7 @@ class Transport(ABC):
         return receive
 
     def _unexpected_message(self, peer: int, context: int, tag: int) -> Arriving | None:
-        """The oldest unexpected message from ``peer`` that matches, complete or still arriving."""
+        """Return the oldest unexpected message from ``peer`` that matches, complete or still arriving; None without."""
         for message in (*self.unexpected[peer], self.arriving[peer]):
             if message is not None and message.receive is None and (message.context, message.tag) == (context, tag):
                 return message
@@ -153,7 +153,7 @@ class Transport(ABC):
 
     @abstractmethod
     def _pull(self, peer: int) -> None:
-        """Move what has come of the message arriving from ``peer``, or of the next one; count it in ``moved``."""
+        """Move what has arrived of the current message from ``peer``, or of the next one; count it in ``moved``."""
 
     def _finish_send(self, send: Send) -> None:
         self.sends[send.peer].popleft()
@@ -161,7 +161,7 @@ class Transport(ABC):
         send.done = True
 
     def _arrive(self, peer: int, header: bytes | memoryview) -> Arriving:
-        """Begin a message whose header has come. It goes to its receive, or aside if none has asked for it."""
+        """Begin a message whose header has arrived. It goes to its receive, or aside if none has asked for it."""
         message = self.arriving[peer] = Arriving(header)
         for receive in self.receives[peer]:
             if (receive.context, receive.tag) == (message.context, message.tag):
@@ -172,7 +172,7 @@ class Transport(ABC):
         return message
 
     def _store(self, message: Arriving, piece: np.ndarray) -> None:
-        """Give the next piece of a message to whoever it is for."""
+        """Give the next piece of a message to its receive, or set it aside if there is none yet."""
         if message.receive is None:
             message.buffer[message.offset : message.offset + len(piece)] = piece
         else:
@@ -189,7 +189,7 @@ class Transport(ABC):
             self._finish_receive(message, message.receive)
 
     def _match(self, message: Arriving, receive: Receive, peer: int) -> None:
-        """Match a message with its receive; a Mismatch if the two ends disagree about it."""
+        """Match a message with its receive, which fails with a Mismatch if the two ends disagree about it."""
         message.receive, receive.number = receive, message.number
         if message.call != receive.call:
             theirs, ours = message.call.decode(errors="replace"), receive.label
@@ -227,7 +227,7 @@ class Transport(ABC):
     # Waiting
 
     def wait(self, work: Send | Receive | AnyOf) -> None:
-        """Return once the work is done, of AnyOf one of its works.
+        """Return once the work is done; for AnyOf, once one of its messages is.
 
         Raises:
             Mismatch: when the message is not the one that the receive expected.
@@ -240,7 +240,7 @@ class Transport(ABC):
 
     def _wait(self, work: Send | Receive | AnyOf) -> None:
         """Poll, and after a while sleep between polls."""
-        self.progress()  # what has come already is not waited for
+        self.progress()  # what has arrived already needs no wait
         while not work.done and not self._spin(work):
             with self.clock.paused():
                 self._wait_long(work)
@@ -332,7 +332,7 @@ class Transport(ABC):
             self.raise_background_error()
 
     def check_aborted(self, describe_wait: Callable[[], str]) -> None:
-        """Raise if the run has been ended, or a background collective has failed that peers wait for."""
+        """Raise if the run has been ended, or if a background collective for which peers wait has failed."""
         if self.aborted:
             raise Aborted(", ".join(filter(None, (describe_wait(), caller()))))
         self.raise_background_error()
