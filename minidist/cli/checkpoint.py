@@ -60,7 +60,7 @@ def byte_count(text: str) -> int:
     """Parse a number of bytes such as 5GB or 200MB, in powers of ten, as in transformers' max_shard_size."""
     found = re.fullmatch(r"([0-9]{1,6})([KMGT]B)", text.upper())
     if not found or not int(found[1]):
-        raise ValueError(f"{text!r} is no size: write it as in 5GB or 200MB")
+        raise ValueError(f"{text!r} is not a size: write it like 5GB or 200MB")
     return int(found[1]) * UNITS[found[2]]
 
 

@@ -90,7 +90,7 @@ def add_commands(commands) -> None:
         type=real,
         default=0.0,
         metavar="X",
-        help="seconds for which a save is then written behind training before it counts (default: 0)",
+        help="seconds that a save takes to write in the background before it counts (default: 0)",
     )
     run.add_argument("--interval", type=real, metavar="X", help="seconds of training between saves (default: Daly's)")
     run.add_argument(

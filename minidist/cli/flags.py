@@ -28,91 +28,92 @@ HELP = {
     "shard": "ranks that share one copy of the sharded state, with --zero; 0 is all dp x cp of them",
     "prefetch": "1 gathers the next block's parameters early, with --zero 3",
     "reshard_after_forward": "1 frees a block's full parameters between forward and backward, with --zero 3",
-    "grad_sync": "how often to sum gradients over the ranks, with --zero 2 or 3; between, they are sharded, or full "
-    "when summed once a step",
+    "grad_sync": "when to sum gradients over the ranks, with --zero 2 or 3: after each micro-batch, keeping shards, or "
+    "once a step, keeping full gradients until then",
     "tp": "tensor-parallel ranks; must divide the number of heads",
     "sp": "1 adds sequence parallelism: the tensor-parallel ranks split what they would otherwise replicate",
-    "ep": "expert-parallel ranks, of the data-parallel ones, which share the --experts; must divide --dp",
+    "ep": "expert-parallel ranks, among the data-parallel ones, which share the --experts; must divide --dp",
     "cp": "context-parallel ranks, each with some of the --sequence-chunks",
-    "cp_kind": "how the context-parallel ranks' queries meet all keys: these go round a ring (zigzag: with the same "
-    "work; balanced: also for packed documents), or are gathered, or heads are split instead of tokens (ulysses)",
+    "cp_kind": "how each context-parallel rank's queries reach all keys: the keys go round a ring (zigzag: equal "
+    "work; balanced: equal work for packed documents too), or are gathered, or heads are split instead of tokens "
+    "(ulysses)",
     "pp": "pipeline-parallel ranks",
     "schedule": "pipeline schedule",
     "virtual": "pipeline stages per rank; more than 1 makes the schedule interleaved",
     "stages": "layers of each pipeline stage, such as 2+3+3 (default: split evenly)",
     "recompute": "activations to recompute in backward: none, those of attention that grow with the square of the "
-    "context, or all",
-    "node_size": "ranks that share a node, which must divide their number: bytes between nodes are counted, and "
-    "collectives send few of them; 0 is all ranks",
-    "servers": "ranks beside --dp that hold the parameters, with --sync server or async; 0 makes it 1",
-    "staleness": "steps by which a worker may be ahead of the slowest, with --sync server; 0 is synchronous",
-    "arrivals": "whose gradient a server applies next, with --sync async or a --staleness: live takes them as they "
-    "come; seeded repeats one order, and 1+1+4 one in which the third worker takes four times as long for a step",
+    "context (selective), or all (full)",
+    "node_size": "ranks per node; must divide the number of ranks. Bytes between nodes are then counted, and "
+    "collectives send fewer of them; 0 is all ranks",
+    "servers": "ranks in addition to --dp that hold the parameters, with --sync server or async; 0 makes it 1",
+    "staleness": "most steps by which a worker may be ahead of the slowest, with --sync server; 0 is synchronous",
+    "arrivals": "order in which a server applies gradients, with --sync async or a --staleness: live, as they "
+    "arrive; seeded, a repeatable order; 1+1+4, one in which the third worker takes four times as long for a step",
     "local_steps": "steps that a worker takes alone before the workers average, with --sync local",
     "outer_lr": "learning rate of the outer step that follows, with --sync local",
     "outer_momentum": "Nesterov momentum of the outer step, with --sync local; 0 for none",
     "fragments": "parts of the model that take turns in the outer step, with --sync local, so that fewer bytes are "
     "sent at once",
-    "compress": "what to send in place of a bucket's gradients: bf16, int8, onebit, topk:SHARE or powersgd:RANK "
+    "compress": "what to send instead of a bucket's gradients: bf16, int8, onebit, topk:SHARE or powersgd:RANK "
     "(default: the gradients themselves)",
-    "error_feedback": "0 loses what --compress leaves out, 1 adds it to the next step's gradients",
+    "error_feedback": "1 adds what --compress leaves out to the next step's gradients; 0 drops it",
     # of TrainConfig
     "layers": "transformer blocks",
     "heads": "attention heads; must divide the width",
     "width": "width of the residual stream",
     "context": "context length, tokens",
-    "vocab": "tokens of the vocabulary; with --tokenizer as many as it has, or more",
+    "vocab": "size of the vocabulary; with --tokenizer, at least the tokenizer's",
     "global_batch": "samples per step, over all ranks",
-    "rampup_batch_size": "begin with START samples per step, and grow by INCREMENT to the "
-    "global batch over the first SAMPLES samples (default: no ramp)",
+    "rampup_batch_size": "begin with START samples per step, and grow in steps of INCREMENT to "
+    "the global batch over the first SAMPLES samples (default: no ramp)",
     "micro_batch": "samples per forward and backward pass",
     "steps": "optimizer steps",
-    "optimizer": "how to update: AdamW; LAMB, which scales the step on each matrix to the matrix (large batches); or "
-    "SGD without momentum, which keeps no state",
+    "optimizer": "AdamW; LAMB, which scales each matrix's update by the matrix's norm (for large batches); or SGD "
+    "without momentum, which keeps no state",
     "lr": "peak learning rate",
     "warmup": "steps of linear warm-up",
-    "lr_schedule": "how the learning rate goes on: half a cosine to a tenth; constant; or stable and, in the last "
-    "--lr-decay-steps, linear to a tenth (wsd)",
-    "lr_decay_steps": "steps of wsd's decay",
+    "lr_schedule": "learning rate after the warm-up: half a cosine down to a tenth; constant; or constant until the "
+    "last --lr-decay-steps, then linear down to a tenth (wsd)",
+    "lr_decay_steps": "length of the decay, steps, with --lr-schedule wsd",
     "clip": "maximum global gradient norm",
     "weight_decay": "weight decay: decoupled in AdamW and SGD, part of the update in LAMB",
     "arch": "architecture: gpt2, or llama with RMSNorm, rotary positions, SwiGLU and no biases",
-    "hidden": "hidden units of an MLP; 0 for 4 times the width, or with llama 8/3 times",
-    "kv_heads": "llama: heads of keys and values, which divide the heads; 0 for as many",
+    "hidden": "hidden units of an MLP; 0 for 4 times the width, or 8/3 times with llama",
+    "kv_heads": "llama: heads of keys and values; must divide the number of heads; 0 for one per head",
     "rope_base": "llama: base of the rotary angles",
-    "tied": "llama: 1 makes the output weight the embedding",
+    "tied": "llama: 1 shares the embedding's weight with the output",
     "dropout": "dropout probability",
     "attention": "plain holds the scores of all pairs of tokens; tiled holds one tile of them at a time, as "
     "FlashAttention does",
-    "attention_tile": "queries, and keys, in a tile, with --attention tiled",
-    "softmax": "exact merges tiles in a way that no order changes; online32 is the usual float32 online softmax",
-    "sequence_chunks": "parts of the context, each computed by itself; a multiple of --cp",
-    "experts": "experts of each mixture, in place of an MLP; 0 for a dense model",
+    "attention_tile": "queries, and keys, per tile, with --attention tiled",
+    "softmax": "exact merges tiles with the same bits in any order; online32 is the usual float32 online softmax",
+    "sequence_chunks": "parts of the context that are computed separately; a multiple of --cp",
+    "experts": "number of experts that replace each MLP; 0 for a dense model",
     "top_k": "experts that each token uses, with --experts",
     "expert_hidden": "hidden units of one expert; 0 for as many as a dense MLP has",
-    "shared_expert": "hidden units of the expert that all tokens use; 0 for none",
+    "shared_expert": "hidden units of an expert that every token uses; 0 for none",
     "moe_every": "every N-th layer has experts",
     "gate": "how the router turns logits into scores",
     "capacity": "an expert takes at most X times its even share of the tokens of a micro-batch, and drops the others "
     "(default: none is dropped)",
     "aux_loss": "coefficient of the loss that balances the experts' load; 0 for none",
-    "aux_scope": "tokens whose experts that loss balances",
+    "aux_scope": "batch over which --aux-loss balances the load",
     "z_loss": "coefficient of the loss that keeps the router's logits small; 0 for none",
     "bias_rate": "step of the routers' biases, which balance the load without a loss; 0 for no biases",
-    "expert_nodes": "nodes that the experts are spread over, the same number on each",
-    "route_nodes": "nodes whose experts one token may use; 0 for all",
+    "expert_nodes": "nodes that the experts are spread over evenly",
+    "route_nodes": "most nodes whose experts a token may use; 0 for all",
     "seed": "seed of weights, data and dropout",
     "precision": "precision of the model's parameters and activations; the optimizer keeps float32 weights",
-    "products": "exact products give every machine the same bits, in two to three times the time",
+    "products": "exact gives the same bits on every machine, and takes two to three times as long",
     "loss_scale": "fixed loss scale, with --precision fp16; 0 adjusts it automatically, 1 turns it off",
     "reduce_dtype": "dtype of sums across micro-batches and ranks; float32 shows the drift that other systems accept",
     "text": "train on this file, folder of text files, or JSON lines (default: the course's own prose)",
-    "packing": "random: samples from random places of one text; all others take each of the packed documents once an "
-    "epoch: cut them every context, pad each, or fit several into a sample (default for folders and JSON lines: cut)",
+    "packing": "random: samples from random places of one text. All others use each document once an epoch: join "
+    "them and cut every --context tokens, pad each, or fit several into a sample (default for folders and JSON lines: "
+    "cut)",
     "document_mask": "0 lets the documents in a sample see each other",
-    "restart_positions": "0 counts positions from the sample's begin, not from each document's",
-    "tokenizer": "what tokens are: a tokenizer.json of Hugging Face's, which takes the package tokenizers "
-    "(default: bytes)",
+    "restart_positions": "0 counts positions from the start of the sample, not of each document",
+    "tokenizer": "a Hugging Face tokenizer.json; needs the package tokenizers (default: bytes are tokens)",
     "backend": "array library; cupy needs an NVIDIA GPU",
 }
 CHOICES = LAYOUT_CHOICES | RUN_CHOICES | {

@@ -157,7 +157,7 @@ def check_working_folder() -> None:
     try:
         os.getcwd()
     except FileNotFoundError:
-        raise ValueError("the folder in which you are has been removed: change to another one") from None
+        raise ValueError("the current folder has been removed: change to another one") from None
 
 
 class _Parser(argparse.ArgumentParser):

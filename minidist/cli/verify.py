@@ -286,7 +286,7 @@ def _print_published(console: Console, references: Sequence[Run]) -> bool | None
     other = [hash for found, hash in known.items() if found != hash]
     if other:
         console.print(
-            f"Other machines end on {', '.join(other)}: this one, or its NumPy, computes otherwise.", style="red"
+            f"Other machines get {', '.join(other)}: this machine, or its NumPy, computes differently.", style="red"
         )
     else:
         console.print(f"Every machine ends on {'this hash' if len(known) == 1 else 'these hashes'}.")

@@ -174,5 +174,5 @@ def _stubs(options) -> int:
 
 def _release(options) -> int:
     release(options.folder, not options.without_solutions)
-    print(f"{options.folder}: the course; pip install -e '.[course]' there installs it, minidist check goes on")
+    print(f"wrote the course to {options.folder}: install it there with pip install -e '.[course]', then run minidist check")
     return 0

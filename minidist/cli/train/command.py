@@ -75,7 +75,7 @@ def add_commands(commands) -> None:
         type=integer,
         default=0,
         metavar="N",
-        help="have a process beside each rank prepare its next micro-batches, of N steps at most (default: 0, none)",
+        help="let a process per rank prepare its micro-batches, up to N steps ahead (default: 0, none)",
     )
     output = command.add_argument_group("output")
     output.add_argument(
@@ -83,19 +83,19 @@ def add_commands(commands) -> None:
         type=integer,
         default=0,
         metavar="N",
-        help="print N tokens that the trained model writes after 'The '",
+        help="print N tokens that the trained model generates after 'The '",
     )
     output.add_argument(
         "--noise-scale",
         type=integer,
         default=0,
         metavar="K",
-        help="measure the gradient noise scale every K steps: up to which batch larger batches help",
+        help="measure the gradient noise scale every K steps: the batch size up to which larger batches help",
     )
     output.add_argument(
         "--tables",
         action="store_true",
-        help="print all that was counted: traffic, collectives, memory, matrix products, FLOP/s, where the time went",
+        help="print everything that was counted: traffic, collectives, memory, matrix products, FLOP/s, where the time went",
     )
     output.add_argument("--json", metavar="PATH", help="write the results to this file; - for standard output")
     output.add_argument(
@@ -118,14 +118,14 @@ def _add_watches(command: argparse.ArgumentParser) -> None:
         type=integer,
         default=0,
         metavar="K",
-        help="check the numbers every K steps, and end the run where they are wrong; 0 for never (default: 0)",
+        help="check the numbers every K steps, and end the run if they are wrong; 0 for never (default: 0)",
     )
     group.add_argument(
         "--check-by",
         choices=CHECKS,
         default="auto",
-        help="vote compares what several ranks hold; replay also computes every step again, on another rank, and so "
-        "finds what is wrong in all replicas; auto replays where fewer than three ranks hold the same (default: auto)",
+        help="vote compares replicas; replay also computes every step again, on another rank, and so finds errors that "
+        "all replicas share; auto replays if fewer than three ranks hold the same data (default: auto)",
     )
 
 

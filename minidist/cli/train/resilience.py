@@ -48,7 +48,7 @@ INEXACT = {"reduce_dtype": "float32", "softmax": "online32"}  # settings whose s
 
 def add_checkpoints(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("checkpoints and failures")
-    group.add_argument("--save", metavar="DIR", help="save checkpoints in this folder, and one of the last step")
+    group.add_argument("--save", metavar="DIR", help="save checkpoints in this folder, the last one after the last step")
     group.add_argument(
         "--save-every", type=integer, metavar="K", help="steps between checkpoints, with --save (default: 10)"
     )
@@ -58,7 +58,7 @@ def add_checkpoints(command: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--save-mode",
         choices=MODES,
-        help="async writes behind training, sync pauses it until the checkpoint is committed (default: async)",
+        help="async writes in the background, sync pauses training until the checkpoint is committed (default: async)",
     )
     group.add_argument(
         "--resume",
@@ -69,8 +69,8 @@ def add_checkpoints(command: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--init-from",
         metavar="FOLDER",
-        help="begin with the weights of a GPT-2, Llama or Mixtral in Hugging Face's files, config.json and "
-        "model.safetensors, and with its sizes and its tokenizer.json",
+        help="begin with a GPT-2, Llama or Mixtral in Hugging Face's format: its weights (model.safetensors), "
+        "sizes (config.json) and tokenizer (tokenizer.json)",
     )
     group.add_argument(
         "--fault",
@@ -250,27 +250,27 @@ def add_elastic(command: argparse.ArgumentParser) -> None:
         type=integer,
         default=0,
         metavar="N",
-        help="every --save-every steps, keep each rank's part of the state in its memory and in that of N more ranks, "
+        help="every --save-every steps, copy each rank's state into its own memory and that of N other ranks, "
         "with --elastic (default: 0)",
     )
     group.add_argument(
         "--on-failure",
         choices=ON_FAILURE,
-        help="shrink goes on in the best layout of the ranks that are left, restart starts the rank again in the same "
-        "layout; with --elastic (default: shrink)",
+        help="shrink goes on with the ranks that are left, in their best layout; restart replaces the failed rank and "
+        "keeps the layout; with --elastic (default: shrink)",
     )
     group.add_argument(
         "--max-restarts",
         type=integer,
         metavar="N",
-        help="failures after which the run ends, with --elastic (default: 10)",
+        help="most failures that the run survives, with --elastic (default: 10)",
     )
     group.add_argument(
         "--patience",
         type=real,
         metavar="SECONDS",
-        help="time without a report from any rank after which those that wait for no other count as hanging "
-        "(default: no limit, or 60 with --elastic)",
+        help="if no rank reports for this long, ranks that wait for no other rank count as hanging (default: no limit, "
+        "or 60 with --elastic)",
     )
 
 
@@ -333,7 +333,7 @@ def peer_copies_of(options: argparse.Namespace, layout: Layout) -> PeerCopies | 
         return None
     if options.peer_copies >= layout.world_size:
         raise ValueError(
-            f"--peer-copies {options.peer_copies} needs as many ranks beside each, and layout {layout} has "
+            f"--peer-copies {options.peer_copies} needs as many other ranks for each rank, and layout {layout} has "
             f"{layout.world_size} in all"
         )
     return PeerCopies(Saving.every if options.save_every is None else options.save_every, options.peer_copies)

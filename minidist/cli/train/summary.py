@@ -153,7 +153,7 @@ def compare_with_library(
         if [rank.fingerprint for rank in library.ranks] == [rank.fingerprint for rank in result.ranks]:
             console.print(Text(f"verdict: same bits as the library in {layout}", "green"), soft_wrap=True)
             return True
-        console.print(Text(f"verdict: other bits than the library in {layout}", "bold red"), soft_wrap=True)
+        console.print(Text(f"verdict: the bits differ from the library's in {layout}", "bold red"), soft_wrap=True)
         if loosened_by(layout):  # its ranks differ from each other, so there is no one place
             return False
         mine = run(cluster, result.config, layout, options, rank_function=rank_function)

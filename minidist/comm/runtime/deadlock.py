@@ -80,7 +80,7 @@ def describe(stuck: set[int], statuses: Sequence[Status], waiting: dict[int, str
     """Return the message of a Deadlock: which rank waits for which, in which call and where, and how to fix it."""
     finished = {rank for rank, status in enumerate(statuses) if status.state == FINISHED}
     ranks = "ranks " + ", ".join(map(str, sorted(stuck))) if len(stuck) > 1 else f"rank {min(stuck)}"
-    lines = [f"{ranks} of {len(statuses)} can never go on:"]
+    lines = [f"{ranks} of {len(statuses)} can never continue:"]
     lines += [f"  rank {rank} is in {waiting[rank]}" for rank in sorted(stuck)]
     awaited = set().union(*(awaited_ranks(statuses[rank]) for rank in stuck))
     lines += [

@@ -234,7 +234,7 @@ class Questions:
             f"  rank {rank} is in {text}" if WAITS in text else f"  rank {rank} {text}"
             for rank, text in answers.items()
         ]
-        lines += [f"  rank {rank} does not answer: it computes, or is stuck outside of any call" for rank in silent]
+        lines += [f"  rank {rank} does not answer: it is computing, or stuck outside any call" for rank in silent]
         message = "\n".join([f"no message has reached rank {self.rank} for {self.limit:g} s:", *sorted(lines)])
         return Hang(message, silent, answers) if silent else Deadlock(message, answers)
 
