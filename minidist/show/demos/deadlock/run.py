@@ -115,7 +115,7 @@ def events_of(cluster: Cluster, program: Callable, size: int, seed: int) -> tupl
 
 
 def deadlock(cluster: Cluster, size: int, seed: int) -> tuple[list[Event], Deadlock, float]:
-    """Run ``send_first`` until it deadlocks; return the events, the parent's error, and the seconds between them.
+    """Run ``send_first`` until it deadlocks; return its events, the error, and the seconds from the last event to it.
 
     Raises:
         RuntimeError: if it does not deadlock.

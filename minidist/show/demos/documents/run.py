@@ -177,7 +177,7 @@ class Counted:
 
     @classmethod
     def most_uneven(cls, run: Run) -> "Counted":
-        """Return the step with the largest ratio of ranks' counts; among equals, that whose two means differ most."""
+        """Return the step with the largest ratio of ranks' counts; on a tie, the one whose two means differ most."""
         names = ("tokens", "targets", "losses")
         tokens, targets, losses = (np.stack([rank.arrays[name] for rank in run.ranks], 1) for name in names)
         steps = [cls(*step) for step in zip(tokens, targets, losses, strict=True)]
@@ -189,7 +189,7 @@ class Counted:
         return (self.targets != IGNORED).sum(-1)
 
     def weights(self, local: bool) -> np.ndarray:
-        """Return the weight of one target of each rank, (ranks,). ``local``: each rank divides by its own count."""
+        """Return each rank's weight of one target in the loss, (ranks,). ``local``: each divides by its own count."""
         return 1 / (len(self.counts) * self.counts) if local else np.full(len(self.counts), 1 / self.counts.sum())
 
     def loss(self, local: bool) -> float:

@@ -72,7 +72,7 @@ def candidates(count: int, seed: int) -> Iterator[Sums]:
 
 
 def factors(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return random factors, (BATCH, TERMS) and (TERMS, WIDTH), float64: rounding to float32 would hide most bits."""
+    """Return random factors (BATCH, TERMS) and (TERMS, WIDTH), float64: a float32 result would hide most changes."""
     random = np.random.default_rng(seed)
     return random.standard_normal((BATCH, TERMS)), random.standard_normal((TERMS, WIDTH))
 

@@ -62,7 +62,7 @@ def config_of(ranks: int, seed: int, aux_loss: float) -> TrainConfig:
 
 
 def loads_of(warm: WarmRanks, ranks: int, seed: int) -> tuple[dict[str, Load], dict[str, Load]]:
-    """Train both runs on ``ranks`` ranks; return their loads, compared with one process, and those with the bug."""
+    """Train both runs on ``ranks`` ranks, each compared with one process, and both with the bug; return their loads."""
     right, wrong = {}, {}
     for name, aux_loss in AUX_LOSS.items():
         config = config_of(ranks, seed, aux_loss)

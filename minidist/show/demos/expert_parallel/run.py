@@ -212,7 +212,7 @@ BUG = "an expert's gradient is averaged over its own GPU's micro-batches, not ov
 
 
 def average_over_own_group(parameters: Sequence[Parameter], count: int, ep: int) -> None:
-    """Average gradients, but those of experts only over the micro-batches of the ranks with the same experts."""
+    """Average gradients over ``count`` micro-batches, but those of experts over ``count // ep``, their own ranks'."""
     average_gradients([parameter for parameter in parameters if parameter.expert_axis is None], count)
     average_gradients([parameter for parameter in parameters if parameter.expert_axis is not None], count // ep)
 

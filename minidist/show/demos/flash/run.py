@@ -138,7 +138,7 @@ def formula(kind: str, length: int, tile: int) -> int:
     if kind == "standard":
         return 4 * length**2 + 4 * length * WIDTH
     parts = tiles(length, tile)
-    keys = sum(part.stop if kind == "causal" else length for part in parts)  # that all tiles of queries see
+    keys = sum(part.stop if kind == "causal" else length for part in parts)  # keys that all tiles of queries see
     return 2 * length * WIDTH + 2 * WIDTH * keys + length
 
 

@@ -93,7 +93,7 @@ class Recorded:
         return [landing for landing in self.landings if landing.end <= seconds]
 
     def reaches(self, loss: float) -> float:
-        """Return when the loss is that low, interpolated between two measurements; infinity if it never is."""
+        """Return when the loss falls to ``loss``, interpolated between two measurements; infinity if it never does."""
         below = next((place for place, one in enumerate(self.losses) if one <= loss), None)
         if below is None:
             return float("inf")

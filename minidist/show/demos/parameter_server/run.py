@@ -11,7 +11,7 @@ from minidist.train.layout import Layout
 from minidist.train.result import Run
 from minidist.verify.comparison import ONE_PROCESS, agrees
 
-LEAST, MOST = 2, 6  # how many times longer the last worker's steps may be than the others'
+LEAST, MOST = 2, 6  # how many times as long as the others' the last worker's steps may take
 STALENESS = 2  # steps that a worker may be ahead of the slowest
 SEEDS = 3  # runs of each kind, each with other weights, samples and noise
 SYNCHRONOUS_STEPS = 15  # steps that are taken until the clock stops

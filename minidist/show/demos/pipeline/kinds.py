@@ -35,7 +35,7 @@ class Kind:
         return timeline(planned, lambda action: SLOTS[action.kind] / self.virtual)
 
     def most_stored(self, ranks: int, micro_batches: int) -> float:
-        """Return the most micro-batches whose activations rank 0 holds at once; in one stage, each counts 1 / ``virtual``."""
+        """Return the most micro-batches stored on rank 0 at once; activations of one stage count as 1 / ``virtual``."""
         return in_flight(self.planned(ranks, micro_batches)[0]) / self.virtual
 
 

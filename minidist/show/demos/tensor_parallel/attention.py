@@ -18,7 +18,7 @@ from minidist.show.demos.tensor_parallel import bug
 from minidist.show.demos.tensor_parallel.mlp import RANKS, SUMS
 
 TOKENS, WIDTH, HEAD = 3, 3, 2  # T, C and D
-CLOSE = 1e-5  # tolerance between the shown weights, by formula, times V and the run's output: a few float32 roundings
+CLOSE = 1e-5  # the shown weights, by formula, times V may differ so much from the run's output: some float32 roundings
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,7 @@ def tokens(ranks: Sequence[Held], one: Held) -> Story:
 
 
 def heads(ranks: Sequence["attention.Held"], one: "attention.Held", bug: str = "", details: str = "") -> Story:
-    """Show attention with a head on each GPU, whole, and the rows of the output projection that belong to it."""
+    """Show attention with one whole head on each GPU, and the rows of the output projection that belong to it."""
     marks = _stage()
     marks += _inputs(one.x)
     for rank, held in enumerate(ranks):
