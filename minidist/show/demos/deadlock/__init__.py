@@ -25,7 +25,7 @@ from minidist.show.demos.deadlock.run import (
 from minidist.show.demos.deadlock.story import ODD, SEND_FIRST, TOGETHER, tell
 from minidist.show.stage.animation import Animation
 
-MOST = 1_000_000  # numbers: 8 ranks have two arrays each
+MOST = 1_000_000  # numbers in a message: each of 8 ranks has two such arrays
 RIGHT = "Every rank has its left neighbour's numbers, bit for bit."
 WHY_TOGETHER = "Both calls are posted before either is waited for, so a rank takes its message while it sends its own."
 WHY_ODD = "An odd rank receives first, so its even neighbour's send can end. Then the odd rank sends."

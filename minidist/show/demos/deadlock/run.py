@@ -1,4 +1,4 @@
-"""Programs that pass an array around a ring, each rank to its right neighbour, and the state of the ranks meanwhile."""
+"""Programs in which ranks on a ring pass an array to their right neighbours, and the state of the ranks meanwhile."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -15,18 +15,18 @@ from minidist.comm.transports.messages import HEADER_BYTES
 
 QUEUE_BYTES = 8 << 10
 FITS = (QUEUE_BYTES - HEADER_BYTES) // 8  # numbers: the longest message that fits a queue
-PAUSE = 0.02  # seconds between the starts of two ranks: one event after the other is easier to follow
+PAUSE = 0.02  # seconds between the starts of two ranks: events that come one by one are easier to follow
 BUG = "every rank sends before it receives, and a message is larger than a queue"
 
 
 @dataclass(frozen=True)
 class Event:
-    """A rank enters a call, or ends.
+    """Event of one rank: it enters a call, or its program ends.
 
     Args:
         time: time in ns.
         call: the call as the picture shows it; "" at the end of the program.
-        sends, receives: the messages that the call posts, as (source, destination).
+        sends, receives: messages that the call posts, as (source, destination).
     """
 
     time: int
@@ -37,13 +37,13 @@ class Event:
 
 
 def send_first(world: ProcessGroup, x: np.ndarray, y: np.ndarray, enters: Callable) -> None:
-    """Nobody receives until its own message has been taken."""
+    """Send right, then receive from the left: no rank receives until its own message has been taken."""
     _send_right(world, x, enters)
     _receive_left(world, y, enters)
 
 
 def odd_receive_first(world: ProcessGroup, x: np.ndarray, y: np.ndarray, enters: Callable) -> None:
-    """Half of the ranks are ready to receive, so the cycle is broken."""
+    """Let odd ranks receive before they send, which breaks the cycle."""
     if world.rank % 2 == 0:
         return send_first(world, x, y, enters)
     _receive_left(world, y, enters)
@@ -51,7 +51,7 @@ def odd_receive_first(world: ProcessGroup, x: np.ndarray, y: np.ndarray, enters:
 
 
 def posted_together(world: ProcessGroup, x: np.ndarray, y: np.ndarray, enters: Callable) -> None:
-    """Neither of the two waits for the other. This is what ring collectives do."""
+    """Post the send and the receive together, as ring collectives do, so that neither waits for the other."""
     right, left = (world.rank + 1) % world.size, (world.rank - 1) % world.size
     enters(f"send to {right}, recv from {left}", to=right, source=left)
     for work in batch_isend_irecv([P2POp(isend, x, right, world), P2POp(irecv, y, left, world)]):
@@ -75,7 +75,7 @@ def numbers(rank: int, size: int, seed: int) -> np.ndarray:
 
 
 def rank_of_a_ring(world: ProcessGroup, program: Callable, size: int, seed: int) -> tuple[np.ndarray, list]:
-    """What a rank received, and its log."""
+    """Run a program on this rank and report its events; return what the rank received, and its log."""
     x, y = numbers(world.rank, size, seed), np.zeros(size)
 
     def enters(call: str, to: int | None = None, source: int | None = None) -> None:
@@ -97,10 +97,10 @@ def rank_of_a_ring(world: ProcessGroup, program: Callable, size: int, seed: int)
 
 
 def events_of(cluster: Cluster, program: Callable, size: int, seed: int) -> tuple[list[Event], list[list]]:
-    """The events of a program that ends, and the ranks' logs.
+    """Run a program that ends; return its events and the ranks' logs.
 
     Raises:
-        RuntimeError: if a rank did not receive what its neighbour sent.
+        RuntimeError: if a rank does not receive what its neighbour sent.
     """
     events: list = []
     results = cluster.run(
@@ -115,10 +115,10 @@ def events_of(cluster: Cluster, program: Callable, size: int, seed: int) -> tupl
 
 
 def deadlock(cluster: Cluster, size: int, seed: int) -> tuple[list[Event], Deadlock, float]:
-    """The events up to the deadlock, the parent's error, and how many seconds after the last event it came.
+    """Run ``send_first`` until it deadlocks; return its events, the error, and the seconds from the last event to it.
 
     Raises:
-        RuntimeError: if there was no deadlock.
+        RuntimeError: if it does not deadlock.
     """
     events: list = []
     try:
@@ -130,7 +130,7 @@ def deadlock(cluster: Cluster, size: int, seed: int) -> tuple[list[Event], Deadl
 
 @dataclass(frozen=True)
 class Moment:
-    """The state after an event: the call each rank is in, which ranks it waits for, and who has finished."""
+    """State after an event: the call that each rank is in, the ranks it waits for, and the ranks that have ended."""
 
     calls: dict[int, str]
     waiting: dict[int, list[int]]
@@ -138,14 +138,14 @@ class Moment:
 
 
 def moments(events: Sequence[Event], fits: bool) -> list[Moment]:
-    """The state after each event.
+    """Return the state after each event.
 
     Args:
-        events: the events in the order of their times.
+        events: events, ordered by time.
         fits: whether a message fits the queue, so that no send waits.
     """
     found, calls, posted = [], {}, set()
-    latest: dict[int, Event] = {}  # of each rank
+    latest: dict[int, Event] = {}  # rank -> its last event
     for event in events:
         latest[event.rank], calls[event.rank] = event, event.call
         posted |= {("send", *pair) for pair in event.sends} | {("recv", *pair) for pair in event.receives}

@@ -1,4 +1,4 @@
-"""What a deadlock looks like: GPUs in a ring, an arrow from each one that waits to the one it waits for."""
+"""Stories of a deadlock: GPUs in a ring, and an arrow from each one that waits to the one it waits for."""
 
 from collections.abc import Mapping
 from math import cos, pi, sin
@@ -38,7 +38,7 @@ def tell(
     bug: str = "",
     verdict: str = "",
 ) -> Story:
-    """Each event of a run: a call begins, an arrow grows; what is awaited comes, and the arrow goes."""
+    """Show a run event by event: an arrow from a rank to the one it waits for grows, and goes when the wait is over."""
     events = sorted(events, key=lambda event: event.time)
     ranks = 1 + max(event.rank for event in events)
     size_of, large = ((300, 140), 44) if ranks <= 4 else ((230, 96), 30)
@@ -46,9 +46,9 @@ def tell(
     for rank, (x, y) in enumerate(net.places):  # the name above, the call below
         net.names[rank] = text(x, y - 0.24 * size_of[1], f"rank {rank}")
     marks: list[Mark] = [*net.names]
-    calls: dict[int, list[Mark]] = {}  # of each rank, a line for each message
+    calls: dict[int, list[Mark]] = {}  # rank -> its call, a line for each message
     arrows: dict[tuple[int, int], Mark] = {}
-    frames: dict[int, Mark] = {}  # of the ranks that wait
+    frames: dict[int, Mark] = {}  # rank -> its frame, while it waits
     below: list[Mark] = [*net.ways, *net.boxes]
     beats = [
         Beat(
@@ -63,7 +63,7 @@ def tell(
         for before in calls.get(event.rank, ()):
             before.leave(at, 0.1)
         words, colour = (event.call or "done").split(", "), "ink" if event.call else DONE
-        levels = (0.05, 0.35) if len(words) > 1 else (0.2,)  # of the box's height, below its middle
+        levels = (0.05, 0.35) if len(words) > 1 else (0.2,)  # below the box's middle, as shares of its height
         calls[event.rank] = [
             text(x, y + level * size_of[1], line, large, weight=700, fill=colour).enter(at, 0.1)
             for level, line in zip(levels, words, strict=True)
@@ -111,23 +111,23 @@ def _frame(net: Network, rank: int, colour: str) -> Mark:
 
 
 def _arrow(net: Network, rank: int, awaited: int, at: float) -> Mark:
-    """An arrow from a rank to the one that it waits for, on the ring."""
+    """Draw an arrow along the ring, from a rank to the one that it waits for."""
     assert net.ring is not None
     (x, y), (wide, high) = net.ring
     start, end = (2 * pi * one / len(net.places) for one in (rank, awaited))
     turn = (end - start + pi) % (2 * pi) - pi or pi
     inset = min(0.5, abs(turn) / 3) * (1 if turn > 0 else -1)
-    lane = 1 if turn > 0 else 0.8  # those who wait for each other have two arrows beside each other
+    lane = 1 if turn > 0 else 0.8  # two ranks that wait for each other have two arrows side by side
     way = [start + inset + (turn - 2 * inset) * i / 16 for i in range(17)]
     points = [(x + lane * wide * sin(a), y - lane * high * cos(a)) for a in way]
     return line(points, WAITS, 12, head=True).begin(turn=0).to(at, 0.4, turn=1)
 
 
 def lines_of(program: tuple[str, ...], calls: Mapping[int, str]) -> tuple[int, ...]:
-    """The lines that some rank is in; a rank that has ended is in none.
+    """Return the program's lines, counted from 0, that some rank is in; a rank that has ended is in none.
 
     Args:
-        calls: rank -> the call it is in, "" at the end.
+        calls: rank -> the call that it is in; "" once it has ended.
     """
     if program == TOGETHER:
         return (2, 3) if any(calls.values()) else ()

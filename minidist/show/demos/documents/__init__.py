@@ -1,7 +1,7 @@
-"""Documents of different lengths in one batch: packs, the tiles that they skip, and what one target weighs.
+"""Documents of different lengths in one batch: packs, the tiles that they skip, and the weight of one target.
 
-The documents are those of documents.jsonl, the packings and the tiles those of the library, and the runs are real. In
-the broken run each rank divides its loss by its own number of targets.
+The documents come from documents.jsonl, the packings and tiles from the library, and the runs are real. In the broken
+run each rank divides its loss by its own number of targets.
 """
 
 from dataclasses import replace
@@ -30,10 +30,10 @@ MOST = 128  # places in a sample
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
-    """Pack documents into samples of ``size`` places, and train on ``ranks`` ranks, right and with local counts.
+    """Pack documents into samples of ``size`` places, and train on ``ranks`` ranks, with global and with local counts.
 
     Raises:
-        ValueError: for a size that tiles do not divide.
+        ValueError: if the size is not a multiple of ``PER_SIDE``, or is below ``2 * PER_SIDE``.
     """
     if size % PER_SIDE or size < 2 * PER_SIDE:
         raise ValueError(f"size, the places, must be a multiple of {PER_SIDE} from {2 * PER_SIDE} on, got {size}")

@@ -1,8 +1,8 @@
-"""Documents in packs, their tiles of scores, and training whose ranks record what counts.
+"""Documents in packs, the tiles of their scores, and training that records each step's targets and losses.
 
-documents.jsonl has sentences of the course, whose targets all count, and sums, of which the answer counts. The bug:
-each rank divides by its own number of targets, and the ranks average. torchtitan (issue 2206) and transformers
-(gradient accumulation, until October 2024) had it. No error, no odd curve.
+documents.jsonl has sentences of the course, whose targets all count, and sums, in which only the answer counts. The
+bug: each rank divides its loss by its own number of targets, and the ranks average the results. torchtitan (issue 2206)
+and transformers (gradient accumulation, until October 2024) had it. It causes no error and no odd curve.
 """
 
 from dataclasses import dataclass, replace
@@ -30,14 +30,14 @@ from minidist.train.trainer import train_rank
 
 TEXT = Path(__file__).with_name("documents.jsonl")
 KINDS = ("padding", "cut", "first-fit", "best-fit")
-DRAWN = 24  # documents that are packed on the stage
-PER_SIDE = 16  # tiles
+DRAWN = 24  # documents that are packed and drawn
+PER_SIDE = 16  # tiles along each side of the scores
 STEPS, SEEDS = 200, 3
 PROVED = 20  # steps of the run that is compared with one process
 
 
 def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
-    """A document for each rank in each step; SGD, since AdamW scales every gradient anew and hides how large it is."""
+    """Return a config with one document per rank and step, and SGD: AdamW rescales gradients and hides their size."""
     return TrainConfig(
         layers=1, heads=4, width=16, context=size, global_batch=ranks, micro_batch=1, steps=STEPS, optimizer="sgd",
         lr=0.5, warmup=5, weight_decay=0.0, seed=seed, text=str(TEXT), packing="padding",
@@ -46,7 +46,7 @@ def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
 
 @dataclass(frozen=True)
 class Packed:
-    """The first documents, packed in one of KINDS into samples of ``context`` places."""
+    """The first DRAWN documents, packed as ``kind``, one of KINDS, into samples of ``context`` places."""
 
     kind: str
     context: int
@@ -57,46 +57,46 @@ class Packed:
 
     @property
     def pieces(self) -> list[list[Piece]]:
-        """Those of each sample, in order."""
+        """Pieces of each sample, in order."""
         return [self.samples.packing.sample(number) for number in range(len(self.samples))]
 
     @property
     def padding(self) -> float:
-        """The share of the places that have no token."""
+        """Share of the places that hold no token."""
         return 1 - self.samples.packing.places / (len(self.samples) * self.context)
 
     @property
     def cut(self) -> int:
-        """How many documents lie in more than one sample."""
+        """Number of documents that lie in more than one sample."""
         where = [{piece.document for piece in pieces} for pieces in self.pieces]
         return sum(sum(number in those for those in where) > 1 for number in range(DRAWN))
 
     def variety(self, number: int) -> tuple[int, int]:
-        """Whether a sample has sentences and sums, and how many documents it has."""
+        """Return the number of kinds in a sample (2 if it has both sentences and sums), and its number of pieces."""
         pieces = self.pieces[number]
         prompts = self.samples.packing.documents.bounds[[piece.document for piece in pieces], 1]
         return len({*(prompts > 0).tolist()}), len(pieces)
 
     def text(self, piece: Piece) -> str:
-        """The text of a piece: its tokens, and the last target behind them."""
+        """Return the text of a piece: its tokens, and the last target, which follows them."""
         first = self.samples.packing.documents.span(piece.document)[0] + piece.first
         return bytes(self.samples.packing.documents.tokens[first : first + piece.places + 1]).decode()
 
     @property
     def skipped(self) -> float:
-        """The share of the causal triangles' tiles that are skipped, in all samples."""
+        """Share of the tiles in the causal triangles of all samples that attention skips."""
         grids = [Grid.of(self.samples, number) for number in range(len(self.samples))]
         return 1 - sum(len(grid.computed) for grid in grids) / sum(grid.causal for grid in grids)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """The tiles of one sample's scores.
+    """Tiles of one sample's scores.
 
     Attributes:
-        first: (1, T), as of ``nn.documents.Documents``.
-        parts: the tokens of each tile's side.
-        computed: (tile of queries, tile of keys) of those that attention computes, in its order.
+        first: place of the first token that each token sees, integers (1, T): see ``nn.documents.Documents``.
+        parts: the tokens of each tile along a side.
+        computed: tiles that attention computes, in its order, as (tile of queries, tile of keys).
     """
 
     first: np.ndarray
@@ -111,25 +111,25 @@ class Grid:
 
     @property
     def causal(self) -> int:
-        """Tiles in the triangle."""
+        """Number of tiles in the causal triangle, with its diagonal."""
         return len(self.parts) * (len(self.parts) + 1) // 2
 
     def seen(self, i: int, j: int) -> np.ndarray:
-        """The queries that see a key, once for each such key: their places."""
+        """Return the query's place for each pair of a query in tile ``i`` and a key in tile ``j`` that it sees."""
         queries = self.parts[i]
         return np.nonzero(~hidden_keys(self.first, queries, self.parts[j])[0])[1] + queries.start
 
 
 def check_alone(samples: Samples, number: int, seed: int) -> str:
-    """A sentence that says that tiled attention lets no document of a sample see the first one.
+    """Check that tiled attention lets no other document of a sample see the first; return a sentence that says so.
 
     Raises:
-        RuntimeError: if it does.
+        RuntimeError: if changing the first token changes another document's output, or not all of its own's.
     """
     *_, mask = samples.batch([number])
     length = samples.packing.context
     qkv = np.random.default_rng(seed).standard_normal((1, 1, length, 24), np.float32)
-    end = int(np.argmax(mask.first[0] > 0))  # of the first document
+    end = int(np.argmax(mask.first[0] > 0))  # end of the first document
     outputs = []
     for _ in range(2):
         with trace.span("attention of a pack", "compute"):
@@ -142,9 +142,9 @@ def check_alone(samples: Samples, number: int, seed: int) -> str:
 
 
 def train_counting(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
-    """``train_rank`` that brings back, as ``arrays``, of each step tokens, targets (steps, T), and losses (steps,).
+    """Run ``train_rank`` and record in ``arrays`` each step's tokens and targets (steps, T), and losses (steps,).
 
-    A loss is the sum over the targets that count. The held-out loss is measured too.
+    A loss is the sum over the targets that count. The run also measures the held-out loss.
     """
     forward_backward, seen = parallelize.forward_backward, []
 
@@ -164,11 +164,11 @@ def train_counting(world: ProcessGroup, config: TrainConfig, layout: Layout, opt
 
 @dataclass(frozen=True)
 class Counted:
-    """One step: what each rank has.
+    """One step's tokens, targets and losses on every rank.
 
     Attributes:
-        tokens, targets: (ranks, T).
-        losses: (ranks,), summed over the targets that count.
+        tokens, targets: (ranks, T)
+        losses: sums over the targets that count, (ranks,)
     """
 
     tokens: np.ndarray
@@ -177,7 +177,7 @@ class Counted:
 
     @classmethod
     def most_uneven(cls, run: Run) -> "Counted":
-        """The step whose counts are furthest apart; of several, the one whose two means are."""
+        """Return the step with the largest ratio of ranks' counts; on a tie, the one whose two means differ most."""
         names = ("tokens", "targets", "losses")
         tokens, targets, losses = (np.stack([rank.arrays[name] for rank in run.ranks], 1) for name in names)
         steps = [cls(*step) for step in zip(tokens, targets, losses, strict=True)]
@@ -185,21 +185,21 @@ class Counted:
 
     @property
     def counts(self) -> np.ndarray:
-        """Each rank's targets that count."""
+        """Number of each rank's targets that count, (ranks,)."""
         return (self.targets != IGNORED).sum(-1)
 
     def weights(self, local: bool) -> np.ndarray:
-        """What one target of each rank weighs in the loss."""
+        """Return each rank's weight of one target in the loss, (ranks,). ``local``: each divides by its own count."""
         return 1 / (len(self.counts) * self.counts) if local else np.full(len(self.counts), 1 / self.counts.sum())
 
     def loss(self, local: bool) -> float:
-        """The mean over all targets, or the mean of the ranks' means."""
+        """Return the mean loss over all targets, or with ``local`` the mean of the ranks' means."""
         return float((self.losses * self.weights(local)).sum())
 
 
 @dataclass(frozen=True)
 class Curves:
-    """The losses of runs with several seeds: (seeds, steps), and on held-out text (seeds,)."""
+    """Losses of runs with several seeds: of each step (seeds, steps), and on held-out text (seeds,)."""
 
     losses: np.ndarray
     held_out: np.ndarray
@@ -213,7 +213,7 @@ BUG = "each GPU divides by its own count of targets"
 
 
 def train_locally(world, config, layout, options):
-    """``train_counting`` with this bug."""
+    """Run ``train_counting`` with the bug: each rank divides by its own count of targets."""
     forward_backward = ParallelModel.forward_backward
 
     def count_no_others(self: ParallelModel, batch) -> None:

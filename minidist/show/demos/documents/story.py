@@ -1,4 +1,4 @@
-"""What documents look like: rows that fill with pieces, the tiles that a pack skips, and what one target weighs."""
+"""Stories of documents: rows that fill with pieces, the tiles that a pack skips, and the weight of one target."""
 
 from collections.abc import Sequence
 from math import ceil
@@ -12,9 +12,9 @@ from minidist.show.stage.curve import Chart
 from minidist.show.stage.marks import Mark, box, counter, text
 from minidist.show.stage.story import Beat, Question, Story
 
-PACE, BEGUN = 0.3, 7  # seconds of a document, and how many are there when the story opens
+PACE, BEGUN = 0.3, 7  # seconds per document, and the number of them that are there when the story opens
 FILLS = 6.0  # seconds in which all tiles of a pack are computed
-WINDOW = 10  # steps of which a point of a curve is the mean
+WINDOW = 10  # steps that each point of a curve averages
 
 
 def of_document(number: int) -> str:
@@ -22,17 +22,17 @@ def of_document(number: int) -> str:
 
 
 def _arrives(mark: Mark, document: int) -> Mark:
-    """A mark that is there when a document is."""
+    """Let a mark appear together with a document."""
     return mark.enter((document - BEGUN) * PACE, 0.1) if document >= BEGUN else mark
 
 
 def sign_of(number: int) -> str:
-    """A letter, for a terminal without colours."""
+    """Return a document's letter, for a terminal without colours."""
     return chr(ord("a") + number)
 
 
 def packs(packed: Sequence[Packed]) -> Story:
-    """Show documents in samples, packed in four ways beside each other."""
+    """Show documents packed into samples in four ways, side by side."""
     most, wide, end = max(len(one.samples) for one in packed), 285, (DRAWN - BEGUN) * PACE
     high, marks = min(370 / most, 36), []
     for column, one in enumerate(packed):
@@ -77,7 +77,7 @@ def packs(packed: Sequence[Packed]) -> Story:
 
 
 def tiles(packed: Packed, number: int, grid: Grid, details: str) -> Story:
-    """One pack, and the tiles of its scores: those that are computed, in the colour of their document."""
+    """Show one pack and the tiles of its scores; computed tiles have the colour of their document."""
     cell, left, top = 1220 / packed.context, 90, 150
     size, beat = 440 / len(grid.parts), FILLS / len(grid.computed)
     marks, place, owner = [], 0, {}
@@ -136,7 +136,7 @@ def tiles(packed: Packed, number: int, grid: Grid, details: str) -> Story:
 
 
 def one_step(step: Counted, bug: str = "", details: str = "") -> Story:
-    """One step: the text that each rank has, and over each target what it weighs, with the bug or without."""
+    """Show each rank's text in one step and, above each target, its weight in the loss, with the bug or without."""
     ranks, length = step.targets.shape
     weights, left, cell, band = step.weights(bool(bug)), 205, 1055 / (length + 1), 592 / ranks
     most, counts = float(step.weights(True).max()), step.counts
@@ -198,7 +198,7 @@ def one_step(step: Counted, bug: str = "", details: str = "") -> Story:
 
 
 def losses(right: Curves, broken: Curves, bug: str = "", details: str = "") -> Story:
-    """The loss of longer runs, means over seeds, and on held-out text."""
+    """Plot the loss of longer runs, averaged over seeds, and show their loss on held-out text."""
     means = [one.losses.reshape(len(one.losses), -1, WINDOW).mean((0, 2)) for one in (right, broken)]
     last = len(means[0])
     low, high = (float(extreme(means)) for extreme in (np.min, np.max))

@@ -1,7 +1,7 @@
 """Exact products: a sum in three orders, as floats and on one grid; then the rows of a product, alone and in a batch.
 
-The sum is drawn bit by bit, in the 24 bits of a float32. The grid is that of nn/exact.py, whose sums have the 53 bits
-of a float64, with as many bits less as the window is smaller. The product is as large as it is, in 53 bits.
+The sum is drawn bit by bit, in the 24 bits of a float32. Its grid is that of nn/exact.py, whose sums have the 53 bits
+of a float64, with 29 bits fewer, so that sums fit 24. The product is not scaled down: its sums have all 53 bits.
 """
 
 from math import fsum
@@ -30,16 +30,16 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     with patch.object(exact, "bits_of", bits_without_room):
         outgrown = compared("matmul_each", seed)
     stories = [three_orders(right), three_orders(wrong, BUG), rows(blas, grid, "", check_rows(grid, seed))]
-    if outgrown.any():  # a BLAS that takes rows alone in the same order does not show it
+    if outgrown.any():  # with a BLAS that adds in the same order for a row alone, the bug changes nothing
         stories.append(rows(blas, outgrown, BUG))
     return Animation("exact", "Exact products: sums that no order changes", tuple(stories), [log])
 
 
 def pair(size: int, seed: int) -> tuple[Sums, Sums]:
-    """Sum numbers on a grid, and on the broken one, where their sums differ.
+    """Return the sums of some numbers on the grid and on the broken grid, where the three orders differ.
 
     Raises:
-        RuntimeError: if there are none, so that the bug does no harm.
+        RuntimeError: if no such numbers are found: the bug does no harm.
     """
     for right in candidates(size, seed):
         with patch.object(exact, "bits_of", bits_without_room):

@@ -1,4 +1,4 @@
-"""Three orders of one sum, and a product of a batch and of its rows alone, whose bits are compared.
+"""One sum in three orders, and a product whose rows have their bits compared, alone and in a batch.
 
 The bug: the grid's step is so small that the sum of several numbers outgrows the window.
 """
@@ -24,8 +24,8 @@ class Sums:
 
     Args:
         terms: (n,) float32, positive.
-        bits: how many the grid has in a window of 24 bits in place of 53.
-        rounded: (n,) float32, the numbers on the grid.
+        bits: bits of the grid in a window of 24 bits, in place of 53.
+        rounded: the numbers on the grid, (n,) float32.
     """
 
     terms: np.ndarray
@@ -43,21 +43,21 @@ class Sums:
         return natural, natural[::-1], np.argsort(self.terms)
 
     def running(self, values: np.ndarray, order: np.ndarray) -> np.ndarray:
-        """The sum after each number: every addition is one of float32."""
+        """Return the sum after each number; every addition rounds to float32."""
         return np.add.accumulate(values[order])
 
     def ends(self, values: np.ndarray) -> list[float]:
-        """The sum in each order."""
+        """Return the sum in each order."""
         return [float(self.running(values, order)[-1]) for order in self.orders]
 
 
 def candidates(count: int, seed: int) -> Iterator[Sums]:
-    """Yield random numbers that have another float sum in each order.
+    """Yield random numbers whose float sum is different in each order.
 
-    The smallest follows the largest, so that the first addition loses bits that are seen.
+    The smallest number comes second, after the largest, so that the first addition visibly loses bits.
 
     Raises:
-        RuntimeError: if the sums on the grid are not the exact one.
+        RuntimeError: if a sum on the grid is not exact.
     """
     random = np.random.default_rng(seed)
     for _ in range(DRAWS):
@@ -72,13 +72,13 @@ def candidates(count: int, seed: int) -> Iterator[Sums]:
 
 
 def factors(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """(BATCH, TERMS) and (TERMS, WIDTH) float64: with float32's result, the last rounding would hide most."""
+    """Return random factors (BATCH, TERMS) and (TERMS, WIDTH), float64: a float32 result would hide most changes."""
     random = np.random.default_rng(seed)
     return random.standard_normal((BATCH, TERMS)), random.standard_normal((TERMS, WIDTH))
 
 
 def compared(multiply: str, seed: int) -> np.ndarray:
-    """Where a row alone has other bits than in the batch: (BATCH, WIDTH) bool.
+    """Return where a row multiplied alone has other bits than in the batch: (BATCH, WIDTH) bool.
 
     Args:
         multiply: "matmul" of NumPy or CuPy, which is the machine's BLAS, or "matmul_each" of nn/exact.py.
@@ -93,10 +93,13 @@ def compared(multiply: str, seed: int) -> np.ndarray:
 
 
 def check_rows(differ: np.ndarray, seed: int) -> str:
-    """A sentence that says that Python's exact sum gives the product that rows have on grids.
+    """Check that the product on grids has the bits of Python's exact sum; return a sentence that says so.
+
+    Args:
+        differ: where a row alone differs, from ``compared``.
 
     Raises:
-        RuntimeError: if they do not.
+        RuntimeError: if it has not, or if a row alone differs.
     """
     x, w = map(from_host, factors(seed))
     bits = exact.bits_of(TERMS, factors=2)
@@ -111,5 +114,5 @@ BUG = "the grid leaves the sum no room to grow"
 
 
 def bits_without_room(count: int, factors: int = 1) -> int:
-    """``exact.bits_of``, as if one product were summed."""
+    """Return the bits of each factor that ``exact.bits_of`` would allow if only one product had to fit 53 bits."""
     return 53 // factors

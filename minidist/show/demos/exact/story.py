@@ -1,4 +1,4 @@
-"""What exactness looks like: bits that fall off the end of a sum, three results beside each other, and red numbers."""
+"""Stories of exact sums: bits that fall off the end of a sum, three results side by side, and numbers that differ."""
 
 from math import ceil, fsum, inf, ldexp, log10
 
@@ -10,8 +10,8 @@ from minidist.show.palette import MEANINGS
 from minidist.show.stage.marks import Mark, box, counter, text
 from minidist.show.stage.story import Beat, Question, Story
 
-PACE, FASTER = 1.6, 0.8  # seconds of an addition: as floats, on the grid
-LEFT, RIGHT, TOP, NEXT, FLOOR = 110, 1265, 376, 465, 590  # of the bits; of sum and next number; where bits fall
+PACE, FASTER = 1.6, 0.8  # seconds per addition: as floats, on the grid
+LEFT, RIGHT, TOP, NEXT, FLOOR = 110, 1265, 376, 465, 590  # edges of the bits; y of sum and next number; where bits land
 ORDERS = (98, 180, 262)  # the middle of each order's row: three lines of a terminal
 FLOATS, GRID = 655, 1060  # the middle of the results
 ADDED, LOST = MEANINGS["mantissa"], MEANINGS["lost"]
@@ -19,7 +19,7 @@ LETTERS, COUNTS = "abcdefgh", ("no", "one", "two", "three")
 
 
 class Bits:
-    """Numbers below each other, every bit in the column of its worth, for the largest sum of as many numbers."""
+    """Columns for numbers one below the other: one per power of two, up to the largest sum of as many numbers."""
 
     def __init__(self, sums: Sums) -> None:
         exponents = np.frexp(sums.terms)[1].tolist()
@@ -31,15 +31,15 @@ class Bits:
         return int(ldexp(float(value), -self.low))
 
     def window(self, column: int, y: float, high: float) -> Mark:
-        """A frame of 24 columns that ends with this one."""
+        """Return a frame around the 24 columns of which ``column`` is the last."""
         return box(self.x(column + WINDOW), y, WINDOW * self.side, high, "none", stroke="ink", width=6, round=6)
 
     def x(self, column: int) -> float:
-        """The right edge of a column; the last one is column 0."""
+        """Return the right edge of a column; column 0 is the last one."""
         return RIGHT - column * self.side
 
     def boxes(self, whole: int, y: float, start: float, fill: str, high: float) -> list[Mark]:
-        """The bits that are 1, from a moment on."""
+        """Draw the bits that are 1, from ``start`` on."""
         ones = [column for column in range(whole.bit_length()) if whole >> column & 1]
         sign = "!" if fill == "wrong" else "#"
         marks = [
@@ -51,14 +51,14 @@ class Bits:
         return _until(end, self.boxes(whole, y, start, "ink", high))
 
     def drop(self, whole: int, y: float, start: float, falls: float, end: float, high: float = 50) -> list[Mark]:
-        """Bits that fall, and lie there until the end."""
+        """Draw bits that fall at ``falls`` and lie on the floor until ``end``."""
         marks = self.boxes(whole, y, start, "wrong", high)
         return _until(max(end, falls + 0.4), [mark.to(falls, 0.4, y=FLOOR - high, fill=LOST) for mark in marks])
 
     def add(self, sums: Sums, values: np.ndarray, at: float, pace: float, floor: int, end: float) -> list[Mark]:
-        """Additions in the first order, in a window that ends with column ``floor``, or before it if the sum grows.
+        """Draw additions in the first order, in a window that ends with column ``floor``, or earlier if the sum grows.
 
-        What is left then leaves at ``end``, or stays (inf).
+        The last sum, the window and the fallen bits leave at ``end``, or stay if it is inf.
         """
         wholes = [*map(self.whole, values)]
         totals = [*map(self.whole, sums.running(values, sums.orders[0]))]
@@ -82,7 +82,7 @@ class Bits:
         return [*marks, *self.draw(totals[-1], TOP, since, end), *_until(end, [frame])]
 
     def round(self, sums: Sums, at: float, lasting: float) -> list[Mark]:
-        """All numbers below each other in the window of the sum: what is beyond the grid's step falls off."""
+        """Draw all numbers one below the other in the window of the sum; their bits beyond the grid's step fall off."""
         marks, high, falls = [], 245 / len(sums.terms), at + lasting / 2
         for place, (term, rounded) in enumerate(zip(sums.terms, sums.rounded, strict=True)):
             whole, beyond, y = self.whole(term), (1 << self.step) - 1, 348 + place * high
@@ -102,7 +102,7 @@ def _until(end: float, marks: list[Mark]) -> list[Mark]:
 
 
 def three_orders(sums: Sums, bug: str = "") -> Story:
-    """The numbers as floats, and then on their grid, in each order; the bits are those of the first."""
+    """Show the sums in each order, as floats and then on the grid; the bits are drawn for the first order."""
     bits, count = Bits(sums), len(sums.terms)
     floats, grid = (len({*sums.ends(values)}) for values in (sums.terms, sums.rounded))
     rounding = (count - 1) * PACE + 1  # the moment at which the numbers are put on the grid
@@ -158,7 +158,7 @@ def three_orders(sums: Sums, bug: str = "") -> Story:
 
 
 def _results(sums: Sums, values: np.ndarray, middle: float, at: float, pace: float, fill: str) -> list[Mark]:
-    """The sums so far in each order. In the end, the digits that the order of floats decides have a colour."""
+    """Draw the running sums in each order. In the last one, digits that depend on the order of floats have a colour."""
     ends = sums.ends(sums.terms)
     decimals = max(0, ceil((WINDOW - int(np.frexp(max(ends))[1])) * log10(2)))
     ends = [f"{value:.{decimals}f}" for value in ends]
@@ -176,7 +176,7 @@ def _results(sums: Sums, values: np.ndarray, middle: float, at: float, pace: flo
 
 
 def rows(blas: np.ndarray, grid: np.ndarray, bug: str = "", details: str = "") -> Story:
-    """Where a row alone has other bits than in the batch, by the machine's BLAS and on grids: (BATCH, WIDTH) bool."""
+    """Show where a row alone has other bits than in the batch, by the BLAS and on grids: (BATCH, WIDTH) bool each."""
     machine = gpu_model(xp.module) or "the machine's BLAS"
     pace, cell, top, marks = 0.3, 24, 72, []
     for middle, name, differ in ((320, machine, blas), (960, "on grids", grid)):

@@ -1,8 +1,8 @@
 """Expert parallelism: tokens travel to the ranks that have their experts, and come home.
 
-A real training step records which experts each token chose, and the experts' gradients; another one, what a capacity
-drops. Two longer runs show the load of the experts without and with a balance loss. In the broken runs, an expert's
-gradient is divided by the number of its own rank's micro-batches.
+A real training step records which experts each token chose, and the experts' gradients; a second one shows which rows
+a capacity drops. Two longer runs show the load of the experts without and with a balance loss. In the broken runs, an
+expert's gradient is divided by the number of its own rank's micro-batches.
 """
 
 from minidist.show.demos.expert_parallel import balance, story
@@ -26,7 +26,7 @@ CAPACITY = 1.0  # times an even share of the tokens
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
-    """A step on ``ranks`` ranks with ``size`` tokens on each, and a longer run without and with a balance loss."""
+    """Train a step with ``size`` tokens on each of ``ranks`` ranks, and longer runs without and with a balance loss."""
     with warm_ranks() as warm:
         log, routes = _step(warm, "routes", config_of(ranks, size, seed))
         _, capacity = _step(warm, "capacity", config_of(ranks, size, seed, CAPACITY))
@@ -37,7 +37,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
 
 
 def _step(warm: WarmRanks, name: str, config: TrainConfig) -> tuple[list, list[Story]]:
-    """The ranks' logs of a step, its story, and that of the same step with the bug."""
+    """Train a step without and with the bug; return the ranks' logs of the right one, and both stories."""
     layout = layout_of(config.experts // EXPERTS_OF_RANK)
     one = step_of(warm.train(config, ONE_PROCESS, train_watched, trace=True))
     run, proof = warm.train_proved(config, layout, train_watched)

@@ -1,4 +1,4 @@
-"""The load of the experts over a training run, without and with a balance loss: two runs, and both with the bug."""
+"""The load of the experts over a training run, without and with a balance loss: two runs, each also with the bug."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from minidist.show.demos.shared.runs import WarmRanks
 from minidist.train.config import TrainConfig
 from minidist.train.result import Run
 
-STEPS = 32  # of a run
+STEPS = 32  # steps of a run
 AUX_LOSS = {"no balance loss": 0.0, "balance loss": 0.01}  # coefficients
 EXPERTS_OF_RANK = 2
 
 
 @dataclass(frozen=True)
 class Load:
-    """The load of the experts in one run.
+    """Load of the experts in one run.
 
     Args:
-        aux_loss: the coefficient of its balance loss.
-        counts: tokens that chose each expert, integers (steps, E).
+        aux_loss: coefficient of the balance loss.
+        counts: number of tokens that chose each expert, integers (steps, E).
         losses: loss of each step.
         fingerprint: fingerprint of the run.
     """
@@ -32,17 +32,17 @@ class Load:
     fingerprint: str
 
     def excess(self) -> np.ndarray:
-        """How many times its even share each expert had in each step, (steps, E)."""
+        """Return each expert's load in each step, as a multiple of an even share: (steps, E)."""
         return self.counts / self.counts.mean(axis=1, keepdims=True)
 
     def pace(self) -> np.ndarray:
-        """How many times the mean the busiest rank computed, in each step: (steps,)."""
+        """Return the busiest rank's load in each step, as a multiple of the mean: (steps,)."""
         by_rank = self.counts.reshape(len(self.counts), -1, EXPERTS_OF_RANK).sum(axis=2)  # (steps, ranks)
         return by_rank.max(axis=1) / by_rank.mean(axis=1)
 
 
 def config_of(ranks: int, seed: int, aux_loss: float) -> TrainConfig:
-    """One layer whose experts a router without a balance loss soon uses unevenly."""
+    """Return the config of one layer whose router, without a balance loss, soon uses the experts unevenly."""
     return TrainConfig(
         layers=1,
         heads=2,
@@ -62,7 +62,7 @@ def config_of(ranks: int, seed: int, aux_loss: float) -> TrainConfig:
 
 
 def loads_of(warm: WarmRanks, ranks: int, seed: int) -> tuple[dict[str, Load], dict[str, Load]]:
-    """Both runs on ``ranks`` ranks, each compared with one process; and both with the bug."""
+    """Train both runs on ``ranks`` ranks, each compared with one process, and both with the bug; return their loads."""
     right, wrong = {}, {}
     for name, aux_loss in AUX_LOSS.items():
         config = config_of(ranks, seed, aux_loss)

@@ -1,7 +1,7 @@
-"""A real training step with expert parallelism: which experts each token chose, and what gradients the experts got.
+"""A real training step with expert parallelism: the experts that each token chose, and the experts' gradients.
 
-The bug: an expert's gradient is averaged over the ranks that have this expert. Over these ranks it is summed, so the
-mean over them looks right. But tokens of all ranks are in the sum, so the mean is ep times too large. DeepSpeed had it
+The bug: an expert's gradient is averaged over the ranks that have this expert. It is summed over these ranks, so the
+mean over them looks right. But the sum has the tokens of all ranks, so the mean is ep times too large. DeepSpeed had it
 (issue 5618: 4 times with ep=4), and Megatron-FSDP (Megatron-LM's pull request 5956).
 """
 
@@ -32,11 +32,11 @@ EXPERTS_OF_RANK = 1  # so that an expert has the number of its rank
 
 @dataclass(slots=True)
 class Routed:
-    """An entry of a rank's log: the router has chosen, for one micro-batch.
+    """Entry of a rank's log: the router's choice for one micro-batch.
 
     Args:
-        chosen: the experts of each token, integers (N, k).
-        weights: (N, k), the weights of those experts.
+        chosen: experts of each token, integers (N, k).
+        weights: weights of those experts, (N, k).
     """
 
     chosen: np.ndarray
@@ -45,12 +45,12 @@ class Routed:
 
 @dataclass(slots=True)
 class Gradients:
-    """An entry of a rank's log: the gradients have been averaged.
+    """Entry of a rank's log: its experts' gradients, before and after they are averaged.
 
     Args:
-        summed: the norm of the gradient of each expert here, before.
-        averaged: the same, after.
-        digests: CRC-32 of the averaged gradient of each expert.
+        summed: norm of each expert's gradient, before.
+        averaged: norm of each expert's gradient, after.
+        digests: CRC-32 of each expert's averaged gradient.
     """
 
     summed: list[float]
@@ -60,15 +60,15 @@ class Gradients:
 
 @dataclass(frozen=True)
 class Step:
-    """What the ranks of a run recorded in its step.
+    """One step of a run, as its ranks recorded it.
 
     Args:
-        routes: routes of each micro-batch; that of rank r has number r.
-        ranks: how many share the experts.
-        row_bytes: bytes of one row between two ranks.
+        routes: the router's choices for each micro-batch; rank r has number r.
+        ranks: number of ranks that share the experts.
+        row_bytes: bytes of one row that a rank sends to another.
         gradients: gradients of all experts.
         loss, fingerprint: loss and fingerprint of the run.
-        capacity: how many tokens of a micro-batch an expert takes at most; None for all.
+        capacity: most tokens of a micro-batch that an expert takes; None for no limit.
     """
 
     routes: Sequence[Routed]
@@ -88,21 +88,21 @@ class Step:
         return self.experts // self.ranks
 
     def rank_of(self, expert: int) -> int:
-        """The rank that has an expert."""
+        """Return the rank that has an expert."""
         return expert // self.experts_of_rank
 
     def tokens(self, source: int, expert: int) -> list[int]:
-        """Which tokens of a rank chose an expert, and were taken."""
+        """Return the tokens of rank ``source`` that chose an expert and fit its capacity."""
         return np.nonzero((self.routes[source].chosen == expert).any(axis=1))[0].tolist()[: self.capacity]
 
     @property
     def choices(self) -> int:
-        """How many experts all tokens chose together."""
+        """Number of choices of all tokens: each chooses k experts."""
         return sum(routed.chosen.size for routed in self.routes)
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """How many rows go from each rank to each rank, integers (ranks, ranks)."""
+        """Number of rows that go from each rank to each rank, integers (ranks, ranks)."""
         found = np.zeros((self.ranks, self.ranks), int)
         for source in range(self.ranks):
             for expert in range(self.experts):
@@ -111,16 +111,16 @@ class Step:
 
     @property
     def loads(self) -> list[int]:
-        """How many rows each rank computes."""
+        """Number of rows that each rank computes."""
         return self.rows.sum(axis=0).tolist()
 
     def moved(self, distances: Sequence[int]) -> int:
-        """Rows that ranks send to the ranks these distances after them, summed over the distances."""
+        """Return the number of rows that all ranks send to the ranks at these distances after them."""
         return sum(int(self.rows[rank, (rank + i) % self.ranks]) for i in distances for rank in range(self.ranks))
 
 
 def config_of(ranks: int, size: int, seed: int, capacity: float | None = None) -> TrainConfig:
-    """One layer and one step, with one sample of ``size`` tokens on each rank, so that each rank routes once."""
+    """Return a config of one layer and one step, with one sample of ``size`` tokens per rank: each rank routes once."""
     return TrainConfig(
         layers=1,
         heads=2,
@@ -144,7 +144,7 @@ def layout_of(ranks: int) -> Layout:
 def train_watched(
     world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions, average: Callable = average_gradients
 ) -> RankResult:
-    """``train_rank``, whose log has what the router chose and the experts' gradients; ``average`` averages these."""
+    """Run ``train_rank`` and log the router's choices and the experts' gradients; ``average`` averages gradients."""
 
     def forward(router: Router, x):
         weights, chosen = right_forward(router, x)
@@ -163,7 +163,7 @@ def train_watched(
 
 
 def _by_expert(parameters: Sequence[Parameter]) -> list[list[np.ndarray]]:
-    """The parts of the gradients that belong to each expert of this rank."""
+    """Return the parts of the gradients that belong to each of this rank's experts."""
     moved = [np.moveaxis(to_host(one.grad), one.expert_axis, 0) for one in parameters if one.expert_axis is not None]
     return [list(parts) for parts in zip(*moved, strict=True)]
 
@@ -176,7 +176,7 @@ def _norms(parameters: Sequence[Parameter]) -> list[float]:
 
 
 def step_of(run: Run) -> Step:
-    """What was recorded in a run on one rank or with expert parallelism.
+    """Collect what the ranks of a run recorded, on one rank or with expert parallelism.
 
     Raises:
         RuntimeError: if a rank sent more or fewer bytes between experts than the routes say.
@@ -198,7 +198,7 @@ def step_of(run: Run) -> Step:
 
 
 def _check_bytes(step: Step, run: Run) -> None:
-    """A rank sends its rows, and returns those of others; in backward it does so with their gradients."""
+    """Check that a rank sends its rows and returns those of others, and in backward does so with their gradients."""
     for rank, result in enumerate(run.ranks):
         kept = step.rows[rank, rank]
         expected = 2 * (step.rows[rank].sum() + step.rows[:, rank].sum() - 2 * kept) * step.row_bytes
@@ -212,11 +212,11 @@ BUG = "an expert's gradient is averaged over its own GPU's micro-batches, not ov
 
 
 def average_over_own_group(parameters: Sequence[Parameter], count: int, ep: int) -> None:
-    """``average_gradients``, whose count for experts is that of the ranks with the same experts."""
+    """Average gradients over ``count`` micro-batches, but those of experts over ``count // ep``, their own ranks'."""
     average_gradients([parameter for parameter in parameters if parameter.expert_axis is None], count)
     average_gradients([parameter for parameter in parameters if parameter.expert_axis is not None], count // ep)
 
 
 def train_too_large(world, config, layout, options):
-    """``train_watched`` with this bug."""
+    """Run ``train_watched`` with the bug: experts' gradients are ep times too large."""
     return train_watched(world, config, layout, options, partial(average_over_own_group, ep=layout.ep))

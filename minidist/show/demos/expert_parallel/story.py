@@ -1,4 +1,4 @@
-"""What expert parallelism looks like: tokens stream to their experts, and the clock stops at the tallest column."""
+"""Stories of expert parallelism: tokens stream to their experts, and the clock stops at the tallest column."""
 
 from collections.abc import Mapping
 
@@ -12,15 +12,15 @@ from minidist.show.stage.marks import Mark, box, counter, line, text
 from minidist.show.stage.story import Beat, Question, Story
 
 FLY, WORK, ROW = 1.4, 3.4, 0.55  # seconds: when tokens leave, when experts begin, and how long a row takes
-TOP, BASE = 34, 470  # of the stage: the tokens at home, and the foot of the columns
-OFF, ON = "#D55E00", "#009E73"  # without a balance loss, and with it
+TOP, BASE = 34, 470  # y of the tokens at home, and of the foot of the columns
+OFF, ON = "#D55E00", "#009E73"  # colours without a balance loss, and with it
 
 
 def routes(name: str, step: Step, right: Step, bug: str = "", details: str = "") -> Story:
-    """One layer: tokens leave their GPUs, wait in the columns of their experts, and come home.
+    """Show one layer: tokens leave their GPUs, wait in the columns of their experts, and come home.
 
     Args:
-        right: the step of one process.
+        right: the same step in one process.
     """
     ranks = step.ranks
     wide = 1000 / ranks
@@ -117,7 +117,7 @@ def routes(name: str, step: Step, right: Step, bug: str = "", details: str = "")
 
 
 def balance(loads: Mapping[str, Load], right: Mapping[str, Load], bug: str = "", details: str = "") -> Story:
-    """How many times the mean the busiest GPU computes, over training, without a balance loss and with it."""
+    """Plot the busiest GPU's load over training, as a multiple of the mean, without a balance loss and with it."""
     paces = {name: load.pace() for name, load in loads.items()}
     others = {name: load.pace() for name, load in right.items()}
     most = float(np.ceil(max(pace.max() for pace in (*paces.values(), *others.values()))))

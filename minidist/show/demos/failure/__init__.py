@@ -1,10 +1,10 @@
 """Failures: a rank dies and the run goes on without it, and a checkpoint is saved so that no power cut spoils it.
 
 A real run loses its last rank just before a checkpoint is due. It goes on in another layout, and ends on the
-fingerprint of the run that was never interrupted. A second run records what each rank asks of the disk while it saves.
-The same operations then run on a disk that loses power (show/demos/failure/crashing_disk.py), and minidist itself says
-whether it could go on from what is left. In one broken run, the moments of Adam are not loaded; in the other, `latest`
-moves before the ranks' files are flushed.
+fingerprint of the run that was never interrupted. A second run records the disk operations of each rank while it saves.
+The same operations then run on a disk that loses power (show/demos/failure/crashing_disk.py), and minidist's own code
+decides whether training can resume from what is left. In one broken run, the moments of Adam are not loaded; in the
+other, `latest` moves before the ranks' files are flushed.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ MOST = 6  # steps between two checkpoints
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
-    """A run of ``ranks`` ranks, with ``size`` steps from one checkpoint to the next."""
+    """Kill a rank of a run with ``size`` steps between two checkpoints, and cut the power while one is saved."""
     if size < 2:
         raise ValueError(f"size, the steps between two checkpoints, must be from 2 to {MOST}, got {size}: none is lost")
     config = config_of(ranks, size, seed)

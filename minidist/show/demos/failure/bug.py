@@ -1,7 +1,7 @@
-"""Saving with one bug: rank 0 commits while the ranks' files are in the system's memory only. And resuming with one.
+"""Saving with one bug, and resuming with another: files are not flushed in time, and Adam's moments are not loaded.
 
-KempnerForge had it (issue 102): ``latest`` was advanced, and the old checkpoint deleted, before an asynchronous save
-had been flushed. A file that has been written can be read, so nothing seems to be missing until the power fails.
+KempnerForge had the first (issue 102): ``latest`` was advanced, and the old checkpoint deleted, before an asynchronous
+save had been flushed. A file can be read once it is written, so nothing seems to be missing until the power fails.
 """
 
 from pathlib import Path
@@ -22,14 +22,14 @@ BUG = "`latest` moves, and the old checkpoint goes, before the ranks' files are 
 
 
 def write_without_flush(disk: Disk, path: Path, content: bytes) -> None:
-    """``write_durably``, but nothing is on the disk when it returns."""
+    """Write a file as ``write_durably`` does, but flush nothing: it need not be on the disk when the call returns."""
     new = path.with_name(f".new-{path.name}")
     disk.write(new, content)
     disk.rename(new, path)
 
 
 class EarlySaver(Saver):
-    """Flushes this rank's file once the checkpoint has been committed."""
+    """Saver that flushes this rank's file only after the checkpoint has been committed."""
 
     def end_save(self, write: Write, wait: bool) -> None:
         super().end_save(write, wait)
@@ -39,16 +39,16 @@ class EarlySaver(Saver):
 
 
 def train_early(world, config, layout, options):
-    """``train_recorded`` with this bug."""
+    """Run ``train_recorded`` with the bug: rank 0 commits before the ranks' files are flushed."""
     with patch.object(saver, "write_durably", write_without_flush):
         return train_recorded(world, config, layout, options, EarlySaver)
 
 
 def restore_without_moments(manifest: Manifest, read: Read, share: Share) -> Progress:
-    """``restore``, but Adam begins anew: its moments are zero.
+    """Restore a checkpoint as ``restore`` does, but set Adam's moments to zero.
 
-    KempnerForge had this one, too (pull request 115): a new optimizer has no moments yet, so there was nothing for the
-    saved ones to be loaded into, and they were dropped without a word.
+    KempnerForge had this bug, too (pull request 115): a new optimizer has no moments yet, so there was nothing to load
+    the saved ones into, and they were dropped silently.
     """
     progress = restore(manifest, read, share)
     for arrays in share.optimizer.kinds.values():
@@ -58,6 +58,6 @@ def restore_without_moments(manifest: Manifest, read: Read, share: Share) -> Pro
 
 
 def train_forgetful(world, config, layout, options):
-    """``train_rank`` with that bug."""
+    """Run ``train_rank`` with the bug: Adam's moments are zero after a checkpoint has been restored."""
     with patch.object(trainer, "restore", restore_without_moments):
         return train_rank(world, config, layout, options)

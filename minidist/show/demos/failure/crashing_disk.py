@@ -1,7 +1,7 @@
-"""A disk in memory that loses power, and all that may be left of it: a protocol is tried with a cut at every operation.
+"""A disk in memory that loses power, and what may be left of it: a protocol is tried with a cut at every operation.
 
-What a disk promises is little (disk.py). So this one keeps two states: what a program sees, and what has been flushed.
-When the power fails, anything between the two may be left, and ``left`` tries
+A disk promises little (disk.py). So this one keeps two states: what a program sees, and what has been flushed. When the
+power fails, anything between the two may be left, and ``left`` tries
 
     names       that are new, renamed or removed: all, none, each of them alone, and all but one of them
     contents    of files that were written: the new one whole, its first half, nothing, and the old one
@@ -16,9 +16,9 @@ other operation happens or does not.
         for survival, left in disk.left():
             assert ...  # a disk again: what does the next run find there?
 
-What is simplified: a real file system has an order of its own in which names survive, and may keep any blocks of a
-file. ALICE (Pillai et al., "All File Systems Are Not Created Equal", 2014) makes such states from a trace of a
-program's system calls; it found 60 vulnerabilities in 11 systems, databases and version control among them.
+This is simplified: a real file system has its own order in which names survive, and may keep any blocks of a file.
+ALICE (Pillai et al., "All File Systems Are Not Created Equal", 2014) makes such states from a trace of a program's
+system calls; it found 60 vulnerabilities in 11 systems, databases and version control among them.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,30 +29,30 @@ from minidist.train.checkpoint.disk import Disk
 
 
 class PowerFailure(Exception):
-    """The power has failed, or the process was killed: nothing that would follow happens."""
+    """Raised when the power fails or the process is killed: no later operation happens."""
 
 
 @dataclass(eq=False)
 class File:
-    """What a program reads in a file, and what of it is on the disk."""
+    """A file: the content that programs read, and the content that is on the disk."""
 
     content: bytes = b""
     flushed: bytes = b""
 
 
 Names = dict[str, "File | Folder"]
-Change = dict[str, "File | Folder | None"]  # what names stand for after one operation; None for nothing
+Change = dict[str, "File | Folder | None"]  # name -> its item after one operation; None if it is gone
 
 
 @dataclass(eq=False)
 class Folder:
-    """The names in a folder: those on the disk, and the changes since then, oldest first."""
+    """A folder: its names on the disk, and the changes since then, oldest first."""
 
     flushed: Names = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
 
     def names(self, survives: Callable[[Change], bool] = lambda change: True) -> Names:
-        """The names after those changes that survive."""
+        """Return the names after the changes that survive."""
         names: dict = dict(self.flushed)
         for change in filter(survives, self.changes):
             names |= change
@@ -68,13 +68,13 @@ CONTENTS: dict[str, Callable[[File], bytes]] = {
 
 
 class CrashingDisk(Disk):
-    """A disk whose power fails.
+    """Disk in memory whose power fails.
 
     Args:
-        power_fails_at: number of the operation that fails, counted from 0; None for never. Reading is no operation.
+        power_fails_at: number of the operation that fails, counted from 0; None for never. Reads do not count.
 
     Attributes:
-        operations: those that have begun, the last one included: ("rename", path, new path).
+        operations: operations that have begun, even if they failed, such as ("rename", path, new path).
     """
 
     def __init__(self, power_fails_at: int | None = None) -> None:
@@ -144,9 +144,9 @@ class CrashingDisk(Disk):
         return self._file(path).content
 
     def left(self) -> Iterator[tuple[str, "CrashingDisk"]]:
-        """What may be left when the power fails now: how much survived, in words, and a disk with that.
+        """Yield the states that a power cut now may leave: what survived, in words, and a disk in that state.
 
-        The first one is left when nothing but the process dies.
+        The first state is also what is left when only the process dies.
         """
         changes = [change for folder in _folders(self.top) for change in folder.changes]
         choices = {"all": changes, "none": []}
@@ -161,10 +161,10 @@ class CrashingDisk(Disk):
                 yield f"unflushed names: {names}; unflushed contents: {contents}", disk
 
     def _begin(self, *operation) -> None:
-        """Note an operation that is about to happen.
+        """Record an operation that is about to happen.
 
         Raises:
-            PowerFailure: if the power fails in it, or has failed.
+            PowerFailure: if the power fails in this operation, or has failed before.
         """
         self._check_power()
         self.operations.append(operation)
@@ -192,7 +192,7 @@ class CrashingDisk(Disk):
 
 
 def _folders(folder: Folder) -> Iterator[Folder]:
-    """A folder, and all that may be below it after some changes."""
+    """Yield a folder and all folders that may be below it after some of the changes."""
     yield folder
     below = [item for names in (folder.flushed, *folder.changes) for item in names.values()]
     for item in {id(item): item for item in below if isinstance(item, Folder)}.values():
@@ -200,7 +200,7 @@ def _folders(folder: Folder) -> Iterator[Folder]:
 
 
 def _copy(folder: Folder, survives: Callable[[Change], bool], content: Callable[[File], bytes]) -> Folder:
-    """What survives of a folder, all of it flushed."""
+    """Return a copy of what survives of a folder, all of it flushed."""
     names: Names = {}
     for name, item in folder.names(survives).items():
         if isinstance(item, Folder):

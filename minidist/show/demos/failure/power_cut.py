@@ -17,12 +17,12 @@ Files = Mapping[str, bytes]  # path below the folder with all checkpoints -> con
 
 @dataclass(frozen=True)
 class Left:
-    """What a power cut left.
+    """State of the disk after a power cut.
 
     Args:
-        files: all that is there.
-        step: step of the checkpoint that training goes on from; None where it cannot.
-        error: why it cannot, as minidist says it.
+        files: all files that are left.
+        step: step of the checkpoint that training resumes from; None if it cannot.
+        error: why it cannot, in minidist's words.
     """
 
     files: Files
@@ -32,11 +32,11 @@ class Left:
 
 @dataclass(frozen=True)
 class Moment:
-    """The disk between two operations.
+    """State of the disk between two operations.
 
     Args:
-        read: what programs read.
-        left: what may be there after a power cut now, without duplicates.
+        read: files as programs read them.
+        left: states that a power cut now may leave, without duplicates.
     """
 
     read: Files
@@ -44,15 +44,15 @@ class Moment:
 
     @property
     def resumes(self) -> set[int | None]:
-        """The steps from which training may go on after a power cut, with None where it may be refused."""
+        """Steps from which training may resume after a power cut, and None if it may be refused."""
         return {one.step for one in self.left}
 
 
 def moments_of(recording: Recording) -> list[Moment]:
-    """The disk before the save and after each group of operations."""
+    """Return the state of the disk before the save and after each group of operations."""
     disk, known = CrashingDisk(), {}
     _replay(disk, recording.before)
-    for folder in recording.root.parents:  # it was there long before
+    for folder in recording.root.parents:  # these folders were there long before
         disk.flush_folder(folder)
     found = [_moment(disk, recording.root, known)]
     for group in recording.groups:

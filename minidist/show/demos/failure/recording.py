@@ -20,17 +20,17 @@ from minidist.train.layout import Layout
 from minidist.train.result import RankResult, Run, RunOptions
 from minidist.train.trainer import run, train_rank
 
-RANKS, FOLDER, OLD = "ranks", "folder", "old"  # what an operation is about, beside MANIFEST and LATEST
+RANKS, FOLDER, OLD = "ranks", "folder", "old"  # what an operation is about, besides MANIFEST and LATEST
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """A call of a method of Disk.
+    """Call of a method of ``Disk``.
 
     Args:
-        time: time of its beginning, in ns.
-        method: its name.
-        arguments: paths; of "write" a path and the content.
+        time: time at which the call began, in ns.
+        method: name of the method.
+        arguments: paths; for "write" a path and the content.
     """
 
     time: int
@@ -43,7 +43,7 @@ class Operation:
 
 
 class RecordingDisk(Disk):
-    """The file system of this machine, with a list of what changed it, in order."""
+    """The file system of this machine, with a list of the operations that changed it, in order."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -77,7 +77,7 @@ class RecordingDisk(Disk):
 def train_recorded(
     world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions, saver: type[Saver] = Saver
 ) -> RankResult:
-    """``train_rank``, whose log has the rank's disk operations; ``saver`` saves."""
+    """Run ``train_rank`` with checkpoints saved by ``saver``; the result's log is the rank's disk operations."""
     disk = RecordingDisk()
     with patch.object(trainer, "Saver", partial(saver, disk=disk)):
         result = train_rank(world, config, layout, options)
@@ -86,11 +86,11 @@ def train_recorded(
 
 @dataclass(frozen=True)
 class Group:
-    """Operations of one frame.
+    """Operations that are shown as one.
 
     Args:
-        method: the method that all of them call.
-        about: RANKS, MANIFEST, LATEST, FOLDER (the one with all checkpoints) or OLD.
+        method: method that they call, besides making or removing a folder.
+        about: what they are about: RANKS, MANIFEST, LATEST, FOLDER (the folder with all checkpoints) or OLD.
         operations: the operations in their order.
     """
 
@@ -101,13 +101,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Recording:
-    """A save that was recorded.
+    """Recording of a save.
 
     Args:
         root: the folder with all checkpoints.
-        old, new: the steps of the checkpoint that was there, and of the one that is saved.
-        before: the operations up to the save.
-        groups: those of the save.
+        old, new: steps of the checkpoint that was there, and of the one that is saved.
+        before: operations before the save.
+        groups: operations of the save, in groups.
         fingerprint: fingerprint of the run.
     """
 
@@ -119,7 +119,7 @@ class Recording:
     fingerprint: str
 
     def contents(self, step: int) -> dict[str, bytes]:
-        """What the files of a checkpoint have to be: name -> content."""
+        """Return what the files of a checkpoint have to be: name -> content."""
         folder = self.root / name_of(step)
         operations = [*self.before, *(one for group in self.groups for one in group.operations)]
         written = {one.path: one.arguments[1] for one in operations if one.method == "write"}
@@ -130,7 +130,7 @@ class Recording:
 def record(
     warm: WarmRanks, config: TrainConfig, layout: Layout, every: int, rank_function: Callable = train_recorded
 ) -> tuple[Run, Recording]:
-    """Train up to the second checkpoint, which replaces the first, and return how it was saved."""
+    """Train up to the second checkpoint, which replaces the first; return the run, and how that one was saved."""
     with scratch_folder() as folder:
         options = RunOptions(saving=Saving(folder, every, keep=1), step_digests=True)
         with warm(layout.world_size) as cluster:
@@ -140,13 +140,13 @@ def record(
 
 
 def recording_of(logs: Sequence[Sequence[Operation]], root: Path, old: int, new: int, fingerprint: str) -> Recording:
-    """What the ranks recorded, as one sequence.
+    """Merge what the ranks recorded into one sequence.
 
-    Ranks work at the same time, each in its order, and rank 0 commits between what they do before and after. Here the
-    ranks are in step: this is one of the orders that may happen.
+    Ranks work at the same time, each in its own order, and rank 0 commits between what they do before and after. The
+    sequence keeps them in step, which is one of the orders that may happen.
 
     Raises:
-        RuntimeError: if a rank did something while rank 0 committed.
+        RuntimeError: if another rank used the disk while rank 0 committed.
     """
     folder = root / name_of(new)
     begins = [next(i for i, one in enumerate(log) if folder in (one.path, one.path.parent)) for log in logs]
@@ -170,7 +170,7 @@ def _time(one: Operation) -> int:
 
 
 def _in_step(logs: Sequence[Sequence[Operation]]) -> list[Group]:
-    """The first operation of every rank, then the second, and so on; making the folder belongs to what follows."""
+    """Group every rank's first operation, then every rank's second, and so on; making the folder joins what follows."""
     found, waiting = [], []
     for operations in zip_longest(*logs):
         done = [one for one in operations if one is not None]
@@ -183,7 +183,7 @@ def _in_step(logs: Sequence[Sequence[Operation]]) -> list[Group]:
 
 
 def _of_commit(operations: Sequence[Operation], root: Path, new: int) -> list[Group]:
-    """One by one, but for the removal of the old checkpoint's files."""
+    """Return a group for each operation, but one for all removals after the old checkpoint's folder is flushed."""
     found: list[Group] = []
     for one in operations:
         inside = [part for part in one.path.relative_to(root).parts if part.startswith("step-")]

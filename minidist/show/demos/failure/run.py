@@ -1,4 +1,4 @@
-"""A training run that loses a rank, and goes on from its last checkpoint in another layout, with a rank less."""
+"""A training run that loses a rank, and goes on from its last checkpoint in another layout, with one rank less."""
 
 import shutil
 from collections.abc import Callable, Sequence
@@ -20,17 +20,17 @@ from minidist.train.resilience.faults import Fault
 from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run
 
-HEAD = 8  # the width of one
+HEAD = 8  # width of an attention head
 
 
 @dataclass(frozen=True)
 class Part:
-    """What was seen of a run in one layout, from its start or a checkpoint to its end.
+    """Part of a run, in one layout: from its start or a checkpoint to its end.
 
     Args:
         layout: layout of the ranks.
-        first: the steps that had been taken before.
-        losses: losses of the steps that each rank ended here, ``[rank][step - first]``.
+        first: number of steps taken before this part.
+        losses: losses of the steps that each rank ended in this part, ``[rank][step - first]``.
         saved: step count of each committed checkpoint.
     """
 
@@ -41,11 +41,11 @@ class Part:
 
     @property
     def ended(self) -> int:
-        """The steps taken by the rank that has taken the most, with those before."""
+        """Number of steps taken by the rank that has taken the most, from the start of the run."""
         return max(map(self.ended_by, range(len(self.losses))))
 
     def ended_by(self, rank: int) -> int:
-        """The steps taken by a rank, with those before."""
+        """Return the number of steps taken by a rank, from the start of the run."""
         return self.first + len(self.losses[rank])
 
 
@@ -54,12 +54,12 @@ class Interrupted:
     """A run that was killed and went on.
 
     Args:
-        before, after: its two parts.
-        fault: what was ordered.
-        error: how the first part ended.
-        files, nbytes: number of files, and bytes, of the checkpoint that the second part read.
-        resumed: the run that is the second part.
-        reference: the fingerprint of the run that was never interrupted, in one process.
+        before, after: the parts before and after.
+        fault: the injected fault.
+        error: the error that ended the first part.
+        files, nbytes: number of files and bytes of the checkpoint that the second part read.
+        resumed: the second part.
+        reference: fingerprint of the run that was never interrupted, in one process.
     """
 
     before: Part
@@ -86,12 +86,12 @@ class Interrupted:
 
     @property
     def lost(self) -> range:
-        """The steps, counted from 0, that had been taken and were in no checkpoint."""
+        """Steps, counted from 0, that had been taken but were in no checkpoint."""
         return range(self.after.first, self.before.ended)
 
 
 class Watch:
-    """Collects what the ranks of a run report: ``on_event`` of ``trainer.run``."""
+    """Collector of what the ranks of a run report: pass it to ``trainer.run`` as ``on_event``."""
 
     def __init__(self, ranks: int) -> None:
         self.losses: list[list[float]] = [[] for _ in range(ranks)]
@@ -105,7 +105,7 @@ class Watch:
 
 
 def config_of(ranks: int, every: int, seed: int) -> TrainConfig:
-    """A model that ``ranks`` ranks can share as data-parallel ranks, and one rank less as tensor-parallel ranks."""
+    """Return the config of a model that suits ``ranks`` data-parallel and ``ranks - 1`` tensor-parallel ranks."""
     heads = max(2, ranks - 1)
     return TrainConfig(
         layers=1,
@@ -122,7 +122,7 @@ def config_of(ranks: int, every: int, seed: int) -> TrainConfig:
 
 
 def layouts_of(ranks: int) -> tuple[Layout, Layout]:
-    """Before the rank dies, and after."""
+    """Return the layouts before and after the rank dies."""
     return Layout(dp=ranks), Layout(tp=ranks - 1)
 
 
@@ -132,18 +132,18 @@ def interrupted(
     """Train; kill the last rank just before a checkpoint is due; and go on with the others.
 
     Args:
-        bug: a rank function that goes on from the same checkpoint once more, and wrongly.
+        bug: a rank function that resumes from the same checkpoint once more, with a bug.
 
     Returns:
         The right run and, if there is a bug, the wrong one.
 
     Raises:
-        RuntimeError: if no rank died, or if a step that was taken again has another loss.
+        RuntimeError: if no rank dies, or if a step that is taken again has another loss.
     """
     first, second = layouts_of(ranks)
     fault = Fault(rank=ranks - 1, step=2 * every - 1, kind="kill")
     with scratch_folder() as folder:
-        saving = Saving(folder, every, mode="sync")  # so that the checkpoint before the fault is there, however slow
+        saving = Saving(folder, every, mode="sync")  # so that the checkpoint before the fault is complete
         watch = Watch(ranks)
         options = RunOptions(progress=True, saving=saving, faults=(fault,))
         error = _killed(config, first, options, watch)
@@ -154,7 +154,7 @@ def interrupted(
         check_files(checkpoint, manifest)
         found = []
         for place, function in enumerate([None, bug] if bug else [None]):
-            copy = Path(folder, f"again-{place}")  # what is saved from here on is apart
+            copy = Path(folder, f"again-{place}")  # later checkpoints do not mix with the earlier ones
             shutil.copytree(checkpoint, copy / checkpoint.name)
             watch = Watch(second.world_size)
             saving = Saving(str(copy), every, mode="sync")
@@ -170,7 +170,7 @@ def interrupted(
 
 
 def _killed(config: TrainConfig, layout: Layout, options: RunOptions, watch: Watch) -> RankFailed:
-    """The error of a run that loses a rank. Its ranks are not those that stay warm: one of them dies."""
+    """Run until a rank dies, and return the error. The ranks are not the warm ones: one of them dies."""
     with Cluster(layout.world_size) as cluster:
         try:
             run(cluster, config, layout, options, on_event=watch)

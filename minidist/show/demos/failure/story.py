@@ -1,4 +1,4 @@
-"""Failures: a loss that jumps back and is taken again, and files that are safe, or not, at each moment."""
+"""Stories of failures: a loss that jumps back when steps are taken again, and files that are safe or not."""
 
 from collections.abc import Sequence
 
@@ -34,7 +34,7 @@ SAYS = {
 
 
 def dies(run: Interrupted, details: str, right: Interrupted | None = None, bug: str = "") -> Story:
-    """The loss of a run that loses a rank; ``right`` is the run without the bug, if there is one in this."""
+    """Plot the loss of a run that loses a rank; ``right`` is the same run without the bug, or None if there is none."""
     before, after, left = run.before, run.after, run.after.layout.world_size
     losses = list(enumerate(before.losses[run.fault.rank]))
     again = [(after.first + i, loss) for i, loss in enumerate(after.losses[0])]
@@ -101,14 +101,14 @@ def dies(run: Interrupted, details: str, right: Interrupted | None = None, bug: 
 
 
 def save(recording: Recording, moments: Sequence[Moment], ranks: int, details: str, bug: str = "") -> Story:
-    """A save, operation by operation: what programs read, and below it what a power cut would leave."""
+    """Show a save operation by operation: what programs read and, below it, what a power cut would leave."""
     table = _Files(recording, ranks)
     count = len(table.names)
     wide = 1130 / count
     marks: list[Mark] = [
         text(8, y, words, anchor="start") for y, words in ((120, "read"), (290, "after"), (320, "a cut"))
     ]
-    for i, name in enumerate(table.names):  # where there are many, every second one stands lower
+    for i, name in enumerate(table.names):  # if there are many, every second one stands lower
         marks.append(text(140 + (i + 0.5) * wide, 26 if wide > 150 else 12 + 28 * (i % 2), name))
     for row, (y, states) in enumerate(((60, table.read), (240, table.left))):
         for i in range(count):
@@ -172,7 +172,7 @@ def save(recording: Recording, moments: Sequence[Moment], ranks: int, details: s
 
 
 class _Files:
-    """What is known of each file at a moment, as a colour."""
+    """Colours of all files at a moment."""
 
     def __init__(self, recording: Recording, ranks: int) -> None:
         self.old, new = name_of(recording.old), name_of(recording.new)
@@ -183,13 +183,13 @@ class _Files:
         self.names = [f"step {recording.old}", *(f"rank {rank}" for rank in range(ranks)), "manifest", LATEST]
 
     def read(self, moment: Moment) -> list[str]:
-        """What programs read."""
+        """Return the colours of the files as programs read them."""
         files = moment.read
         old = READ if self.old_contents.items() <= files.items() else "faint"
         return [old, *(READ if files.get(path) == self.contents[path] else "faint" for path in self.paths), READ]
 
     def left(self, moment: Moment) -> list[str]:
-        """What a power cut leaves."""
+        """Return the colours of the files after a power cut."""
         refused = [one for one in moment.left if one.step is None]
         states = {path: {one.files.get(path) == self.contents[path] for one in moment.left} for path in self.paths}
         bad = {path for path in self.paths if any(one.files.get(path) != self.contents[path] for one in refused)}
@@ -202,6 +202,6 @@ class _Files:
         return self.old_contents.items() <= left.files.items()
 
     def resume(self, moment: Moment) -> str:
-        """What a run goes on from."""
+        """Return, in words, the steps that a run may resume from after a power cut."""
         steps = " or ".join(f"step {step}" for step in sorted(step for step in moment.resumes if step is not None))
         return steps if None not in moment.resumes else f"{steps} or refused" if steps else "refused"

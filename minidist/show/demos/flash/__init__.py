@@ -1,8 +1,8 @@
 """Tiled attention, the idea of FlashAttention: which tile is in the fast memory, and what crosses to the slow one.
 
-Attention runs on arrays that count (nn/attention/slow_memory.py), in one process: causal and tile by tile, tile by tile
-without a mask, and in the standard form, whose scores lie in the slow memory. In the broken run, a tile with a larger
-maximum is merged, and the earlier sums are not rescaled.
+Attention runs on a memory that counts accesses (nn/attention/slow_memory.py), in one process: causal and tile by tile,
+tile by tile without a mask, and in the standard form, whose scores lie in the slow memory. In the broken run, the
+earlier sums are not rescaled when a tile with a larger maximum is merged.
 """
 
 from minidist.show.demos.flash.run import BUG, MODEL, merge_without_rescaling, run_of, train_without_rescaling
@@ -15,7 +15,7 @@ LEAST, MOST = 12, 512  # tokens: with fewer, it may be that no tile raises a max
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
-    """Attention over ``size`` tokens, in each form; ``ranks`` is 1."""
+    """Run attention over ``size`` tokens in each form; ``ranks`` is 1."""
     if size < LEAST:
         raise ValueError(f"size, the tokens, must be from {LEAST} to {MOST}, got {size}")
     causal, full, plain = (run_of(kind, size, seed) for kind in ("causal", "no mask", "standard"))

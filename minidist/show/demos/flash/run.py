@@ -1,6 +1,6 @@
-"""Attention on a memory that counts, watched: what the fast memory holds whenever a tile or a row is done.
+"""Attention on a memory that counts accesses and records what it holds whenever a tile or a row is done.
 
-The bug: where a tile brings a larger maximum, the sums of the tiles before are not rescaled.
+The bug: where a tile brings a larger maximum, the sums of the tiles before it are not rescaled.
 """
 
 import time
@@ -20,7 +20,7 @@ from minidist.trace import Event
 from minidist.train.config import TrainConfig
 from minidist.train.trainer import train_rank
 
-WIDTH = 8  # of a head, d
+WIDTH = 8  # width of a head, d
 MOST_TILES = 6  # most tiles of queries: rows of the grid
 KINDS = ("causal", "no mask", "standard")
 INNERMOST = 7  # arrays that the tiled form has in the fast memory while it merges a tile: Q, O, sums, maxima, K, V, S
@@ -28,16 +28,16 @@ INNERMOST = 7  # arrays that the tiled form has in the fast memory while it merg
 
 @dataclass(frozen=True)
 class Moment:
-    """The state after a tile was merged, or after rows were written to the slow memory.
+    """State after a tile was merged, or after rows were written to the slow memory.
 
     Args:
-        stage: None if a tile was merged; otherwise which of the result's arrays was written to, 0 for the first.
-        queries: the rows that are worked on.
-        keys: keys of the merged tile.
-        sizes: elements of each array in the fast memory, in the order in which they came.
-        reads, writes: elements so far.
-        largest: each row's largest score so far, (rows,); of a merged tile.
-        mean: each row's weighted mean of the values so far, (rows, d); of a merged tile.
+        stage: None if a tile was merged; otherwise the number of the slow array that was written to, from 0.
+        queries: rows that are worked on.
+        keys: keys of the merged tile; None if rows were written.
+        sizes: elements of each array in the fast memory, in the order of their arrival.
+        reads, writes: elements read and written so far.
+        largest: each row's largest score so far, (rows,); None if rows were written.
+        mean: each row's weighted mean of the values so far, (rows, d); None if rows were written.
     """
 
     stage: int | None
@@ -51,13 +51,13 @@ class Moment:
 
 
 class WatchedMemory(SlowMemory):
-    """A memory that counts and keeps its moments, with an event for each of them."""
+    """Memory that counts accesses and keeps its moments, with a trace event for each."""
 
     def __init__(self, fast: int) -> None:
         super().__init__(fast)
-        self.held: list[np.ndarray] = []  # in the fast memory
-        self.rows: list[slice] = []  # of the slow memory's array that each of them was loaded from
-        self.stored: list[np.ndarray] = []  # arrays of the slow memory that were written to
+        self.held: list[np.ndarray] = []  # arrays in the fast memory
+        self.rows: list[slice] = []  # rows of the slow array that each was loaded from
+        self.stored: list[np.ndarray] = []  # slow arrays that were written to
         self.moments: list[Moment] = []
         self.log: list[Event] = []
         self.time = time.perf_counter_ns()
@@ -96,15 +96,15 @@ class WatchedMemory(SlowMemory):
 
 @dataclass(frozen=True)
 class Attention:
-    """One run.
+    """One run of attention.
 
     Args:
         kind: one of KINDS.
-        length: N, the queries, and as many keys.
-        tile: B, how many of each a tile has.
+        length: N, number of queries and of keys.
+        tile: B, number of queries and of keys in a tile.
         fast: elements that the fast memory has room for.
         output: (N, d)
-        right: the output by three plain lines of NumPy.
+        right: the output by plain NumPy, (N, d).
         log: events for Perfetto.
     """
 
@@ -119,17 +119,17 @@ class Attention:
 
     @property
     def traffic(self) -> tuple[int, int]:
-        """Reads and writes in the end."""
+        """Elements that the whole run read and wrote."""
         return self.moments[-1].reads, self.moments[-1].writes
 
     @property
     def error(self) -> np.ndarray:
-        """How far each element of the output is from the right one."""
+        """Absolute error of each element of the output."""
         return np.abs(self.output - self.right)
 
 
 def tokens(rows: slice) -> str:
-    """The rows of a tile, counted from 0, the last one included."""
+    """Return the first and the last row of a tile, counted from 0, as text."""
     return f"{rows.start}" if rows.stop - rows.start == 1 else f"{rows.start}–{rows.stop - 1}"
 
 
@@ -138,15 +138,15 @@ def formula(kind: str, length: int, tile: int) -> int:
     if kind == "standard":
         return 4 * length**2 + 4 * length * WIDTH
     parts = tiles(length, tile)
-    keys = sum(part.stop if kind == "causal" else length for part in parts)  # that the tiles of queries see
+    keys = sum(part.stop if kind == "causal" else length for part in parts)  # keys that all tiles of queries see
     return 2 * length * WIDTH + 2 * WIDTH * keys + length
 
 
 def run_of(kind: str, length: int, seed: int, merge: Callable = slow_memory.merge) -> Attention:
-    """Attention of random queries; ``merge`` is the step of the online softmax.
+    """Run attention on random inputs; ``merge`` is the step of the online softmax.
 
     Raises:
-        RuntimeError: if the counters do not have what the formula says.
+        RuntimeError: if the counters do not match the formula.
     """
     q, k, v = np.random.default_rng(seed).standard_normal((3, length, WIDTH))
     tile = -(-length // MOST_TILES)
@@ -178,7 +178,7 @@ MODEL = TrainConfig(
 
 
 def merge_without_rescaling(o, sums, largest, s, values) -> None:
-    """``slow_memory.merge``, whose earlier sums stay relative to a smaller maximum."""
+    """Merge a tile as ``slow_memory.merge`` does, but leave the earlier sums relative to a smaller maximum."""
     np.maximum(largest, s.max(axis=1), out=largest)
     s[...] = np.exp(s - largest[:, None])
     sums += s.sum(axis=1)

@@ -1,4 +1,4 @@
-"""What tiled attention looks like: scores tile by tile, and two piles of what crosses to the slow memory."""
+"""Stories of tiled attention: scores tile by tile, and two piles of what crosses to the slow memory."""
 
 from minidist.nn.attention.tiled import tiles
 from minidist.show.demos.flash.run import Attention, Moment, formula
@@ -7,10 +7,10 @@ from minidist.show.stage.marks import box, counter, text
 from minidist.show.stage.piles import Pile
 from minidist.show.stage.story import Beat, Question, Story
 
-RUNS = 8.0  # seconds, of all moments
-BEGUN = 1.0  # seconds of them before the story opens: you see the first tiles
-LEFT, TOP, SIDE = 145, 60, 530  # of the grid of tiles
-SLOW = (760, 60, 500, 530)  # of the slow memory
+RUNS = 8.0  # seconds that all moments take
+BEGUN = 1.0  # seconds that have run before the story opens, so that the first tiles are seen
+LEFT, TOP, SIDE = 145, 60, 530  # place and size of the grid of tiles
+SLOW = (760, 60, 500, 530)  # (x, y, width, height) of the slow memory
 SCORES, MERGED, CROSSES = MEANINGS["softmax"], MEANINGS["softmax sums"], MEANINGS["read"]
 KEY = {"scores, in the fast memory": SCORES, "summed up, forgotten": MERGED}
 STANDARD_KEY = {"scores, written": SCORES, "softmax, written": MERGED}
@@ -20,11 +20,11 @@ TITLE = "Must all scores go through the slow memory?"
 def tell(
     run: Attention, standard: Attention, right: Attention | None = None, bug: str = "", details: str = ""
 ) -> Story:
-    """The moments of a run, tiled or standard, beside what the other form reads and writes.
+    """Show the moments of a run, tiled or standard, next to what the other form reads and writes.
 
     Args:
-        standard: the run in the standard form; if this is the one, the tiled run to compare it with.
-        right: the same run without the bug.
+        standard: the run in the standard form; if ``run`` is that, a tiled run to compare it with.
+        right: the same run without the bug; None if ``run`` has no bug.
     """
     parts, ends, causal = tiles(run.length, run.tile), {}, run.kind == "causal"
     size, seen = SIDE / len(parts), (RUNS + BEGUN) / len(run.moments)
@@ -116,9 +116,9 @@ def tell(
 
 
 def _passed(moment: Moment, place: dict, parts: list, grid: dict, at: float) -> None:
-    """A row of the standard form: its scores, or their softmax, were written; the third stage is the output."""
+    """Colour a row of tiles once the standard form has written its scores or their softmax, stages 0 and 1."""
     row = max(number for start, number in place.items() if start <= moment.queries.start)
     if moment.queries.stop != parts[row].stop or moment.stage not in (0, 1):
-        return  # in the middle of a tile, or nothing of a tile
+        return  # in the middle of a tile, or the output
     for column in range(len(parts)):
         grid[row, column].to(at, 0.2, fill=(SCORES, MERGED)[moment.stage])

@@ -1,8 +1,8 @@
-"""Parameter servers: what it means not to wait, in versions of the weights and in the staleness of gradients.
+"""Parameter servers: the effects of not waiting, in versions of the weights and in the staleness of gradients.
 
-Real workers and a server train a small model. Who comes when is simulated, so that every recording is the same; the
-weights, gradients and losses are real, and digests prove with which version each gradient was computed. In the broken
-runs the server applies and counts a gradient again that comes twice.
+Real workers and a server train a small model. The times of arrival are simulated, so that every recording is the same;
+the weights, gradients and losses are real, and digests prove which version each gradient was computed with. In the
+broken runs, a gradient that arrives twice is applied and counted twice.
 """
 
 from minidist.show.demos.parameter_server import story
@@ -16,7 +16,7 @@ CHECKED = "Every gradient was computed with the bits of the version named here: 
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
-    """A server and ``ranks - 1`` workers, of which the last takes ``size`` times as long for a step as the others."""
+    """Train with a server and ``ranks - 1`` workers; the last takes ``size`` times as long for a step as the others."""
     if size < LEAST:
         raise ValueError(
             f"size, how many times slower the last worker is, must be from {LEAST} to {MOST}, got {size}: none lags"

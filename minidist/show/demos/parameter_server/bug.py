@@ -1,8 +1,8 @@
-"""A parameter server with one bug: it applies and counts a gradient again that comes twice.
+"""A parameter server with one bug: it applies and counts a gradient twice if it arrives twice.
 
-An acknowledgement that is lost makes a worker send its gradient again. Li et al. (OSDI 2014, section 4.5) say of their
-server: "Due to delays, failures, and lost acknowledgements N may send messages twice". Theirs knows by vector clocks
-what it has had, and rejects the copy. Here all acknowledgements to the last worker are lost, and nothing is rejected.
+A lost acknowledgement makes a worker send its gradient again. Li et al. (OSDI 2014, section 4.5) say of their server:
+"Due to delays, failures, and lost acknowledgements N may send messages twice". Theirs knows from vector clocks what it
+received, and rejects the copy. Here all acknowledgements to the last worker are lost, and nothing is rejected.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,16 +22,16 @@ BUG = "the last worker's gradients come twice, and the server applies and counts
 
 
 def counted_twice(clocks: Sequence[int], worker: int, bound: float) -> bool:
-    """``may_begin`` for a server that counts each of the last worker's gradients twice.
+    """Return whether a worker may begin, by ``may_begin``, if each of the last worker's gradients is counted twice.
 
-    The last worker itself is judged by its true clock: it would wait forever for others that have no steps left.
+    The last worker itself is judged by its true clock: else it would wait forever for others that have no steps left.
     """
     last = clocks[-1] if worker == len(clocks) - 1 else 2 * clocks[-1]
     return may_begin([*clocks[:-1], last], worker, bound)
 
 
 class CreditedTwice(AsynchronousServer):
-    """A server that takes every gradient of the last worker, and then the copy of it. Only then it answers."""
+    """Server that takes every gradient of the last worker and then its copy, and answers only then."""
 
     copy = False  # whether a copy comes next
 
@@ -49,7 +49,7 @@ class CreditedTwice(AsynchronousServer):
 
 
 def rates_with_copies(self: AsynchronousShare, lr: float) -> Iterator[float]:
-    """``AsynchronousShare.learning_rates``, with an update more for each copy."""
+    """Yield the rates of ``AsynchronousShare.learning_rates``, with one more for the update of each copy."""
     axis = self.model.axes[0]
     assert isinstance(axis, CreditedTwice)
     for _ in axis.workers:
@@ -59,7 +59,7 @@ def rates_with_copies(self: AsynchronousShare, lr: float) -> Iterator[float]:
 
 
 def with_copies() -> ExitStack:
-    """Context manager: inside, seeded orders and asynchronous servers have this bug."""
+    """Return a context manager: inside, seeded orders and asynchronous servers count copies of gradients."""
     stack = ExitStack()
     for module in (arrivals, server):
         stack.enter_context(patch.object(module, "may_begin", counted_twice))
@@ -69,6 +69,6 @@ def with_copies() -> ExitStack:
 
 
 def train_with_copies(*arguments):
-    """``train_watched`` with this bug."""
+    """Run ``train_watched`` with the bug: the server applies and counts copies of gradients."""
     with with_copies():
         return train_watched(*arguments)

@@ -1,4 +1,4 @@
-"""A run with a parameter server on the simulated clock: each gradient, and the versions that it was made for."""
+"""A parameter server's run on the simulated clock: gradients, and the versions they were made with and applied to."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from minidist.train.result import Run
 
 @dataclass(frozen=True)
 class Landing:
-    """A gradient that came to the server. All times are simulated seconds.
+    """A gradient that arrived at the server. All times are simulated seconds.
 
     Attributes:
-        worker, step: whose, and of which of its steps, counted from 0.
-        begin, end: times at which the worker pulled the weights, and its gradient was there.
-        read: the version of the weights that it was computed with.
-        found: the version that it was applied to.
-        ahead: steps that the worker was ahead of the slowest when it began.
-        again: whether this very gradient had been applied before.
+        worker, step: the worker that computed it, and the number of that worker's step, counted from 0.
+        begin, end: times at which the worker pulled the weights, and at which its gradient arrived.
+        read: version of the weights that it was computed with.
+        found: version of the weights that it was applied to.
+        ahead: number of steps that the worker was ahead of the slowest when it began.
+        again: whether the same gradient had been applied before.
     """
 
     worker: int
@@ -42,10 +42,10 @@ class Recorded:
     """A run as its server saw it.
 
     Attributes:
-        landings: the landings in order.
-        made: time at which the server had each version.
-        losses: loss of its weights on the same samples, after every N gradients of N workers; the first before any.
-        fingerprint: fingerprint at the end.
+        landings: gradients in the order of their arrival.
+        made: time at which the server had each version of the weights.
+        losses: loss of its weights on fixed samples, before the first and after every N gradients of N workers.
+        fingerprint: fingerprint of the run.
     """
 
     layout: Layout
@@ -56,7 +56,7 @@ class Recorded:
 
     @classmethod
     def of(cls, run: Run) -> "Recorded":
-        """What happened in a run of ``train_watched`` with one server.
+        """Collect what happened in a run of ``train_watched`` with one server.
 
         Raises:
             RuntimeError: if a gradient was not computed with the bits of the version that the server's log names.
@@ -65,7 +65,7 @@ class Recorded:
         order = seeded_order(read_arrivals(layout.arrivals, layout.dp) or (), config.steps, layout.slack, config.seed)
         ends = {(arrival.worker, arrival.step): arrival.seconds for arrival in order}
         made = [0.0] * (2 + max(push.found for push in server.pushes))
-        for push in server.pushes:  # a synchronous server's update waits for the last of them
+        for push in server.pushes:  # a synchronous server's update waits for the last push
             made[push.found + 1] = max(made[push.found + 1], ends[push.worker, push.step])
         landings: list[Landing] = []
         for push in sorted(server.pushes, key=lambda push: ends[push.worker, push.step]):
@@ -84,16 +84,16 @@ class Recorded:
 
     @property
     def times(self) -> list[float]:
-        """When the server had the weights of each loss."""
+        """Times at which the server had the weights of each loss."""
         ends = [landing.end for landing in self.landings if not landing.again]
         return [0.0, *ends[self.workers - 1 :: self.workers]]
 
     def by(self, seconds: float) -> list[Landing]:
-        """Those until a time."""
+        """Return the landings until a time."""
         return [landing for landing in self.landings if landing.end <= seconds]
 
     def reaches(self, loss: float) -> float:
-        """When the loss is that low, between two measurements in proportion; infinite if it never is."""
+        """Return when the loss falls to ``loss``, interpolated between two measurements; infinity if it never does."""
         below = next((place for place, one in enumerate(self.losses) if one <= loss), None)
         if below is None:
             return float("inf")
@@ -105,10 +105,10 @@ class Recorded:
 
 
 def check_versions(landings: Sequence[Landing], weights: Sequence[np.ndarray]) -> None:
-    """Raises RuntimeError if a worker took a step with other weights than the version that it is said to have read.
+    """Raise RuntimeError if a worker took a step with other weights than the version that it is said to have read.
 
     Args:
-        weights: the digests of each rank, the server's last: see ``train_watched``.
+        weights: digests of each rank's weights, the server's last: see ``train_watched``.
     """
     *workers, server = weights
     for one in landings:

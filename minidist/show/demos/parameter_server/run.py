@@ -1,4 +1,4 @@
-"""What the demonstration trains: three ways to wait for a straggler, with one parameter server."""
+"""Training runs with one parameter server: three ways to wait for a straggler."""
 
 from collections.abc import Callable
 from math import ceil
@@ -11,16 +11,16 @@ from minidist.train.layout import Layout
 from minidist.train.result import Run
 from minidist.verify.comparison import ONE_PROCESS, agrees
 
-LEAST, MOST = 2, 6  # times as long as the others' steps: those of the last worker
-STALENESS = 2  # the bound
+LEAST, MOST = 2, 6  # how many times as long as the others' the last worker's steps may take
+STALENESS = 2  # steps that a worker may be ahead of the slowest
 SEEDS = 3  # runs of each kind, each with other weights, samples and noise
-SYNCHRONOUS_STEPS = 15  # that are taken until the clock stops
-LONG = 1 + NOISE / 2  # what a step takes on average, of the time without noise
+SYNCHRONOUS_STEPS = 15  # steps that are taken until the clock stops
+LONG = 1 + NOISE / 2  # average time of a step, relative to its time without noise
 KINDS = "synchronous", "asynchronous", "bounded"  # names of scenes
 
 
 def config_of(workers: int, seed: int, steps: int) -> TrainConfig:
-    """A small model. Each worker has one micro-batch of 4 samples in a step."""
+    """Return the config of a small model; each worker has one micro-batch of 4 samples in a step."""
     return TrainConfig(
         layers=1,
         heads=2,
@@ -37,7 +37,7 @@ def config_of(workers: int, seed: int, steps: int) -> TrainConfig:
 
 
 def layout_of(kind: str, workers: int, slower: int) -> Layout:
-    """The last worker takes ``slower`` times as long for a step as the others."""
+    """Return the layout of a kind of run; its last worker takes ``slower`` times as long for a step as the others."""
     arrivals = "+".join(["1"] * (workers - 1) + [str(slower)])
     if kind == "asynchronous":
         return Layout(dp=workers, sync="async", arrivals=arrivals)
@@ -46,12 +46,12 @@ def layout_of(kind: str, workers: int, slower: int) -> Layout:
 
 
 def seconds_of(slower: int) -> float:
-    """How long all runs are watched, in simulated seconds."""
+    """Simulated seconds for which all runs are watched."""
     return SYNCHRONOUS_STEPS * LONG * slower
 
 
 def steps_of(layout: Layout, slower: int) -> int:
-    """Steps of a run, chosen so that no worker runs out of them while it is watched."""
+    """Number of steps of a run: enough that no worker runs out of them while it is watched."""
     each = 1 if layout.sync == "async" else slower
     return ceil(seconds_of(slower) / (each * (1 + 0.4 * NOISE))) + layout.staleness
 
@@ -59,17 +59,17 @@ def steps_of(layout: Layout, slower: int) -> int:
 def train(
     warm: WarmRanks, kind: str, workers: int, slower: int, seed: int, rank_function: Callable = train_watched
 ) -> Run:
-    """A run of one kind with one server."""
+    """Train a run of one kind with one server."""
     layout = layout_of(kind, workers, slower)
     config = config_of(workers, seed, steps_of(layout, slower))
     return warm.train(config, layout, rank_function, trace=kind == "synchronous", digests=False)
 
 
 def prove(warm: WarmRanks, run: Run) -> str:
-    """A sentence that says that a synchronous run of ``train`` has the bits of one process.
+    """Check that a synchronous run of ``train`` has the bits of one process; return a sentence that says so.
 
     Raises:
-        RuntimeError: if it has not.
+        RuntimeError: if it does not.
     """
     if not agrees(warm.train(run.config, ONE_PROCESS, train_watched, digests=False), run):
         raise RuntimeError(f"{run.layout} does not match the single-process run: this is a bug in minidist")

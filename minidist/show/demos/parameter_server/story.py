@@ -1,4 +1,4 @@
-"""What not waiting looks like: workers compute with old weights while the server moves on, and gradients age."""
+"""Stories of not waiting: workers compute with old weights while the server moves on, and gradients age."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,32 +12,32 @@ from minidist.show.stage.lanes import Lanes
 from minidist.show.stage.marks import Mark, box, counter, text
 from minidist.show.stage.story import Beat, Question, Story
 
-RUNS = 9.0  # seconds, of what is shown of a run
-BEGUN = 0.8  # seconds of it before the story opens
-SHOWN = 3  # gradients of the straggler
-TARGET = 4.0  # the loss that all runs are to reach: they begin at 5.5
+RUNS = 9.0  # seconds that the shown part of a run takes
+BEGUN = 0.8  # seconds that have run before the story opens
+SHOWN = 3  # gradients of the straggler that are shown
+TARGET = 4.0  # the loss that all runs should reach: they begin at 5.5
 Runs = Mapping[str, Sequence[Recorded]]  # kind -> its runs, one for each seed
 
 
 def axis_of(run: Recorded) -> float:
-    """The seconds that are shown of a run: until some gradients of the slowest worker have come."""
+    """Return the seconds of a run that are shown: until some gradients of the slowest worker have arrived."""
     slow = [one for one in run.landings if one.worker == run.workers - 1 and not one.again]
     return slow[min(SHOWN, len(slow)) - 1].end * 1.02
 
 
 def lanes(kind: str, run: Recorded, until: float, bug: str = "", details: str = "") -> Story:
-    """Each worker's steps in the colour of the weights that it pulled, and the server's versions below.
+    """Show each worker's steps in the colour of the weights that it pulled, and the server's versions below.
 
     Args:
-        until: the end of the axis, in simulated seconds.
+        until: end of the axis, in simulated seconds.
     """
     workers, waiting = run.workers, kind == "synchronous"
     slow = [one for one in run.landings if one.worker == workers - 1 and not one.again]
     landed = run.by(until)
     last = max(one.found for one in landed) + 1
     names = [f"worker {worker}" for worker in range(workers - 1)] + ["slow worker", "server"]
-    named = len(landed) < 40  # else the stage is full of them
-    begun = 2.2 if waiting else BEGUN  # long enough for the first to wait
+    named = len(landed) < 40  # more labels would fill the stage
+    begun = 2.2 if waiting else BEGUN  # long enough to see the first worker wait
     rows = Lanes(names, (0, 60, 1060, 500), (0, until), (-begun, RUNS + begun), margin=200)
     for one in run.landings:
         if one.again or one.begin >= until:
@@ -92,7 +92,7 @@ def lanes(kind: str, run: Recorded, until: float, bug: str = "", details: str = 
 
 
 def _waits(run: Recorded, rows: Lanes, until: float) -> tuple[list[Mark], Question, tuple[str, str]]:
-    """The share of time that workers have waited so far, what is asked about it, and what is said."""
+    """Return a counter of the share of time that workers have waited, the question about it, and two captions."""
     times = [until * part / 40 for part in range(1, 41)]
     counts = [(max(0.0, rows.at(time)), f"{_idle(run, time):.0%}") for time in times]
     counts = counts[sum(not at for at, _ in counts) - 1 :]
@@ -112,7 +112,7 @@ def _waits(run: Recorded, rows: Lanes, until: float) -> tuple[list[Mark], Questi
 
 
 def _ages(first: Landing, landed: Sequence[Landing], rows: Lanes) -> tuple[list[Mark], Question, tuple[str, str]]:
-    """The age of the gradient that landed last, what is asked about the slow worker's first, and what is said."""
+    """Return a counter of the last gradient's age, the question about the slow worker's first, and two captions."""
     ages: list[tuple[float, str]] = [(0.0, "0")]
     for one in landed:
         if rows.at(one.end) > ages[-1][0] + 0.12:
@@ -131,7 +131,7 @@ def _ages(first: Landing, landed: Sequence[Landing], rows: Lanes) -> tuple[list[
 
 
 def evidence(runs: Runs, seconds: float) -> Story:
-    """The loss of all runs over simulated time."""
+    """Plot the loss of all runs over simulated time."""
     values = [loss for each in runs.values() for run in each for loss in run.losses]
     chart = Chart(
         (110, 50, 960, 440),
@@ -175,7 +175,7 @@ def evidence(runs: Runs, seconds: float) -> Story:
 
 
 def _landing(one: Landing, rows: Lanes, workers: int, last: int) -> list[Mark]:
-    """A gradient on its way to the server: the older it is, the redder it arrives."""
+    """Draw a gradient on its way to the server; one that is applied again turns red and bounces."""
     x, at = rows.x(one.end), rows.at(one.end)
     y, to = (rows.top + (row + 0.5) * rows.high for row in (one.worker, workers))
     dot = box(
@@ -196,6 +196,6 @@ def _landing(one: Landing, rows: Lanes, workers: int, last: int) -> list[Mark]:
 
 
 def _idle(run: Recorded, until: float) -> float:
-    """The share of the workers' time in which they wait."""
+    """Return the share of the workers' time that they spend waiting."""
     busy = sum(min(one.end, until) - one.begin for one in run.landings if one.begin < until and not one.again)
     return max(0.0, 1 - busy / (run.workers * until))

@@ -1,4 +1,4 @@
-"""A training run that brings back what a viewer cannot see: digests of all weights, and the loss of the server's."""
+"""A training run that records what a viewer cannot see: digests of all weights, and the loss of the server's."""
 
 from hashlib import sha256
 from unittest.mock import patch
@@ -17,16 +17,16 @@ from minidist.train.layout import Layout
 from minidist.train.result import RankResult, RunOptions
 from minidist.train.share import ServedModel, Share
 
-NEVER = 1_000_000  # a step that no run reaches: its samples measure the loss
+NEVER = 1_000_000  # a step that no run reaches; its samples measure the loss
 SAMPLES = 128
 
 
 def train_watched(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
-    """``train_rank`` that brings back in ``arrays``:
+    """Run ``train_rank``, and add to ``arrays`` of its result:
 
-    - "weights": digests of the weights, uint64 (n,): of a server those of each version, of another rank those that
+    - "weights": digests of the weights, uint64 (n,): on a server of each version, on another rank of the weights that
       each step begins with;
-    - "losses": of a server's weights on the same samples, float64 (steps + 1,): first, and after each step of the run.
+    - "losses": loss of a server's weights on fixed samples, float64 (steps + 1,): at first, and after each step.
     """
     weights, losses, train_step = [], Losses(*probe(config)), step.train_step
 
@@ -47,7 +47,7 @@ def train_watched(world: ProcessGroup, config: TrainConfig, layout: Layout, opti
 
 
 class Losses(StepHook):
-    """Measures the loss of the weights on the same samples: before the first step, and after each."""
+    """Hook that measures the loss of the weights on fixed samples, before the first step and after each."""
 
     def __init__(self, tokens, targets) -> None:
         self.tokens, self.targets, self.found = tokens, targets, []
@@ -61,7 +61,7 @@ class Losses(StepHook):
 
 
 def probe(config: TrainConfig) -> tuple:
-    """Tokens and targets that measure the loss, uint8 (SAMPLES, context): the same for all seeds."""
+    """Return the tokens and targets that measure the loss, uint8 (SAMPLES, context): the same for all seeds."""
     corpus = load_corpus(config.text, config.context)
     return tuple(map(from_host, micro_batch(corpus, 0, NEVER, 0, SAMPLES, config.context)))
 
@@ -72,7 +72,7 @@ def loss_of(gpt: GPT, tokens, targets) -> float:
 
 
 def digest_of(gpt: GPT) -> int:
-    """A number that tells weights apart: 64 bits of their SHA-256."""
+    """Return a number that identifies the weights: 64 bits of their SHA-256."""
     found = sha256()
     for parameter in gpt.parameters():
         found.update(parameter.data.tobytes())

@@ -1,7 +1,7 @@
 """Pipelines: five schedules of the same work, as planned and as measured, and what each rank stores.
 
 The plan is in slots: a forward takes one, a backward two, and messages none. In the broken runs a rank swaps the
-activations of two micro-batches; the naive schedule deadlocks then.
+activations of two micro-batches; with this bug the naive schedule deadlocks.
 """
 
 from math import ceil
@@ -14,7 +14,7 @@ from minidist.show.demos.shared.runs import fastest, on_cores, warm_ranks
 from minidist.show.stage.animation import Animation
 
 SAME = "Every bit is that of one process."
-RANKS = 4  # by default, on few cores too: the plan is what is shown first
+RANKS = 4  # default, even on few cores: the plan is shown first
 MOST_MICRO_BATCHES = 32
 
 

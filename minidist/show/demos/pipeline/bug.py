@@ -19,7 +19,7 @@ BUG = "GPU 1 swaps the activations of micro-batches 0 and 1"
 
 
 def activations_swapped(world, config, layout, options):
-    """Stage 1 asks for micro-batch 1's activations where it needs 0's, and vice versa: all shapes fit."""
+    """Train with the bug: stage 1 swaps the activations of micro-batches 0 and 1, whose shapes are the same."""
     tag = Pipeline.tag
 
     def swapped(self, stage: int, i: int, way: str) -> int:
@@ -31,10 +31,10 @@ def activations_swapped(world, config, layout, options):
 
 
 def deadlock(warm: WarmRanks, config: TrainConfig, layout: Layout) -> str:
-    """Who waits for whom in a real run that the bug stops.
+    """Run with the bug until the ranks deadlock; return the error, which says which rank waits for which.
 
     Raises:
-        RuntimeError: if it does not stop.
+        RuntimeError: if they do not deadlock.
     """
     try:
         warm.train(config, layout, activations_swapped)
@@ -44,8 +44,11 @@ def deadlock(warm: WarmRanks, config: TrainConfig, layout: Layout) -> str:
 
 
 def slots_with_bug(kind: Kind, ranks: int, micro_batches: int) -> list[list[Slot]]:
-    """The plan with the bug, up to where ranks wait for each other. Rank 1 waits for the other micro-batch of the two:
-    it is as if rank 0 had computed them in the other order under each other's names."""
+    """Return the plan with the bug, up to the point where ranks wait for each other forever.
+
+    Rank 1 waits for the other one of two micro-batches, as if rank 0 had computed the two in reverse order under each
+    other's names.
+    """
     planned = _planned_with_bug(kind, ranks, micro_batches)
     timed = kind.timed([row[:done] for row, done in zip(planned, _done(planned), strict=True)])
     return [[Slot(_exchanged(slot.action), slot.start, slot.end) for slot in timed[0]], *timed[1:]]
@@ -57,7 +60,7 @@ def _planned_with_bug(kind: Kind, ranks: int, micro_batches: int) -> list[list[A
 
 
 def _done(planned: Sequence[Sequence[Action]]) -> list[int]:
-    """How many of its actions each rank can do before it waits forever."""
+    """Return how many of its actions each rank can do before it waits forever."""
     stages = 1 + max(action.stage for row in planned for action in row)
     places, done, before = [0] * len(planned), set(), -1
     while len(done) > before:
@@ -77,7 +80,7 @@ def _exchanged(action: Action) -> Action:
 
 
 def corrupted_by(mistaken: Collection[Action], slots: Sequence[Sequence[Slot]]) -> set[Action]:
-    """All actions that use the output of a mistaken action, directly or through others, and the mistaken ones."""
+    """Return the mistaken actions and all that use their output, directly or through others."""
     stages = 1 + max(slot.action.stage for row in slots for slot in row)
     found = set(mistaken)
     for slot in sorted((slot for row in slots for slot in row), key=lambda slot: slot.start):

@@ -27,20 +27,20 @@ class Kind:
         return schedule(self.schedule, ranks, micro_batches, self.virtual)
 
     def slots(self, ranks: int, micro_batches: int) -> list[list[Slot]]:
-        """The plan in slots."""
+        """Return the plan in slots."""
         return self.timed(self.planned(ranks, micro_batches))
 
     def timed(self, planned: Sequence[Sequence[Action]]) -> list[list[Slot]]:
-        """Any plan in slots; with several stages per rank, each stage takes proportionally less."""
+        """Return any plan in slots; with several stages per rank, each stage takes proportionally less."""
         return timeline(planned, lambda action: SLOTS[action.kind] / self.virtual)
 
     def most_stored(self, ranks: int, micro_batches: int) -> float:
-        """Micro-batches whose activations rank 0 holds at once, at most; those of one of its stages count in part."""
+        """Return the most micro-batches stored on rank 0 at once; activations of one stage count as 1 / ``virtual``."""
         return in_flight(self.planned(ranks, micro_batches)[0]) / self.virtual
 
 
 def end_of(rows: Sequence[Sequence[Slot]]) -> float:
-    """When the last rank is done."""
+    """Return the time at which the last rank is done."""
     return max(slot.end for row in rows for slot in row)
 
 
@@ -56,7 +56,7 @@ NAIVE = KINDS[0]
 
 
 def config_of(ranks: int, micro_batches: int, seed: int) -> TrainConfig:
-    """A model with two layers for each rank; on few ranks, so large that computing takes longer than sending."""
+    """Return a config with two layers per rank; on few ranks, so large that computing takes longer than sending."""
     few = ranks <= 4
     micro_batch = 2 if ranks == 2 else 1
     return TrainConfig(

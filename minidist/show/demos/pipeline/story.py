@@ -1,4 +1,4 @@
-"""What a pipeline looks like: the race of schedules on one clock, and one schedule with what its ranks store."""
+"""Stories of pipelines: the race of schedules on one clock, and one schedule with what its ranks store."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,8 +10,8 @@ from minidist.show.stage.lanes import Lanes
 from minidist.show.stage.marks import Mark, box, text
 from minidist.show.stage.story import Beat, Dial, Question, Story, with_dial
 
-RUNS = 8.0  # seconds, in which the longest schedule runs through
-BEGUN = 3.0  # seconds of it before the story opens: you see the first waves
+RUNS = 8.0  # seconds that the longest schedule takes
+BEGUN = 3.0  # seconds that have run before the story opens, so that the first waves are seen
 KEY = {
     "forward": COLOURS["F"],
     "backward": COLOURS["B"],
@@ -19,17 +19,17 @@ KEY = {
     "backward of weights": COLOURS["W"],
     "idle": "faint",
 }
-RACING = ("GPipe", "1F1B", "ZB-H1")  # three, so that rows are high; beside naive all others would be short
+RACING = ("GPipe", "1F1B", "ZB-H1")  # three, so that rows are high; next to naive all others would be short
 CHOICES = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32)  # micro-batches on the dial
 
 
 def race(rows: Mapping[str, Sequence[Sequence[Slot]]], unit: str, told: str, name: str = "race") -> Story:
-    """Schedules below each other on one axis.
+    """Show schedules one below the other on one axis.
 
     Args:
-        rows: the name of each schedule -> the slots of each rank.
-        unit: of the axis.
-        told: where the times come from.
+        rows: name of each schedule -> slots of each rank.
+        unit: unit of the axis.
+        told: a sentence that says where the times come from.
     """
     longest = max(map(end_of, rows.values()))
     marks: list[Mark] = []
@@ -72,7 +72,7 @@ def race(rows: Mapping[str, Sequence[Sequence[Slot]]], unit: str, told: str, nam
 
 
 def plans(ranks: int, micro_batches: int) -> Story:
-    """The race of the plans, with a dial for the micro-batches."""
+    """Show the race of the plans, with a dial for the number of micro-batches."""
     possible = sorted({*CHOICES, micro_batches})
     racing = [kind for kind in KINDS if kind.name in RACING]
     variants = [
@@ -92,10 +92,10 @@ def plan(
     bug: str = "",
     details: str = "",
 ) -> Story:
-    """One schedule, slot by slot, and beside each lane the micro-batches whose activations are stored.
+    """Show one schedule, slot by slot, and next to each lane the micro-batches whose activations are stored.
 
     Args:
-        longest: the end of the axis: of the right run and of the broken one.
+        longest: end of the axis: the longer one of the right run and the broken one.
     """
     runs, planned = RUNS, kind.slots(ranks, micro_batches)
     shelf, width = 900, 360 / micro_batches
@@ -154,9 +154,9 @@ def plan(
 
 
 def _shelf(row: Sequence[Slot], lanes: Lanes, rank: int, x: float, width: float, virtual: int) -> list[Mark]:
-    """Return boxes: for each stored micro-batch from its forward to its backward, the first free place."""
+    """Return a box for each stored micro-batch, from its forward to its backward, in the first free place."""
     ends = {(slot.action.stage, slot.action.micro_batch): slot.end for slot in row if slot.action.kind in "BW"}
-    free: list[float] = []  # place -> when what is there leaves
+    free: list[float] = []  # place -> when its box leaves
     found = []
     high = lanes.high * 0.8
     for slot in row:

@@ -10,7 +10,7 @@ from minidist.train.layout import Layout
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
-    """A step in each mode, on ``ranks`` ranks, of a model of width ``size``."""
+    """Train a model of width ``size`` on ``ranks`` ranks in each mode, and show a step."""
     config, layouts = config_of(ranks, size, seed), {mode: Layout(dp=ranks, recompute=mode) for mode in MODES}
     with warm_ranks() as warm:
         right = {mode: warm.train_proved(config, one, train_logging_memory) for mode, one in layouts.items()}

@@ -1,4 +1,4 @@
-"""What the demonstration of recomputation trains, and what it costs by formula.
+"""Training runs with recomputation, and its cost by formula.
 
 The bug: the recomputed forward has another dropout mask.
 """
@@ -33,7 +33,7 @@ def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
 
 
 def recomputed_share(config: TrainConfig, mode: str) -> float:
-    """The FLOPs that a mode adds, as a share of those of a step's forward and backward."""
+    """FLOPs that a mode adds, as a share of those of a step's forward and backward."""
     tokens, h = config.micro_batch * config.context, config.width
     core = 4 * tokens * config.context * h
     block = 24 * tokens * h * h + core
@@ -45,7 +45,7 @@ BUG = "in the last step, the recomputed forward has a different dropout mask"
 
 
 def train_redrawn(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
-    """Train; everything recomputed in the last step has the dropout of the step after it."""
+    """Train with the bug: everything recomputed in the last step has the dropout mask of the step after it."""
     right = Region.run_again
 
     def other(value):

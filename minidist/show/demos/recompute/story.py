@@ -1,4 +1,4 @@
-"""What recomputation looks like: three mountains of activations on one clock, and the extra work beside them."""
+"""Stories of recomputation: three mountains of activations on one clock, and the extra work below them."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,14 +13,14 @@ from minidist.show.stage.mountain import mountain, outline
 from minidist.show.stage.story import Beat, Question, Story
 from minidist.train.result import Run
 
-RUNS, BEGUN = 8.0, 2.5  # seconds of the recorded step, and those of it before the story opens
-LEFT, WIDE, HIGH = 205, 800, 136  # pixels: where mountains begin, the longest, and the highest
+RUNS, BEGUN = 8.0, 2.5  # seconds of the recorded step, and how many have run before the story opens
+LEFT, WIDE, HIGH = 205, 800, 136  # pixels: left edge of the mountains, longest width, greatest height
 EXTRA = MEANINGS["recomputed"]
 KEY = {"activations": COLOURS["activations"], "extra work: computed again": EXTRA}
 
 
 def mountains(runs: Mapping[str, Run], details: str, bug: str = "") -> Story:
-    """One step of rank 0 in each mode; with the bug, what is recomputed is red."""
+    """Show one step of rank 0 in each mode; with the bug, backward is red in the modes that recompute."""
     logs = {mode: last_steps(run.ranks[0].log) for mode, run in runs.items()}
     shares = {mode: recomputed_share(run.config, mode) for mode, run in runs.items()}
     most = max(log.highest("activations") for log in logs.values())
@@ -78,11 +78,13 @@ def mountains(runs: Mapping[str, Run], details: str, bug: str = "") -> Story:
 
 
 def _held(log: MemoryLog, extra: float, in_backward: str = "activations") -> Callable[[float, float], dict[str, float]]:
-    """Return what a mountain shows: a row is as long as the work, of which "none" has a third in forward.
+    """Return a function (start, end) -> bytes by kind, held between two places of a row from 0 to 1.
+
+    A row is as long as its work. Without the extra work, a third of it is forward.
 
     Args:
         extra: work that is done again in backward, as a share of all work of "none".
-        in_backward: the kind, and the colour, of what is held in backward.
+        in_backward: kind, and so colour, of what is held in backward.
     """
     forward, backward = log.places("forward"), log.places("backward")
     turns = (forward[0][0], backward[0][0], backward[-1][1]) if backward else (0.0, 1.0, 1.0)

@@ -1,1 +1,1 @@
-"""What several demonstrations use: warm ranks and training runs, sizes, and pictures of time and of memory."""
+"""Helpers of several demonstrations: warm ranks and training runs, sizes, and records of time and of memory."""

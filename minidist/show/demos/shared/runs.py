@@ -13,15 +13,15 @@ from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run
 from minidist.verify.comparison import ONE_PROCESS, Difference, agrees, first_difference
 
-RANKS = min(4, max(2, cores()))  # the default where a picture shows real times
-TRIES = 3  # runs, of which such a picture shows the fastest
+RANKS = min(4, max(2, cores()))  # default for pictures of real times
+TRIES = 3  # runs of which such a picture shows the fastest
 
 
 class WarmRanks:
-    """``with warm(n) as cluster`` gives n ranks, the same ones each time; they outlive the block.
+    """Ranks that stay warm: ``with warm(n) as cluster`` gives the same n ranks each time, and they outlive the block.
 
     Args:
-        clusters: n -> a Cluster of n ranks.
+        clusters: function n -> a Cluster of n ranks.
     """
 
     def __init__(self, clusters: Callable[[int], Cluster]) -> None:
@@ -39,22 +39,22 @@ class WarmRanks:
         trace: bool = False,
         digests: bool = True,
     ) -> Run:
-        """A training run. ``digests`` records a digest of every step, which takes time on many ranks."""
+        """Train, and return the run. ``digests`` records a digest of every step, which takes time on many ranks."""
         options = RunOptions(step_digests=digests, trace=trace)
         with self(layout.world_size) as cluster:
             return run(cluster, config, layout, options, rank_function=rank_function)
 
     def reference(self, config: TrainConfig) -> Run:
-        """The single-process run, trained once for each config."""
+        """Return the single-process run of a config; it is trained once."""
         if config not in self.references:
             self.references[config] = self.train(config, ONE_PROCESS)
         return self.references[config]
 
     def first_difference(self, config: TrainConfig, broken: Run, rank_function: Callable) -> Difference:
-        """Where a broken run diverges from the single-process run.
+        """Return the place where a broken run diverges from the single-process run.
 
         Raises:
-            RuntimeError: if it does not, so that the bug does no harm.
+            RuntimeError: if it does not: the bug does no harm.
         """
         reference = self.reference(config)
         place = None if agrees(reference, broken) else first_difference(reference, broken, rank_function, self)
@@ -63,7 +63,7 @@ class WarmRanks:
         return place
 
     def harm(self, config: TrainConfig, broken: Run, rank_function: Callable) -> str:
-        """A sentence that says where a broken run diverges: step, parameter, ulps, and how much of the parameter.
+        """Return a sentence that says where a broken run diverges: step, parameter, ulps, and elements that differ.
 
         Raises:
             RuntimeError: if it does not.
@@ -72,7 +72,7 @@ class WarmRanks:
         return f"Training diverges from the single-process run: it {difference}."
 
     def prove(self, config: TrainConfig, right: Run) -> str:
-        """A sentence that says that a run matches the single-process run.
+        """Check that a run matches the single-process run; return a sentence that says so.
 
         Raises:
             RuntimeError: if it does not.
@@ -85,41 +85,41 @@ class WarmRanks:
     def train_proved(
         self, config: TrainConfig, layout: Layout, rank_function: Callable | None = None, digests: bool = True
     ) -> tuple[Run, str]:
-        """A traced run, and the sentence of ``prove``."""
+        """Train with tracing; return the run and the sentence of ``prove``."""
         run = self.train(config, layout, rank_function, trace=True, digests=digests)
         return run, self.prove(config, run)
 
     def train_broken(self, config: TrainConfig, layout: Layout, rank_function: Callable) -> tuple[Run, str]:
-        """A traced run with a bug, and the sentence of ``harm``."""
+        """Train a broken run with tracing; return the run and the sentence of ``harm``."""
         run = self.train(config, layout, rank_function, trace=True)
         return run, self.harm(config, run, rank_function)
 
 
 @contextmanager
 def warm_ranks():
-    """Ranks that stay warm until the block ends."""
-    preload("minidist.train.trainer", "minidist.show.demos")  # the functions that ranks run are there
+    """Yield ranks that stay warm until the block ends."""
+    preload("minidist.train.trainer", "minidist.show.demos")  # modules with the functions that ranks run
     with WarmClusters() as clusters:
         yield WarmRanks(clusters)
 
 
 def check_harm(right: Run, broken: Run) -> None:
-    """Raises RuntimeError if two runs end on the same bits, so that the injected bug does no harm."""
+    """Raise RuntimeError if two runs end on the same bits, so that the injected bug does no harm."""
     if right.fingerprint == broken.fingerprint:
         raise RuntimeError(f"the bug injected in {broken.layout} changes no bit: choose another size or seed")
 
 
 def on_cores() -> str:
-    """How many cores the machine has, in words."""
+    """Return the number of the machine's cores as text, such as "4 cores"."""
     return f"{cores()} core{'s' * (cores() > 1)}"
 
 
 def fastest(
     warm: WarmRanks, config: TrainConfig, layout: Layout, rank_function: Callable | None = None, digests: bool = True
 ) -> Run:
-    """The traced run with the fastest last step of a few: the one that the machine disturbed least.
+    """Train a few times with tracing; return the run with the fastest last step, which the machine disturbed least.
 
-    Ranks that share cores delay each other in every run, so that one run is enough for them.
+    Ranks that share cores delay each other in every run, so one run is enough for them.
     """
     count = TRIES if layout.world_size <= cores() else 1
     tried = [warm.train(config, layout, rank_function, trace=True, digests=digests) for _ in range(count)]
@@ -127,11 +127,11 @@ def fastest(
 
 
 def check_width(size: int, least: int, most: int) -> None:
-    """Raises ValueError for a width that shows nothing or takes too long. Call it before any rank starts."""
+    """Raise ValueError for a width that shows nothing or takes too long. Call this before any rank starts."""
     if not least <= size <= most:
         raise ValueError(f"size, the model's width, must be from {least} to {most}, got {size}")
 
 
 def heads_of(width: int) -> int:
-    """The number of attention heads for this width: 4, or fewer if 4 does not divide it."""
+    """Return the number of attention heads for this width: 4, or fewer if 4 does not divide it."""
     return next(heads for heads in (4, 2, 1) if width % heads == 0)

@@ -31,10 +31,10 @@ def tp(ranks: int, size: int, seed: int) -> Animation:
 
 
 def sp(ranks: int, size: int, seed: int) -> Animation:
-    """Split tokens where tensor parallelism splits nothing; train, and skip the sum of LayerNorm's gains.
+    """Split tokens where tensor parallelism splits nothing; train, and skip the sum of LayerNorm's gain gradients.
 
     Raises:
-        ValueError: as ``tp``.
+        ValueError: for a width that shows nothing or takes too long.
     """
     config = config_of(ranks, size, seed)
     with warm_ranks() as warm:
@@ -45,7 +45,7 @@ def sp(ranks: int, size: int, seed: int) -> Animation:
 
 
 def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
-    """A model whose heads and tokens can be divided by the number of ranks."""
+    """Return the config of a model whose heads and tokens can be divided by the number of ranks."""
     check_width(size, 8, 512)
     width = _multiple(ranks, size)
     return TrainConfig(
@@ -66,7 +66,7 @@ def _multiple(of: int, least: int) -> int:
 
 
 def _mlp(warm: WarmRanks, seed: int, sequence: bool = False, broken: bool = False) -> Story:
-    """The MLP on two ranks.
+    """Run the MLP on two ranks and return its story.
 
     Raises:
         RuntimeError: if the parts do not join to the bits of one process, or the bug does no harm.
@@ -79,7 +79,7 @@ def _mlp(warm: WarmRanks, seed: int, sequence: bool = False, broken: bool = Fals
 
 
 def _heads(warm: WarmRanks, seed: int, broken: bool = False) -> Story:
-    """Attention on two ranks; raises as ``_mlp``."""
+    """Run attention on two ranks and return its story. Errors: see ``_mlp``."""
     numbers = attention.numbers_of(seed)
     one, ranks = attention.whole(warm, numbers), attention.split(warm, numbers, broken)
     if attention.matches(ranks, one) == broken:
@@ -88,7 +88,7 @@ def _heads(warm: WarmRanks, seed: int, broken: bool = False) -> Story:
 
 
 def _steps(warm: WarmRanks, config: TrainConfig, layout: Layout, drops: Callable, what: str):
-    """The stories of a real step as GPUs would take it and as measured, right and with a sum skipped; and the logs."""
+    """Return the stories of a real step, on GPUs and as measured, right and with a sum skipped; and the ranks' logs."""
     run, broken = fastest(warm, config, layout), fastest(warm, config, layout, drops)
     proof, found = warm.prove(config, run), warm.harm(config, broken, drops)
     sides = replays(run), replays(broken)

@@ -1,4 +1,4 @@
-"""Attention with a head on each of two real ranks: small integers, of which only the softmax makes fractions."""
+"""Attention with a head on each of two real ranks, from small integers: only the softmax makes fractions."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -18,17 +18,17 @@ from minidist.show.demos.tensor_parallel import bug
 from minidist.show.demos.tensor_parallel.mlp import RANKS, SUMS
 
 TOKENS, WIDTH, HEAD = 3, 3, 2  # T, C and D
-CLOSE = 1e-5  # the weights shown, by the formula, times V, beside what the run computed: a few roundings of float32
+CLOSE = 1e-5  # the shown weights, by formula, times V may differ so much from the run's output: some float32 roundings
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """Attention of H heads in one process, float32.
+    """Input and weights of attention with H heads, float32.
 
     Args:
         x: (T, C)
         qkv: (H, C, 3 D), for each head the columns of its queries, keys and values.
-        out: (H, D, C), for each head its rows.
+        out: (H, D, C), for each head the rows of its output projection.
     """
 
     x: np.ndarray
@@ -38,12 +38,12 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Held:
-    """What one rank held, which has one head; one process has all of them beside each other.
+    """Arrays that one rank held for its H/N heads: one head on each of two ranks, or all of them in one process.
 
     Args:
-        x, y: (T, C); partial: (T, C), its terms of y.
-        q, k, v, o: (H/N, T, D); weights: (H/N, T, T), those of the softmax.
-        sent: bytes.
+        x, y: (T, C); partial: (T, C), the rank's terms of y.
+        q, k, v, o: (H/N, T, D); weights: (H/N, T, T), the softmax's.
+        sent: bytes that the rank sent.
     """
 
     x: np.ndarray
@@ -74,7 +74,7 @@ def numbers_of(seed: int) -> Numbers:
 
 
 def weights_of(q: np.ndarray, k: np.ndarray) -> np.ndarray:
-    """(H, T, D) twice -> (H, T, T): softmax of the scores of each query with the keys up to its own."""
+    """Softmax of the scores of each query with the keys up to its own: (H, T, D) twice -> (H, T, T)."""
     scores = q @ k.swapaxes(1, 2) / np.sqrt(q.shape[-1])
     scores = np.where(np.tri(scores.shape[-1], dtype=bool), scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
@@ -82,19 +82,19 @@ def weights_of(q: np.ndarray, k: np.ndarray) -> np.ndarray:
 
 
 def split(warm: WarmRanks, numbers: Numbers, broken: bool = False) -> list[Held]:
-    """What each of RANKS ranks held; ``broken`` skips g's sum."""
+    """Run attention on RANKS ranks and return what each of them held; ``broken`` skips g's sum."""
     with warm(RANKS) as cluster:
         return cluster.run(_on_rank, numbers, broken, timeout=60)
 
 
 def whole(warm: WarmRanks, numbers: Numbers) -> Held:
-    """What one process holds."""
+    """Run attention in one process and return what it held."""
     with warm(1) as cluster:
         return cluster.run(_on_rank, numbers, False, timeout=60)[0]
 
 
 def matches(ranks: Sequence[Held], one: Held) -> bool:
-    """Whether every rank's result, and the ranks' heads beside each other, have the bits of one process."""
+    """Return whether every rank's result, and the ranks' heads joined, have the bits of one process."""
     heads = np.concatenate([held.o for held in ranks])
     return heads.tobytes() == one.o.tobytes() and all(held.y.tobytes() == one.y.tobytes() for held in ranks)
 

@@ -17,13 +17,13 @@ WITHOUT_G = "blocks.0.mlp.proj"
 
 @contextmanager
 def without_g():
-    """Context manager: inside, g adds nothing up; each rank continues with its own partial sum."""
+    """Skip g's sum inside a ``with`` block: each rank continues with its own partial sum."""
     with patch.object(mappings, "sum_over", lambda array, group, dtype: _skip(DROPPED_G, group) or array):
         yield
 
 
 def drops_g(world, config, layout, options):
-    """After one layer, each rank continues with its own partial sum."""
+    """Train with the bug: after one layer, each rank continues with its own partial sum."""
 
     def skipped(x, group: ProcessGroup, reduce_dtype, dtype):
         with without_g():
@@ -43,7 +43,7 @@ def drops_g(world, config, layout, options):
 
 
 def drops_gains(world, config, layout, options):
-    """Each rank has the gradient of LayerNorm's gains from its own tokens alone."""
+    """Train with the bug: each rank has the gradient of LayerNorm's gains from its own tokens alone."""
 
     def forward(self: SequenceParallelNorm, x):
         def unsummed(gradient):
@@ -58,5 +58,5 @@ def drops_gains(world, config, layout, options):
 
 
 def _skip(name: str, group: ProcessGroup) -> None:
-    """An empty entry in the trace, in place of a collective."""
+    """Leave an empty entry in the trace, in place of a collective."""
     group.run_collective(name, lambda inside: None)

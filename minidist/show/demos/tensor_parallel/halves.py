@@ -1,4 +1,4 @@
-"""Which collectives tensor parallelism calls, and what a rank computes between them.
+"""The collectives that tensor parallelism calls, and what a rank computes between them.
 
 A block has two halves, attention and MLP. f is at the entrance of a half and g at its exit. With tp alone, each is one
 all-reduce, g in forward and f in backward. With sp, the entrance is an all-gather and the exit a reduce-scatter;
@@ -21,7 +21,7 @@ DROPPED_G, DROPPED_GAIN = f"{DROPPED} g", f"{DROPPED} sum of a gain's gradient"
 
 
 def places(phase: str, layers: int, sequence: bool) -> list[str]:
-    """What a rank computes in a phase, "forward" or "backward", between collectives on activations.
+    """Return what a rank computes in a phase, "forward" or "backward", between collectives on activations.
 
     The phase begins and ends with compute, so there is one collective fewer than there are places.
     """
@@ -53,7 +53,7 @@ class Part(NamedTuple):
 
 
 def parts(log: Sequence[Event], config: TrainConfig, layout: Layout) -> list[Part]:
-    """One rank's forward and backward, in order. Everything that is not a collective is compute."""
+    """Return the parts of one rank's forward and backward, in order. Everything that is not a collective is compute."""
     found = []
     for phase in PHASES:
         around = next(event for event in log if phase_of(event) == phase)
@@ -70,7 +70,7 @@ def parts(log: Sequence[Event], config: TrainConfig, layout: Layout) -> list[Par
 
 
 def calls(layers: int, sequence: bool) -> dict[str, int]:
-    """How often a micro-batch calls each of them: twice per block in forward, twice in backward, and for the head."""
+    """Collective calls of a micro-batch, by kind: twice per block in forward, twice in backward, and for the head."""
     if sequence:
         return {"all-gather": 4 * layers + 2, "reduce-scatter": 4 * layers + 1}
     return {"all-reduce": 4 * layers + 1}

@@ -21,14 +21,14 @@ from minidist.show.demos.shared.runs import WarmRanks
 from minidist.show.demos.tensor_parallel import bug
 
 TOKENS, WIDTH, UNITS = 4, 3, 2  # T, C, and the hidden units of one head
-RANKS = 2  # ranks that the matrices are cut for, whatever the number that train: the picture stays readable
-SUMS = np.float64  # in which the ranks' terms are added
-FAR = 6  # from zero: from here on GELU is exact
+RANKS = 2  # ranks that share the matrices, however many train: the picture stays readable
+SUMS = np.float64  # dtype in which the ranks' terms are added
+FAR = 6  # distance from zero at which GELU is exact
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """The MLP of one process with a head for each rank, float32: x (T, C), a (H, C, UNITS), b (H, UNITS, C)."""
+    """Input and weights of an MLP with a head for each rank, float32: x (T, C), a (H, C, UNITS), b (H, UNITS, C)."""
 
     x: np.ndarray
     a: np.ndarray
@@ -37,12 +37,12 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Held:
-    """What one rank held, as matrices; t is T, or with sequence parallelism T/N. Hidden units are those of its heads.
+    """Matrices that one rank held; t is T, or with sequence parallelism T/N. Hidden units are those of its heads.
 
     Args:
         x, y: (t, C)
-        a: (C, hidden); z: (T, hidden); b: (hidden, C); partial: (T, C), its terms of y.
-        sent: bytes.
+        a: (C, hidden); z: (T, hidden); b: (hidden, C); partial: (T, C), the rank's terms of y.
+        sent: bytes that the rank sent.
     """
 
     x: np.ndarray
@@ -71,19 +71,19 @@ def numbers_of(seed: int) -> Numbers:
 
 
 def split(warm: WarmRanks, numbers: Numbers, sequence: bool, broken: bool = False) -> list[Held]:
-    """What each of RANKS ranks held; with ``sequence`` tokens are split outside f and g, ``broken`` skips g's sum."""
+    """Return what each of RANKS ranks held; ``sequence`` splits tokens outside f and g, ``broken`` skips g's sum."""
     with warm(RANKS) as cluster:
         return cluster.run(_on_rank, numbers, sequence, broken, timeout=60)
 
 
 def whole(warm: WarmRanks, numbers: Numbers) -> Held:
-    """What one process holds."""
+    """Run the MLP in one process and return what it held."""
     with warm(1) as cluster:
         return cluster.run(_on_rank, numbers, False, False, timeout=60)[0]
 
 
 def matches(ranks: Sequence[Held], one: Held) -> bool:
-    """Whether the ranks' hidden values and results, joined, have the bits of one process."""
+    """Return whether the ranks' hidden values and results, joined, have the bits of one process."""
     hidden = np.concatenate([held.z for held in ranks], axis=1)
     is_split = len(ranks[0].y) < len(one.y)
     results = [np.concatenate([held.y for held in ranks])] if is_split else [held.y for held in ranks]

@@ -1,4 +1,4 @@
-"""What tensor parallelism looks like: matrices are cut into slabs, and half results slide over each other."""
+"""Stories of tensor parallelism: matrices are cut into slabs, and half results slide over each other."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,11 +18,11 @@ from minidist.train.result import Run
 UNIT = 58  # pixels of a row or a column
 MIDDLES, CENTER = (166, 472), 319  # the heights of the two GPUs' halves of the stage, and of the line between them
 CUT, MADE, HALF, SUMMED, END = 1.2, 3.2, 5.2, 7.4, 10.0  # seconds: when each part begins
-COLUMNS, LENT = (120, 360, 760, 1080), 0.6  # of the picture of tokens: where they stand, and when they are lent
-# x, what stands there, when
+COLUMNS, LENT = (120, 360, 760, 1080), 0.6  # tokens in their picture: x of the columns, and when they are lent
+# x, sign, moment
 SIGNS = ((227, "·", CUT + 0.8), (424, "GELU", MADE), (709, "·", HALF - 0.6), (927, "=", HALF))
 WEIGHTS, ACTIVATIONS, WHOLE = MEANINGS["parameters"], MEANINGS["activations"], "#009E73"
-RUNS = 7.0  # seconds, in which a step runs through
+RUNS = 7.0  # seconds that a step takes
 SAME = "Every bit is that of one process."
 
 
@@ -131,7 +131,7 @@ def tokens(ranks: Sequence[Held], one: Held) -> Story:
 
 
 def heads(ranks: Sequence["attention.Held"], one: "attention.Held", bug: str = "", details: str = "") -> Story:
-    """Attention with a head on each GPU: whole heads, and the rows of the output projection that belong to them."""
+    """Show attention with one whole head on each GPU, and the rows of the output projection that belong to it."""
     marks = _stage()
     marks += _inputs(one.x)
     for rank, held in enumerate(ranks):
@@ -169,10 +169,10 @@ def heads(ranks: Sequence["attention.Held"], one: "attention.Held", bug: str = "
 
 
 def step(name: str, run: Run, logs: Sequence[list], axis: int, told: str, bug: str = "", details: str = "") -> Story:
-    """One step of rank 0: whenever it sends, its computing waits.
+    """Show one step of rank 0: whenever it sends, its computing waits.
 
     Args:
-        axis: ns that take RUNS: the longer step of the right run and of the broken one.
+        axis: ns that are shown in RUNS seconds: the longer one of the right step and the broken one.
     """
     traced = traced_step(logs)
     longest, parts = step_length(traced), halves.parts(traced[0], run.config, run.layout)
@@ -211,7 +211,7 @@ def step(name: str, run: Run, logs: Sequence[list], axis: int, told: str, bug: s
 
 
 def _first_number(ranks: Sequence, y: np.ndarray, digits: int = 6) -> tuple[list[str], str]:
-    """The ranks' terms of y's first number; and their sum, "1 + 2 = 3", in which no line may break."""
+    """Return the ranks' terms of y's first number, and their sum, "1 + 2 = 3", in which no line may break."""
     terms = [f"{held.partial[0, 0]:.{digits}g}" for held in ranks]
     return terms, f"{' + '.join(terms)} = {y[0, 0]:.{digits}g}".replace(" ", "\u00a0")
 
@@ -230,7 +230,7 @@ def _slab(x: float, y: float, wide: float, high: float, fill: str, name: str, th
 
 
 def _inputs(x: np.ndarray) -> list[Mark]:
-    """x goes to both GPUs."""
+    """Draw x, which goes to both GPUs."""
     rows, columns = x.shape
     marks = []
     for rank, middle in enumerate(MIDDLES):
@@ -242,7 +242,7 @@ def _inputs(x: np.ndarray) -> list[Mark]:
 
 
 def _weights(whole: np.ndarray, at, size, rank: int, x: float, name: str, what: str) -> Mark:
-    """A GPU's part of a weight matrix; it leaves the whole one, which stands in the middle."""
+    """Draw a GPU's part of a weight matrix, which leaves the whole one in the middle."""
     high = size[1] * UNIT
     top = CENTER - whole.shape[0] * UNIT / 2 + at[1]
     slab = _slab(at[0], top, size[0] * UNIT - 3, high - 3, of_rank(rank), name, f"{what} of GPU {rank}")
@@ -250,14 +250,14 @@ def _weights(whole: np.ndarray, at, size, rank: int, x: float, name: str, what: 
 
 
 def _grown(x: float, middle: float, matrix: np.ndarray, name: str, fill: str, at: float, wide: float = 1.0) -> Mark:
-    """A result, which grows from the left."""
+    """Draw a result that grows from the left."""
     rows, columns = matrix.shape
     slab = _slab(x, middle - rows * UNIT / 2, columns * UNIT * wide, rows * UNIT, fill, name, name)
     return slab.begin(w=0.0).to(at, 0.9, w=columns * UNIT * wide)
 
 
 def _triangle(x: float, middle: float, weights: np.ndarray, fill: str, at: float) -> list[Mark]:
-    """The weights of a causal softmax, darker where they are larger."""
+    """Draw the weights of a causal softmax, darker where they are larger."""
     tokens = len(weights)
     cells = []
     for (row, column), weight in np.ndenumerate(weights):
@@ -268,7 +268,7 @@ def _triangle(x: float, middle: float, weights: np.ndarray, fill: str, at: float
 
 
 def _sum(ranks: Sequence, y: np.ndarray, broken: bool) -> list[Mark]:
-    """Two half-bright results of full size; the sum lays them over each other and gives each GPU what it keeps."""
+    """Draw two half-bright results of full size; the sum lays one over the other and gives each GPU what it keeps."""
     rows, columns = y.shape
     x, marks = 960, []
     value_at = x + columns * UNIT + 18

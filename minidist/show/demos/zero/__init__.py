@@ -19,7 +19,7 @@ def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
-    """The bytes by formula, and two steps in each stage, on ``ranks`` ranks, of a model of width ``size``."""
+    """Show the bytes by formula, and two steps of a model of width ``size`` on ``ranks`` ranks in each stage."""
     config = config_of(ranks, size, seed)
     layouts = [Layout(dp=ranks, zero=stage) for stage in range(4)]  # 0: plain data parallelism
     with warm_ranks() as warm:

@@ -14,12 +14,12 @@ from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 from minidist.train.result import RankResult, RunOptions
 
-STALE = "stale parameters"  # of an event: from when to when a rank computes with them
+STALE = "stale parameters"  # name of an event: the time during which a rank holds them
 BUG = "after one step, the last block's new parameters are not gathered: ranks continue with stale ones"
 
 
 def train_stale(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
-    """After the second-to-last step, the parameters of the last block are not gathered."""
+    """Train with the bug: after the second-to-last step, the parameters of the last block are not gathered."""
     right, steps = ZeroStage1.sync_params, count()
 
     def sync_params(self) -> None:
@@ -35,9 +35,9 @@ def train_stale(world: ProcessGroup, config: TrainConfig, layout: Layout, option
 
 
 def train_stale_sharded(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
-    """Train in stage 3, where in the last step a rank uses the last block's parameters of the step before.
+    """Train in stage 3 with the bug: in the last step, a rank uses the last block's parameters of the step before.
 
-    What it holds, and for how long, is as without the bug. A ``STALE`` event tells when it holds these.
+    It holds as much, for as long, as without the bug. A ``STALE`` event says when it holds the stale parameters.
     """
     unshard, reshard, steps = ZeroStage3.unshard, Unit.reshard, count()
     before: dict[str, np.ndarray] = {}

@@ -1,4 +1,4 @@
-"""What ZeRO looks like: four tanks against the memory of a GPU, and what a rank really holds over two steps."""
+"""Stories of ZeRO: four tanks against the memory of a GPU, and what a rank really holds over two steps."""
 
 from collections.abc import Sequence
 
@@ -11,14 +11,14 @@ from minidist.show.stage.mountain import mountain, outline
 from minidist.show.stage.piles import Pile
 from minidist.show.stage.story import Beat, Dial, Question, Story, with_dial
 
-BYTES = {"parameters": 2, "gradients": 2, "optimizer": 12}  # of a parameter (Rajbhandari et al., SC 2020, section 3.1)
+BYTES = {"parameters": 2, "gradients": 2, "optimizer": 12}  # per parameter (Rajbhandari et al., SC 2020, section 3.1)
 SHARDED_FROM = {"optimizer": 1, "gradients": 2, "parameters": 3}  # the first stage in which a kind is sharded
 STAGES = ("replicated", "stage 1", "stage 2", "stage 3")
 SHARDS = ("replicated", "1: optimizer", "2: + gradients", "3: + weights")  # what each stage shards
 RANKS = (2, 3, 4, 6, 8, 16, 32, 64, 128, 256, 512, 1024)
 BILLIONS, ROOM = 7, 80  # parameters of a model, and GB of an H100
 KINDS = ("parameters", "optimizer", "gradients", "activations", "temporary")
-RUNS = 8.0  # seconds, of the recorded steps
+RUNS = 8.0  # seconds that the recorded steps take
 KEY = {"weights": COLOURS["parameters"], "gradients": COLOURS["gradients"], "optimizer state": COLOURS["optimizer"]}
 KEPT = KEY | {"activations": COLOURS["activations"]}
 
@@ -29,7 +29,7 @@ def kept(kind: str, stage: int, ranks: int) -> float:
 
 
 def tanks(ranks: int) -> Story:
-    """16 bytes per parameter, and what each stage leaves of them, with a dial for the number of GPUs."""
+    """Show 16 bytes per parameter, and what each stage leaves of them, with a dial for the number of GPUs."""
     start = min(range(len(RANKS)), key=lambda i: abs(RANKS[i] - ranks))
     return with_dial(Dial("GPUs", tuple(map(str, RANKS)), start), [_tanks(count) for count in RANKS])
 
@@ -84,7 +84,7 @@ def _tanks(ranks: int) -> Story:
 
 
 def steps(held: Sequence[MemoryLog], most: int, details: str, stale: Sequence[int] = (), bug: str = "") -> Story:
-    """What rank 0 holds over two real steps, in each stage, on one clock; ``stale``: stages with the bug."""
+    """Show what rank 0 holds over two real steps, in each stage, on one clock. ``stale``: stages with the bug."""
     marks: list[Mark] = []
     colours = {kind: COLOURS[kind] for kind in KINDS if kind in COLOURS}
     for stage, log in enumerate(held):
@@ -129,7 +129,7 @@ def steps(held: Sequence[MemoryLog], most: int, details: str, stale: Sequence[in
 
 
 def _ungathered(log: MemoryLog, stage: int) -> list[tuple[float, float]]:
-    """In stages 1 and 2: from the gather that skips a block to the next gather."""
+    """Return the places, in stages 1 and 2, from the gather that skips a block to the next gather."""
     if stage == 3:
         return []
     (start, _), (end, _) = log.places("sync parameters")
