@@ -109,7 +109,7 @@ def use(name: str, local_rank: int = 0) -> None:
     if name == "cupy":
         if module.cuda.get_current_stream().ptr:
             raise RuntimeError(
-                "the work of a rank's threads is in order on CUDA's null stream alone: call use() outside of any "
+                "the threads of a rank run their work in order only on CUDA's null stream: call use() outside of any "
                 "`with stream:`, and without CUPY_CUDA_PER_THREAD_DEFAULT_STREAM in the environment"
             )
         module.cuda.Device(local_rank % module.cuda.runtime.getDeviceCount()).use()

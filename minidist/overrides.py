@@ -48,7 +48,7 @@ def override(functions: dict[str, Callable]) -> None:
     """
     for name in functions:
         if name not in OVERRIDABLE:
-            raise KeyError(f"there is no overridable function {name!r}; there are {', '.join(sorted(OVERRIDABLE))}")
+            raise KeyError(f"no overridable function is called {name!r}; choose from {', '.join(sorted(OVERRIDABLE))}")
     _overrides.clear()
     _overrides.update(functions)
     calls.clear()

@@ -99,7 +99,7 @@ def end(seconds: float) -> None:
         RuntimeError: if a rank still computes after ``seconds``.
     """
     if not _take(None, seconds):
-        raise RuntimeError("a rank computes on, and nobody can end a thread: restart Python")
+        raise RuntimeError("a rank is still computing, and a thread cannot be killed: restart Python")
     _values.clear()
     _patched.clear()
     _turn.release()

@@ -123,7 +123,7 @@ def test_a_long_path_for_temporary_files_and_python_without_asserts(tmp_path):
 
 def test_a_folder_that_is_gone(tmp_path):
     script = "import os; os.mkdir('x'); os.chdir('x'); os.rmdir('../x'); from minidist.cli.main import main; main()"
-    message = "minidist: the folder in which you are has been removed: change to another one\n"
+    message = "minidist: the current folder has been removed: change to another one\n"
     found = python("-P", "-c", script, *TRAIN, cwd=tmp_path)  # else Python 3.13.0 looks for its own modules there
     assert found.stderr == message
 

@@ -109,7 +109,7 @@ def test_verify_says_whether_this_machine_ends_where_all_others_do(capsys, tmp_p
     known = {"none": {}, "own": {config: fingerprint}, "another": {config: "0badb175"}}[hash]
     monkeypatch.setattr("minidist.verify.comparison.PUBLISHED", known)
     status, printed = cli.main(command), capsys.readouterr().out
-    told = {"none": "", "own": "Every machine ends on this hash.", "another": "Other machines end on 0badb175"}
+    told = {"none": "", "own": "Every machine ends on this hash.", "another": "Other machines get 0badb175"}
     assert status == (hash == "another") and told[hash] in printed
     found = json.loads((tmp_path / "found").read_text())
     assert found["as_published"] is {"none": None, "own": True, "another": False}[hash]

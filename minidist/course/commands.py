@@ -174,5 +174,5 @@ def _stubs(options) -> int:
 
 def _release(options) -> int:
     release(options.folder, not options.without_solutions)
-    print(f"wrote the course to {options.folder}: install it there with pip install -e '.[course]', then run minidist check")
+    print(f"wrote the course to {options.folder}; there, pip install -e '.[course]', then minidist check")
     return 0

@@ -103,7 +103,9 @@ def release(folder: Path, solutions: bool) -> None:
         raise ValueError(f"{folder} exists already: name a new folder")
     root = clone_here()
     if any(folder.resolve().is_relative_to(root / name) for name in HANDED_OUT):
-        raise ValueError(f"{folder} is inside the course, which would then contain itself: name a folder outside of {root}")
+        raise ValueError(
+            f"{folder} is inside the course, which would then contain itself: name a folder outside of {root}"
+        )
     try:
         _write_course(root, folder, solutions)
     except OSError as error:

@@ -51,7 +51,7 @@ EXPECTED = """\
 [0.0, 0.0]
 [6.0, 6.0]
 RankFailed rank 1 of 2 failed: ValueError: no such shard ['rank', 'summary', 'traceback_text', 'exitcode', 'ranks']
-Deadlock ranks 0, 1 of 2 can never go on: ['waiting']
+Deadlock ranks 0, 1 of 2 can never continue: ['waiting']
 """
 
 

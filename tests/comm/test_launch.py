@@ -226,7 +226,7 @@ def test_a_server_that_cannot_start_is_told_from_a_refused_connection(monkeypatc
         raise ConnectionRefusedError(111, "Connection refused")
 
     monkeypatch.setattr(multiprocess.get_context(METHODS[0]).Process, "start", refuse)
-    with pytest.raises(RuntimeError, match=r'starts no rank: the process that it needs .* or choose "thread"'):
+    with pytest.raises(RuntimeError, match=r'cannot start ranks: the process that it needs .* or choose "thread"'):
         md.Cluster(2, start_method=METHODS[0]).run(len)
 
 

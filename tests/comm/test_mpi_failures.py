@@ -18,7 +18,7 @@ SCRIPTS = {  # runs of failing.py in a world that each process makes, and what t
     "exits_at_once": [],
     "both_receive": [r"rank \d of 3 failed: Deadlock: no message has reached rank \d for 3 s:", "rank 2 has ended its",
                      *(rf"rank {r} is in recv: waits for a message from rank {1 - r}, at failing.py:" for r in (0, 1))],
-    "computes_forever": ["Hang: no message has reached rank", "rank 2 does not answer: it computes, or is stuck",
+    "computes_forever": ["Hang: no message has reached rank", "rank 2 does not answer: it is computing, or stuck",
                          *(rf"rank {r} is in barrier\(\)" for r in (0, 1))],
 }  # fmt: skip
 NO_FAILURE = """if True:

@@ -81,7 +81,7 @@ def test_other_threads_earlier_runs_and_ranks_of_ranks_are_refused(ranks):
         assert all(text.startswith(words) for text in ranks(2).run(run)[0])
     for method in multiprocess.get_all_start_methods():
         (text,) = md.launch(lambda world: refusal(md.launch, len, 1), 1, timeout=60, start_method=method)
-        assert text.startswith("RuntimeError: this process is a rank, which starts no ranks of its own: use new_group")
+        assert text.startswith("RuntimeError: this process is a rank and cannot start ranks: use new_group")
 
 
 def test_a_cluster_that_is_closed_or_busy_is_refused(ranks):

@@ -175,7 +175,7 @@ def test_what_threads_cannot_do_is_refused(cluster):
         cluster.run(lambda world: world.report(0), on_report=lambda *_: told or refusal(lambda: other.run(len)))
     refusal(lambda: md.Cluster(2, start_method="thread", keep_survivors=True))
     assert "one function at a time" in told[0] and "keep_survivors needs processes" in told[1]
-    with pytest.raises(md.RankFailed, match="this process is a rank, which starts no ranks of its own"):
+    with pytest.raises(md.RankFailed, match="this process is a rank and cannot start ranks"):
         cluster.run(lambda world: md.launch(len, np.int64(1), start_method="thread"))
 
 

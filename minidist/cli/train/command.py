@@ -95,7 +95,7 @@ def add_commands(commands) -> None:
     output.add_argument(
         "--tables",
         action="store_true",
-        help="print everything that was counted: traffic, collectives, memory, matrix products, FLOP/s, where the time went",
+        help="print all counts: traffic, collectives, memory, matrix products, FLOP/s, where the time went",
     )
     output.add_argument("--json", metavar="PATH", help="write the results to this file; - for standard output")
     output.add_argument(

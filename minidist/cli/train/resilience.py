@@ -48,7 +48,9 @@ INEXACT = {"reduce_dtype": "float32", "softmax": "online32"}  # settings whose s
 
 def add_checkpoints(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("checkpoints and failures")
-    group.add_argument("--save", metavar="DIR", help="save checkpoints in this folder, the last one after the last step")
+    group.add_argument(
+        "--save", metavar="DIR", help="save checkpoints in this folder, the last one after the last step"
+    )
     group.add_argument(
         "--save-every", type=integer, metavar="K", help="steps between checkpoints, with --save (default: 10)"
     )

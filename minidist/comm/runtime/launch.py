@@ -159,8 +159,8 @@ class Cluster:
             raise RuntimeError("this Cluster is closed; make a new one, or call run inside its with block")
         if self._ranks and self._owner != os.getpid():
             raise RuntimeError(
-                f"the ranks of this Cluster belong to process {self._owner}, of which this process is a fork, and "
-                "answer that process alone; make a new Cluster here, or call run there"
+                f"the ranks of this Cluster belong to process {self._owner}, from which this process was "
+                "forked, and answer only that process; make a new Cluster here, or call run there"
             )
         if not self._running.acquire(blocking=False):
             raise RuntimeError(

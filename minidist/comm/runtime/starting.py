@@ -30,7 +30,7 @@ if hasattr(os, "register_at_fork"):  # a rank is forked while its parent holds t
 def check_alone() -> None:
     """Raise RuntimeError where each of several processes would start ranks: in a rank, or in a launcher's processes."""
     if rank_here:
-        raise RuntimeError("this process is a rank, which starts no ranks of its own: use new_group for some of them")
+        raise RuntimeError("this process is a rank and cannot start ranks: use new_group for a group of some ranks")
     found = launched()
     if found is not None and found.size > 1:
         raise RuntimeError(

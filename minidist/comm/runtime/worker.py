@@ -218,7 +218,7 @@ class RankProcess:
         try:
             self.process.start()
         except (ConnectionError, EOFError) as error:
-            text = f"start_method {self.method!r} starts no rank: the process that it needs has ended at once"
+            text = f"start_method {self.method!r} cannot start ranks: the process that it needs ended immediately"
             raise RuntimeError(f'{text}; see its own error above, or choose "thread", which needs none') from error
         self.process._popen.terminate = self.process._popen.kill  # Python's exit terminates it, and it outlives SIGTERM
         commands.close()
@@ -266,7 +266,7 @@ class RankProcess:
                     break
             else:
                 return self._questions.recv()
-        return "a place in compiled code that does not let Python answer"
+        return "compiled code, from which Python cannot answer"
 
     @property
     def has_died_silently(self) -> bool:

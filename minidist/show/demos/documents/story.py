@@ -56,7 +56,7 @@ def packs(packed: Sequence[Packed]) -> Story:
             marks.append(text(middle, 455 + 40 * line, words, size).enter(end + 1.5 * min(line, 2), 0.2))
     share = packed[0].padding
     asked = Question.number(
-        "A document in each sample, and nothing behind it. How much of all samples is padding?",
+        "One document per sample, then padding. How much of all samples is padding?",
         share,
         (share / 4, share / 2),
         "Every sample is as long as the longest document may be.",
@@ -69,7 +69,7 @@ def packs(packed: Sequence[Packed]) -> Story:
         Beat(
             end + 2,
             f"Cut every {best.context} places, {packed[1].cut} of {DRAWN} documents lie in more than one sample.",
-            cue="A model learns a document that is cut from a place at which it lacks its beginning.",
+            cue="If a document is cut, the model learns its second part without the beginning.",
         ),
         Beat(end + 3.5, f"Documents do not see each other: {best.skipped:.0%} of best-fit's tiles are never computed."),
     ]
@@ -193,7 +193,7 @@ def one_step(step: Counted, bug: str = "", details: str = "") -> Story:
         Beat(2.8, says, facts, answers=asked, cue="One all-reduce of a count, before the first backward."),
         Beat(4.0, ends, facts),
     ]
-    verdict = "It is another mean." if bug else "Every bit is that of one process."
+    verdict = "This is a different mean." if bug else "Every bit is that of one process."
     return Story("count", "What does a target weigh?", marks, beats, verdict, bug, details, key={"prompt": "faint"})
 
 
@@ -218,7 +218,7 @@ def losses(right: Curves, broken: Curves, bug: str = "", details: str = "") -> S
         "The next run divides by local counts. How will its loss look?",
         ("it diverges", "it falls, and ends higher", "it falls, and ends lower"),
         1 + int(lower),
-        "Its loss is another mean, of which the short answers are a larger part.",
+        "Its loss is a different mean, in which short answers weigh more.",
     )
     facts = {
         f"held out, seed {number}": f"{a:.3f} right, {b:.3f} broken"

@@ -203,5 +203,5 @@ def rows(blas: np.ndarray, grid: np.ndarray, bug: str = "", details: str = "") -
         Beat(0, f"A batch of {BATCH} rows, and each row alone. Red: other bits.", facts, asks=asked),
         Beat(pace * BATCH + 0.5, f"BLAS: {blas.sum()} differ. On grids: {grid.sum()}.", facts, answers=asked, cue=cue),
     ]
-    verdict = "The sums outgrow 53 bits." if bug else "On its grid, a row does not know its batch."
+    verdict = "The sums outgrow 53 bits." if bug else "On its grid, a row is independent of its batch."
     return Story("product", "Does a row know its batch?", marks, beats, verdict, bug, details, key={"differs": "wrong"})

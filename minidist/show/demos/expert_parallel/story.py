@@ -150,4 +150,6 @@ def balance(loads: Mapping[str, Load], right: Mapping[str, Load], bug: str = "",
     ]
     differ = any((loads[name].counts != right[name].counts).any() for name in loads)
     verdict = "Other loads than in the right run (grey)." if bug and differ else ""
-    return Story("balance", "Do experts stay equally loved?", [*chart.marks(), *marks], beats, verdict, bug, details)
+    return Story(
+        "balance", "Does every expert stay equally busy?", [*chart.marks(), *marks], beats, verdict, bug, details
+    )

@@ -80,7 +80,7 @@ def dies(run: Interrupted, details: str, right: Interrupted | None = None, bug: 
     )
     end = "The same bits, step for step: nobody can tell that it was killed."
     if right:
-        end = f"It trains on, as another run: the loss is {again[-1][1]:.4f}, and {reference[-1][1]:.4f} is right."
+        end = f"Training goes on, as a different run: the loss is {again[-1][1]:.4f} instead of {reference[-1][1]:.4f}."
     beats = [
         Beat(0, f"{ranks} ranks train. One of them will be killed.", cue="Of 16,384 GPUs one fails every three hours."),
         Beat(3.3, f"Rank {run.fault.rank} is dead, and its memory with it.", asks=where),
@@ -163,7 +163,7 @@ def save(recording: Recording, moments: Sequence[Moment], ranks: int, details: s
         )
     refused = sum(one.step is None for moment in moments for one in moment.left)
     verdict = (
-        f"{refused} of {tried} power cuts leave nothing to go on from."
+        f"{refused} of {tried} power cuts leave nothing to resume from."
         if bug
         else f"{tried} power cuts tried: always whole."
     )

@@ -18,7 +18,7 @@ from minidist.show.demos.parameter_server.watched import train_watched
 from minidist.train import share
 from minidist.train.share import AsynchronousShare
 
-BUG = "the last worker's gradients come twice, and the server applies and counts the copies, too"
+BUG = "the last worker's gradients arrive twice, and the server also applies and counts the copies"
 
 
 def counted_twice(clocks: Sequence[int], worker: int, bound: float) -> bool:

@@ -74,7 +74,7 @@ def lanes(kind: str, run: Recorded, until: float, bug: str = "", details: str = 
     }[kind]
     if bug:
         copies = sum(one.again for one in landed)
-        end = f"{copies} gradient{'s were' if copies > 1 else ' was'} applied twice. The loss does not tell."
+        end = f"{copies} gradient{'s were' if copies > 1 else ' was'} applied twice. The loss does not show it."
     answered = None if bug else asked
     beats = [
         Beat(0, says[0], facts, asks=answered),

@@ -48,5 +48,5 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     }
     told = f"Measured here: {ranks} processes on {on_cores()}."
     stories.append(story.race(milliseconds, "ms", told, "measured"))
-    title = "Pipelines: layers on different GPUs, one micro-batch behind the other"
+    title = "Pipelines: layers on different GPUs, one micro-batch after another"
     return Animation("pp", title, tuple(stories), [rank.log for rank in runs[NAIVE.name].ranks])

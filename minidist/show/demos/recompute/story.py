@@ -55,7 +55,7 @@ def mountains(runs: Mapping[str, Run], details: str, bug: str = "") -> Story:
         "Whole blocks are computed again in backward. How much more does the step compute?",
         full,
         (full / 3, min(1.0, 3 * full)),
-        "One forward more beside a forward and a backward, which is twice as much: at most a third.",
+        "One extra forward on top of a forward and a backward of twice its work: at most a third.",
         "{:.0%}",
     )
     peaks = {mode: log.highest("activations") for mode, log in logs.items()}
@@ -63,7 +63,7 @@ def mountains(runs: Mapping[str, Run], details: str, bug: str = "") -> Story:
     asked = None if bug else asked
     beats = [
         Beat(0, "Forward stores activations for backward. What was dropped is computed again.", asks=asked),
-        Beat(RUNS - 0.5, "The less is kept, the lower the mountain, and the later backward is done."),
+        Beat(RUNS - 0.5, "The less is kept, the lower the mountain and the later backward ends."),
         Beat(
             RUNS + 0.7,
             "Red: computed again, with other dropout. Nothing complains."

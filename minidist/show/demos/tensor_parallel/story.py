@@ -146,7 +146,7 @@ def heads(ranks: Sequence["attention.Held"], one: "attention.Held", bug: str = "
     terms, sums = _first_number(ranks, one.y, 3)
     asked = Question(
         "Does the softmax need the other GPU's scores?",
-        ("yes, a row's sum goes over all heads", "no, each head has a softmax of its own"),
+        ("yes, a row is summed over all heads", "no, each head has a softmax of its own"),
         1,
         "A head is never cut, so its scores, its softmax and its values are on one GPU.",
     )

@@ -61,7 +61,7 @@ def _tanks(ranks: int) -> Story:
         f"How much is left on each of {ranks} GPUs if all of it is sharded?",
         totals[3],
         totals[1:3],
-        f"16 bytes x {BILLIONS} billion / {ranks}: each GPU that is added makes it less.",
+        f"16 bytes x {BILLIONS} billion / {ranks}: every added GPU makes it less.",
         "{:.3g} GB",
     )
     says = (
