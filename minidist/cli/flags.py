@@ -113,7 +113,7 @@ HELP = {
     "cut)",
     "document_mask": "0 lets the documents in a sample see each other",
     "restart_positions": "0 counts positions from the start of the sample, not of each document",
-    "tokenizer": "a Hugging Face tokenizer.json; needs the package tokenizers (default: bytes are tokens)",
+    "tokenizer": "a Hugging Face tokenizer.json; needs the package tokenizers (default: bytes)",
     "backend": "array library; cupy needs an NVIDIA GPU",
 }
 CHOICES = LAYOUT_CHOICES | RUN_CHOICES | {
