@@ -13,8 +13,8 @@ INK = "#606060"
 def draw(experiment: BatchExperiment):
     """Return a matplotlib Figure of two panels.
 
-    Left: steps over samples at each batch's best rate, for every seed, and the fitted hyperbolas, with their
-    least steps and samples dotted. Right: steps of the first optimizer over the learning rate, a curve for each batch.
+    Left: steps over samples at each batch's best rate, for every seed, and the fitted hyperbolas; their least steps
+    and samples are dotted. Right: steps of the first optimizer over the learning rate, a curve for each batch.
     """
     from matplotlib.ticker import LogLocator, NullFormatter
 
