@@ -37,7 +37,7 @@ EVEN = 768  # a step of the user's own model has a multiple of this many sequenc
 
 @dataclass(frozen=True)
 class Choice:
-    """A model of the explorer.
+    """Model of the explorer, with positions of its sliders.
 
     Attributes:
         model: description that ``model_of`` takes. name: name on the page; "" for the library's.

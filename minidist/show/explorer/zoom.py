@@ -21,7 +21,7 @@ FASTEST, SLOWEST = 1e14, 1e9  # bytes/s: the ends of the page's scale, which is 
 
 @dataclass(frozen=True)
 class Level:
-    """A level of the machine.
+    """Level of the machine.
 
     Attributes:
         holds: number of units of the level below. of: name of these units. gpus: GPUs in it; 0 below a whole GPU.

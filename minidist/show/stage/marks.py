@@ -16,7 +16,7 @@ MOVING = ("x", "y", "w", "h", "fill", "opacity", "turn")  # values of a mark tha
 
 @dataclass
 class Mark:
-    """A rectangle, a text or a line, and how it changes.
+    """Rectangle, text or line, with its changes over time.
 
     Args:
         kind: "box", "text" or "line".

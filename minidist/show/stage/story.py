@@ -37,7 +37,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Beat:
-    """A moment at which the clock stops.
+    """Moment at which the clock stops.
 
     Args:
         at: moment on the story's clock, in seconds.
@@ -74,7 +74,7 @@ class Dial:
 
 @dataclass(frozen=True)
 class Story:
-    """A run, or a part of one, told with moving marks.
+    """Story of a run, or of a part of one, told with moving marks.
 
     Args:
         name: a word or two, for the button that selects it.

@@ -70,7 +70,7 @@ def train_recording(
 
 @dataclass(frozen=True)
 class Weight:
-    """One weight over a run; step 0 is the weight before the first step.
+    """Values of one weight over a run; step 0 is before the first step.
 
     Args:
         format: format of the stored weight.

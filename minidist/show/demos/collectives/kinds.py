@@ -14,7 +14,7 @@ from minidist.train.layout import Layout
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One way to carry out a collective.
+    """Algorithm of a collective, with its bug and its cost.
 
     Args:
         program, broken: ``program(array, world)``, which works on a rank's flat array; and the same with the bug.
@@ -38,7 +38,7 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class Kind:
-    """One collective.
+    """Collective, with its algorithms and what they must end with.
 
     Args:
         name: name on the command line.

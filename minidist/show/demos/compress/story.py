@@ -149,7 +149,7 @@ def low_rank(shown: Approximation, right: Approximation, bug: str = "") -> Story
 
 
 def losses(shown: Curves, bug: str = "") -> Story:
-    """Tell the story of longer runs' mean losses: full gradients, and each method with feedback, or without (the bug)."""
+    """Tell the story of longer runs' mean losses: full gradients, and each method, with feedback or without."""
     full = windows(shown.full).mean(0)
     methods = {name: windows(runs).mean(0) for name, runs in (shown.forgetful if bug else shown.compressed).items()}
     values = np.concatenate(
