@@ -1,7 +1,7 @@
 """Training that records compression: the gradient of each parameter in each step, what is sent, and what stays.
 
 The parameter that is drawn is the bias of the last norm: it has as many numbers as the model is wide, few enough to
-draw each of them. The bug: what a message leaves out is not added to the next gradient, so it is lost. torch's
+draw every one of them. The bug: what a message leaves out is not added to the next gradient, so it is lost. torch's
 PowerSGD hook loses its residuals once: when DistributedDataParallel rebuilds its buckets (pull request 49418).
 """
 

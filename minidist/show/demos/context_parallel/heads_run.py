@@ -79,7 +79,7 @@ def train_heads(
 
 
 def _parts(x, group: ProcessGroup, all_tokens: bool, qkv: bool) -> dict[Place, int]:
-    """Return the CRC-32 of each chunk of tokens and head in (heads, B, tokens, D); in ``qkv``, without the queries."""
+    """Return the CRC-32 of each chunk of tokens and head of (heads, B, tokens, D). qkv: leave out the queries."""
     array = to_host(x)
     array = array[..., array.shape[-1] // 3 :] if qkv else array
     if all_tokens:
