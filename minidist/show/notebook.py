@@ -6,7 +6,7 @@ COLOURS = 128  # per picture: lines and flat areas need few, and a palette takes
 
 
 def png(figure, dpi: float) -> bytes:
-    """A matplotlib Figure as a PNG file with a palette."""
+    """Return a matplotlib Figure as a PNG file with a palette."""
     from PIL import Image
 
     buffer = io.BytesIO()
@@ -18,7 +18,7 @@ def png(figure, dpi: float) -> bytes:
 
 
 def compact_figures(dpi: float = 84) -> None:
-    """Show every Figure in this notebook in that form from now on, whether or not pyplot made it."""
+    """Show every Figure of this notebook by ``png`` from now on, whether or not pyplot made it."""
     from IPython import get_ipython
     from matplotlib import pyplot
     from matplotlib.figure import Figure

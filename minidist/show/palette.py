@@ -1,9 +1,9 @@
-"""Colours that mean the same in every picture: demonstrations, chapters, and what the commands draw.
+"""Colours that mean the same in every picture of the demonstrations, the chapters and the commands.
 
-Whoever draws names a meaning; the colours are here alone. They come from the palettes of Okabe and Ito and of Paul Tol,
-which colour-blind readers can tell apart, and kin share a hue: communication is orange, memory that lasts is the colour
-of the phase that makes it. Families never stand for each other: meanings, ranks, axes, versions and documents. A rank
-has a colour that is close to no meaning's.
+Code that draws names a meaning; only this file has the colours. They come from the palettes of Okabe and Ito and of
+Paul Tol, which colour-blind readers can tell apart. Related meanings share a hue: communication is orange, and memory
+that lasts has the colour of the phase that makes it. Meanings, ranks, axes, versions and documents are families of
+colours that never stand in for each other. No rank's colour is close to that of a meaning.
 """
 
 IDLE = "faint"
@@ -12,7 +12,7 @@ MEANINGS = {
     "forward": "#56B4E9",
     "recomputed": "#A6D8F2",  # forward again
     "backward": "#0072B2",
-    "backward of inputs": "#2F8FA8",  # where it is apart from that of the weights
+    "backward of inputs": "#2F8FA8",  # where it is separate from that of the weights
     "backward of weights": "#1B3A6B",
     "computing": "#0072B2",  # forward or backward
     "elementwise": "#7C8FA6",  # kernels that only move bytes
@@ -21,7 +21,7 @@ MEANINGS = {
     "idle": IDLE,
     # what moves
     "communication": "#E69F00",  # exposed: nothing hides it
-    "hidden communication": "#8F6400",  # in the shade of computing
+    "hidden communication": "#8F6400",  # overlapped with computing
     "all-gather": "#F0C566",
     "reduce-scatter": "#D55E00",
     "link in use": "#F7DDA6",
@@ -54,16 +54,16 @@ MEANINGS = {
     "wrong": "wrong",
     "result": "right",
 }
-# no rank looks like a meaning: drawn so that colour-blind readers tell all eight apart, on white and in the dark
+# unlike those of meanings; colour-blind readers can tell all eight apart, on white and on dark backgrounds
 RANKS = ("#3838DC", "#33CC33", "#931A7F", "#33CCCC", "#883A47", "#388ADC", "#716114", "#69BF77")
-# of a chart whose legend names its curves
+# for charts whose legend names the curves
 SERIES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#BFA800", "#444444")
 SIGNED = ("#762A83", "#9970AB", "#C2A5CF", "#F7F7F7", "#ACD39E", "#5AAE61", "#1B7837")  # from negative to positive
 SHARES = ("#E6DBF5", "#B79BDD", "#5B00B5")  # of a load: from little to much
-# of the documents in a pack, again from the first on: light, for words on them; from Paul Tol's "light" palette
+# of the documents in a pack, repeated from the first on; light, so that words on them can be read: Paul Tol's "light"
 DOCUMENTS = ("#77AADD", "#EEDD88", "#EE8866", "#BBCC33", "#FFAABB", "#44BB99")
 VERSIONS = ("#482878", "#31688E", "#1F9E89", "#6DCD59", "#FDE725")  # of weights, old to new: along viridis
-# of a mesh; from Paul Tol's "muted" palette, since ranks and meanings have taken Okabe and Ito's
+# of a mesh; from Paul Tol's "muted" palette, since ranks and meanings use Okabe and Ito's
 AXES = {"pp": "#332288", "dp": "#AA4499", "tp": "#999933", "cp": "#44AA99", "ep": "#661100"}
 COLLECTIVES = {
     "all-reduce": MEANINGS["communication"],
@@ -79,7 +79,7 @@ def of_rank(rank: int) -> str:
 
 
 def of_version(number: int, last: int) -> str:
-    """The colour of a version of the weights, of versions 0 to ``last``."""
+    """The colour of version ``number`` of the weights, out of versions 0 to ``last``."""
     place = (len(VERSIONS) - 1) * number / max(1, last)
     before = min(int(place), len(VERSIONS) - 2)
     ends = ([int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in VERSIONS[before : before + 2])
@@ -88,7 +88,7 @@ def of_version(number: int, last: int) -> str:
 
 
 def on_paper(meaning: str) -> str:
-    """The colour of a meaning where the background is white: "#RRGGBB"."""
+    """The colour of a meaning on a white background, as "#RRGGBB"."""
     colour = MEANINGS[meaning]
     return PAPER.get(colour, colour)
 

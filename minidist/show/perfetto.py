@@ -15,7 +15,7 @@ MESSAGE_US = 1.0  # the width of the small box at which an arrow starts or ends
 
 
 def to_perfetto(logs: Sequence[list]) -> dict:
-    """The logs, one for each rank, in Chrome's format: {"traceEvents": [...]}. Times are in µs from the first entry."""
+    """Return the ranks' logs in Chrome's format, {"traceEvents": [...]}. Times are in µs from the first entry."""
     logs = [[entry for entry in log if isinstance(entry, Event | Message)] for log in logs]  # entries with a time
     starts = [entry.start if isinstance(entry, Event) else entry.time for log in logs for entry in log]
     zero = min(starts, default=0)
@@ -46,7 +46,7 @@ def _slice(rank: int, track: str, name: str, start: int, end: int, zero: int, de
 
 
 def _message(rank: int, message: Message, zero: int) -> list[dict]:
-    """A small box on the rank's message track, and one end of an arrow on it."""
+    """Return a small box on the rank's message track, and one end of an arrow on it."""
     arrow = {
         "ph": "s" if message.kind == "send" else "f",
         "bp": "e",

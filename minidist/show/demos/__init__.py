@@ -2,11 +2,11 @@
 
 There is a folder for each mechanism. Its ``__init__.py`` puts the animation together from these files:
 
-    run.py    what the ranks run, what is recorded of it, and the injected bug
-    bug.py    the bug, where it is long
-    story.py  what is shown and said of it: marks and beats
+    run.py    what the ranks run and record, and the injected bug
+    bug.py    the bug, if it is long
+    story.py  the story that is told about the run: marks and beats
 
-shared/ has what several mechanisms use, and registry.py the list of all demonstrations.
+shared/ has code that several mechanisms use; registry.py lists all demonstrations.
 """
 
 from minidist.show.demos.demonstration import Demonstration

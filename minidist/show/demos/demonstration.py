@@ -8,19 +8,19 @@ from minidist.show.stage.animation import Animation
 
 @dataclass(frozen=True)
 class Demonstration:
-    """Call it to run it: ``show.ring(ranks=4)`` returns an animation, which Jupyter displays.
+    """Demonstration of a mechanism. Call it to run it: ``show.ring(ranks=4)`` returns an animation, shown by Jupyter.
 
     Args:
-        name: its name on the command line.
-        about: what it shows, for the menu.
-        scenes: the names of its scenes with the default sizes, known before a rank starts.
+        name: name on the command line.
+        about: what the demonstration shows, for the menu.
+        scenes: names of the scenes with the default sizes, known before a rank starts.
         make: (ranks, size, seed) -> the animation. It may raise ValueError for a size that it does not accept.
-        ranks, size: the defaults.
+        ranks, size: defaults of these arguments.
         size_is: what ``size`` counts.
         least_ranks, most_ranks: the smallest and the largest number of ranks.
         most: the largest size.
         on_gpu: whether it computes on the backend in use, which may be a GPU.
-        group: its group in the menu.
+        group: group in the menu.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Demonstration:
 
     @property
     def possible_ranks(self) -> str:
-        """How many it shows, in words."""
+        """Numbers of ranks that the demonstration can show, in words."""
         if self.least_ranks == self.most_ranks == 1:
             return "1 rank"
         return f"{self.least_ranks} to {self.most_ranks} ranks"
@@ -47,16 +47,16 @@ class Demonstration:
         """Check the name of a scene before anything runs.
 
         Raises:
-            ValueError: naming the scenes that there are.
+            ValueError: if there is no such scene; the message names the valid ones.
         """
         if name not in self.scenes:
             raise ValueError(f"{self.name} has no scene {name!r}: choose from {', '.join(map(repr, self.scenes))}")
 
     def __call__(self, ranks: int | None = None, size: int | None = None, seed: int = 0) -> Animation:
-        """Run it.
+        """Run the demonstration and return its animation.
 
         Raises:
-            ValueError: if it does not accept an argument; the message says which values it accepts.
+            ValueError: if an argument is not accepted; the message says which values are.
         """
         ranks = self.ranks if ranks is None else ranks
         size = self.size if size is None else size

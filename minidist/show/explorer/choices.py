@@ -1,8 +1,8 @@
-"""The models of the explorer and the positions of its sliders, which each model has of its own.
+"""The models of the explorer, and each model's positions of the sliders.
 
-Every combination of positions is planned, so each slider has as few as show what it does. GPUs come in powers of two;
-dp is no slider: it fills the GPUs that the other axes leave. What the page holds fixed: sequence parallelism wherever
-tp > 1, zigzag context parallelism, as many interleaved stages as make the step shortest, gradients in float32.
+Every combination of positions is planned, so each slider has only as many as show its effect. Numbers of GPUs are
+powers of two. dp has no slider: it takes the GPUs that the other axes leave. The page holds fixed: sequence parallelism
+wherever tp > 1, zigzag context parallelism, as many interleaved stages as make the step shortest, gradients in float32.
 """
 
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from minidist.plan.cluster.efficiency import efficiency_of
 from minidist.plan.cluster.hardware import Accelerator
 from minidist.plan.models import ModelShape, model_of
 
-SLIDERS = {  # in the order of the table -> what a slider says
+SLIDERS = {  # in the order of the table -> label of the slider
     "gpus": "GPUs",
     "tp": "tensor parallel",
     "cp": "context parallel",
@@ -25,24 +25,24 @@ SLIDERS = {  # in the order of the table -> what a slider says
     "precision": "precision",
     "zero": "ZeRO",
 }
-NUMBERED = ("gpus", "tp", "cp", "pp", "ep", "sequence", "micro_batch")  # those that may have other positions
-PRECISIONS = ("bf16", "fp8")  # of products; a page offers those that its chip has
+NUMBERED = ("gpus", "tp", "cp", "pp", "ep", "sequence", "micro_batch")  # sliders that take other positions
+PRECISIONS = ("bf16", "fp8")  # of matrix products; a page offers those that its chip has
 LLAMA_1 = (  # the 7B of Touvron et al., 2023, table 2 (arXiv 2302.13971): MLPs of 11,008 units
     "layers=32,width=4096,heads=32,hidden=11008,vocab=32000,context=2048,"
     "gated=1,biases=0,tied=0,learned_positions=0,norm_vectors=1,dropout=0"
 )
 MILLION = 1 << 20  # tokens
-EVEN = 768  # sequences of an own model's step are a multiple, which many numbers of ranks divide
+EVEN = 768  # a step of the user's own model has a multiple of this many sequences: many numbers of ranks divide it
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A model of the explorer.
+    """Model of the explorer, with positions of its sliders.
 
     Attributes:
-        model: the model as ``model_of`` takes it. name: "" for that of the library.
+        model: description that ``model_of`` takes. name: name on the page; "" for the library's.
         batch_tokens: tokens of a step, at every position of the sliders. source: who trained with that number.
-        positions: slider -> its positions, for the sliders that are this model's own.
+        positions: slider -> its positions, for those on which models differ.
     """
 
     key: str
@@ -57,8 +57,8 @@ class Choice:
         return replace(shape, context=sequence, name=self.name or shape.name)
 
     def sliders(self, chip: Accelerator) -> dict[str, tuple]:
-        """Every slider and its positions, in the order of SLIDERS."""
-        flash = efficiency_of(chip).attention == "flash"  # which leaves nothing to selective recomputation
+        """Return every slider and its positions, in the order of SLIDERS."""
+        flash = efficiency_of(chip).attention == "flash"  # it leaves selective recomputation nothing to do
         shared = {
             "tp": (1, 2, 4, 8),
             "cp": (1,),
@@ -72,10 +72,10 @@ class Choice:
 
 
 def own_choice(shape: str) -> Choice:
-    """A model by hand, as ``model_of`` takes it, with positions that suit many.
+    """Return the user's own model, described as ``model_of`` takes it, with positions that suit many models.
 
     Raises:
-        ValueError: if that describes no model.
+        ValueError: if ``shape`` describes no model.
     """
     context = model_of(shape).context
     positions = {
@@ -90,10 +90,10 @@ def own_choice(shape: str) -> Choice:
 
 
 def with_positions(choice: Choice, text: str) -> Choice:
-    """Give a model a slider's positions from ``SLIDER=VALUE,VALUE;SLIDER=...``.
+    """Return a model with other positions of sliders, read from ``SLIDER=VALUE,VALUE;SLIDER=...``.
 
     Raises:
-        ValueError: naming what is no slider with whole numbers.
+        ValueError: if a part is not one of NUMBERED with positive whole numbers; the message names it.
     """
     own = {}
     for part in filter(None, text.split(";")):
@@ -108,7 +108,7 @@ def with_positions(choice: Choice, text: str) -> Choice:
 
 
 def positions_of(sliders: dict[str, tuple]):
-    """Every combination of positions, the last slider first to change: dicts."""
+    """Yield every combination of positions as a dict; the last slider changes fastest."""
     for values in product(*sliders.values()):
         yield dict(zip(sliders, values, strict=True))
 

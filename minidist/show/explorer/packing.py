@@ -1,7 +1,8 @@
-"""Columns of a table without what they repeat.
+"""Columns of a table, packed without repetition.
 
-A number is written once for all sliders that it does not depend on. One that follows from others, but for its rounding,
-is written as what it differs from them in its last digit: mostly 0, of which gzip makes little.
+A number is written once for all positions of a slider that it does not depend on. A number that others foretell, except
+for its rounding, is written as its difference from the foretold one, in units of its last digit: mostly 0, which gzip
+compresses well.
 """
 
 from math import prod
@@ -12,9 +13,9 @@ LONGEST = 9  # digits of a number
 
 
 def packed_column(values: np.ndarray, sizes: tuple[int, ...]) -> tuple[list[int], list]:
-    """The strides of each slider in the shortened column, 0 where the numbers do not depend on it, and the numbers.
+    """Return the stride of each slider in the shortened column (0 if no number depends on it), and its numbers.
 
-    Illegal positions, which are NaN, take any number: nobody looks them up.
+    Illegal positions, which are NaN, take any number: the page does not look them up.
     """
     cube = values.reshape(sizes)
     for axis in range(len(sizes)):
@@ -26,9 +27,10 @@ def packed_column(values: np.ndarray, sizes: tuple[int, ...]) -> tuple[list[int]
 
 
 def corrections(values: np.ndarray, foretold: np.ndarray, digits: int) -> np.ndarray:
-    """What rounded numbers differ from those that are foretold: units of their last digit, rarely parts of one.
+    """Return rounded numbers less the foretold ones, in units of the last digit; rarely, a part of a unit.
 
-    Both together are nearer to the number than half a unit, and round to it whatever rounding errors a browser makes.
+    A foretold number plus its correction is within half a unit of the rounded number, so it rounds to that number
+    despite the browser's rounding errors.
     """
     unit, least = _last(foretold, digits), _last(values, digits)
     exact = found = (values - foretold) / unit
@@ -39,19 +41,19 @@ def corrections(values: np.ndarray, foretold: np.ndarray, digits: int) -> np.nda
 
 
 def _last(values: np.ndarray, digits: int) -> np.ndarray:
-    """A unit of the last digit; it grows just above a power of ten, which a sum may miss by a rounding error."""
+    """Return a unit of the last digit. It grows just above a power of ten: a sum may miss the power by rounding."""
     return 10.0 ** (np.floor(np.log10(values) - 1e-4) - digits + 1)
 
 
 def rounded(values: np.ndarray, digits: int) -> np.ndarray:
-    """Round to ``digits`` significant digits; a gap is NaN, and stays one."""
+    """Round to ``digits`` significant digits; a gap, NaN, stays a gap."""
     sizes = np.abs(values)
     powers = 10.0 ** (digits - 1 - np.floor(np.log10(np.where(sizes > 0, sizes, 1))))
     return np.round(values * powers) / powers
 
 
 def _numbers(values: np.ndarray) -> list[float | int]:
-    """The numbers as they are written: short, and a gap repeats the number before it, which gzip finds again."""
+    """Return the numbers as written: short; a gap repeats the number before it, which gzip compresses well."""
     found, last = [], 0
     for value in values.tolist():
         if value == value:

@@ -1,7 +1,7 @@
-"""The page of the explorer: the tables of all models as JSON, compressed, and what shows them.
+"""The page of the explorer: the tables of all models as compressed JSON, and the scripts that show them.
 
-No script in web/ knows a formula of the plan. It looks numbers up, adds and compares them, and draws them
-to scale.
+No script in web/ knows a formula of the plan. The scripts look numbers up, add and compare them, and draw them to
+scale.
 """
 
 import json
@@ -30,8 +30,8 @@ from minidist.show.stage.page import in_notebook, packed
 WEB = Path(__file__).parent / "web"
 # in this order, one script
 SCRIPTS = ("lookup", "words", "controls", "bars", "links", "places", "zoom", "map", "explorer")
-FACTOR = 7  # digits of how far a column is from others that foretell it
-GPUS = ("h100", "h200", "a100")  # with nodes of eight, whose parts hardware.toml knows down to the tensor core
+FACTOR = 7  # digits of the factor between a column and the ones that foretell it
+GPUS = ("h100", "h200", "a100")  # nodes of eight, with parts down to the tensor core in hardware.toml
 TITLE = "What would training cost?"
 COLOURS = {  # parts of memory and of time -> their meaning in the palette
     "memory": {
@@ -59,10 +59,10 @@ IN_BARS = {name: name for name in ("products", "bubble", "optimizer", *AXES)}  #
 
 @dataclass(frozen=True, repr=False)
 class Explorer:
-    """Planned tables of models on one kind of GPU. Jupyter displays it as a page of sliders.
+    """Planned tables of models on one kind of GPU. Jupyter displays them as a page of sliders.
 
     Attributes:
-        gpu: a node of hardware.toml. tables, choices: key of a model -> its table, its positions.
+        gpu: name of a node in hardware.toml. tables: key of a model -> its table. choices: key -> its Choice.
     """
 
     gpu: str
@@ -74,11 +74,11 @@ class Explorer:
 
     @property
     def layouts(self) -> int:
-        """Legal positions of all sliders."""
+        """Number of legal positions in all tables."""
         return sum(table.reasons.count(0) for table in self.tables.values())
 
     def html(self) -> str:
-        """A self-contained page that needs no network."""
+        """Return a self-contained page that needs no network."""
         return Template(_file("page.html")).substitute(
             TITLE=TITLE,
             STYLE=_file("style.css"),
@@ -90,7 +90,7 @@ class Explorer:
         return in_notebook(self.html(), TITLE, png(draw_memory(self.gpu, tuple(self.tables)), 56), "height:620px")
 
     def as_dict(self) -> dict:
-        """What the page holds."""
+        """Return the data of the page."""
         cluster = ClusterSpec.parse(f"{self.gpu}:8")
         chip, rack = cluster.accelerator, NODES_IN_RACK * cluster.node_size
         return {
@@ -132,14 +132,13 @@ def explore(
     """Plan every position of the sliders.
 
     Args:
-        models: names in CHOICES, or models by hand as ``model_of`` takes them; each takes some seconds.
+        models: names in CHOICES, or descriptions that ``model_of`` takes; each takes some seconds.
         gpu: one of GPUS.
-        positions: other positions for sliders, ``gpus=24,48;tp=1,3``.
-        advance: called with a model's name whenever the layouts on one number of GPUs have been planned, and with how
-            often it will be called.
+        advance: called with (model, number of calls in all) whenever the layouts on one number of GPUs are planned.
+        positions: other positions for sliders, such as ``gpus=24,48;tp=1,3``.
 
     Raises:
-        ValueError: for an unknown model or GPU, with the known ones, and for none.
+        ValueError: if a model or the GPU is unknown, naming the known ones, or if there is no model.
     """
     if gpu not in GPUS:
         raise ValueError(f"the explorer has no GPU {gpu!r}: {choose(gpu, GPUS)}")
@@ -161,9 +160,9 @@ def explore(
 
 
 def draw_memory(gpu: str, models: tuple[str, ...]):
-    """A matplotlib Figure of stacked bars, one for each preset of these models, and the line that none may pass.
+    """Return a matplotlib Figure of memory: a stacked bar for each preset of these models, and a line at the limit.
 
-    A notebook that runs no scripts shows it.
+    Notebooks that run no scripts show it.
     """
     from matplotlib.figure import Figure
 
@@ -192,7 +191,7 @@ def draw_memory(gpu: str, models: tuple[str, ...]):
 
 
 def model_as_dict(choice: Choice, table: Table) -> dict:
-    """One model in the page: its sliders, and each different column once."""
+    """Return the page's data of one model: its sliders, and each distinct column once."""
     sizes = tuple(map(len, table.sliders.values()))
     shape = choice.shape(table.sliders["sequence"][0])
     exact = {name: np.array(values, np.float64) for name, values in table.columns.items()}

@@ -1,4 +1,4 @@
-"""Well-known cases: where the sliders start, and what to look for."""
+"""Well-known cases: positions to start from, and what to look for."""
 
 from dataclasses import dataclass
 
@@ -17,11 +17,11 @@ START = {
 
 @dataclass(frozen=True)
 class Preset:
-    """Positions of the sliders of one model; what is not ``set`` is at START, and the sequence is the shortest.
+    """Positions of one model's sliders. A slider that is not in ``set`` is at START; the sequence is the shortest.
 
     Attributes:
-        note: what the case shows, in one sentence. It names no result: the page has that from the plan.
-        ran: of a run that took place, though the plan says that it does not fit: how.
+        note: what the case shows, in one sentence. It names no result: the page takes results from the plan.
+        ran: how a real run fitted although the plan says that it does not; "" if there was none.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Preset:
     ran: str = ""
 
     def position(self, sliders: dict[str, tuple]) -> dict | None:
-        """The value of each slider; None where the sliders do not have it."""
+        """Return the value of each slider, or None if a slider lacks its value."""
         start = START | {"sequence": sliders["sequence"][0]} | self.set
         found = {slider: start[slider] for slider in sliders}
         return found if all(value in sliders[slider] for slider, value in found.items()) else None

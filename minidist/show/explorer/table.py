@@ -1,4 +1,4 @@
-"""Every position of one model's sliders, planned: the page only looks up what stands here."""
+"""Plans of every position of one model's sliders; the page only looks them up."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -11,10 +11,10 @@ from minidist.plan.planned_run import PlannedRun, plan_run
 from minidist.plan.time import StepCosts
 from minidist.show.explorer.choices import Choice, positions_of
 
-TOKENS = 15e12  # whose days are shown: what Llama 3 was trained on
+TOKENS = 15e12  # the page shows the days for these: Llama 3 was trained on as many
 DAY = 86400
 GIGA = 1e9
-MEMORY = {  # parts of plan.memory.Memory -> what they are called
+MEMORY = {  # parts of plan.memory.Memory -> their labels
     "parameters": "parameters",
     "gradients": "gradients",
     "optimizer": "optimizer state",
@@ -24,7 +24,7 @@ MEMORY = {  # parts of plan.memory.Memory -> what they are called
     "fragmentation": "fragmentation",
     "reserved": "reserved",
 }
-TIME = {  # parts of plan.time.StepTime -> what they are called
+TIME = {  # parts of plan.time.StepTime -> their labels
     "products": "matrix products",
     "attention": "attention",
     "elementwise": "elementwise",
@@ -38,10 +38,10 @@ TIME = {  # parts of plan.time.StepTime -> what they are called
     "optimizer": "optimizer",
 }
 AXES = ("tp", "cp", "ep", "dp", "pp")
-COUNTED = 9  # digits of what is counted
-DIGITS = defaultdict(lambda: 3, {"memory": 4, "step": 4})  # of columns
+COUNTED = 9  # digits of counts
+DIGITS = defaultdict(lambda: 3, {"memory": 4, "step": 4})  # significant digits of a column
 DIGITS |= dict.fromkeys(("dp", "virtual", "micro_batches", *(f"group.{axis}" for axis in AXES)), COUNTED)
-FORETOLD = {  # column -> columns to whose sum, or to whose reciprocal, it is proportional but for their rounding
+FORETOLD = {  # column -> (others, power): except for rounding, it is proportional to that power of their sum
     "memory.fragmentation": (("memory.activations", "memory.gathered", "memory.recomputed"), 1),
     "memory": (tuple(f"memory.{part}" for part in MEMORY), 1),
     "step": (tuple(f"time.{part}" for part in TIME), 1),
@@ -53,10 +53,11 @@ FORETOLD = {  # column -> columns to whose sum, or to whose reciprocal, it is pr
 
 @dataclass(frozen=True)
 class Table:
-    """Columns of numbers with one cell for each position of the sliders, the last slider first to change.
+    """Columns of numbers with one cell for each position of the sliders; the last slider changes fastest.
 
     Attributes:
-        columns: None where the position is illegal. reasons: the number of the reason in texts; 0 where it is legal.
+        columns: name -> cells; None where the position is illegal. reasons: index in ``texts`` of why a position is
+            illegal; 0 where it is legal.
     """
 
     sliders: dict[str, tuple]
@@ -66,7 +67,7 @@ class Table:
 
 
 class Planner:
-    """Plans the positions of one model's sliders on one kind of GPU."""
+    """Planner of runs at the positions of one model's sliders, on one kind of GPU."""
 
     def __init__(self, choice: Choice, gpu: str) -> None:
         self.choice, self.gpu = choice, gpu
@@ -74,10 +75,10 @@ class Planner:
         self.virtual: dict[tuple[StepCosts, PlannedLayout], int] = {}
 
     def __call__(self, position: dict) -> PlannedRun:
-        """The run at a position of the sliders.
+        """Plan the run at a position of the sliders.
 
         Raises:
-            ValueError: if it is illegal: why.
+            ValueError: if the position is illegal; the message says why.
         """
         gpus, sequence, precision = position["gpus"], position["sequence"], position["precision"]
         key = gpus, sequence, precision
@@ -104,7 +105,7 @@ class Planner:
         return plan_run(costs, replace(layout, virtual=self._virtual(costs, layout, batch)), batch)
 
     def _virtual(self, costs: StepCosts, layout: PlannedLayout, batch: int) -> int:
-        """How many stages on a rank make the step shortest; without ZeRO, which hardly matters for it."""
+        """Return the number of stages per rank that makes the step shortest, without ZeRO, which hardly affects it."""
         plain = replace(layout, zero=0)
         if (costs, plain) not in self.virtual:
             layers, pp = costs.model.layers, plain.pp
@@ -117,7 +118,7 @@ class Planner:
 
 
 def cells(run: PlannedRun) -> dict[str, float]:
-    """What the page says of one run: GB, seconds, and what they make."""
+    """Return column -> number for one run: GB, seconds, and what the page derives from them."""
     step, speed = run.step_seconds, run.tokens_per_second
     found = {f"memory.{part}": nbytes / GIGA for part, nbytes in vars(run.memory).items()}
     found |= {f"time.{part}": seconds for part, seconds in vars(run.time).items()}
@@ -137,13 +138,13 @@ def cells(run: PlannedRun) -> dict[str, float]:
 
 
 def table_of(choice: Choice, gpu: str, sliders: dict[str, tuple], advance: Callable[[], object]) -> Table:
-    """Plan every position.
+    """Plan every position of a model's sliders.
 
     Args:
-        advance: called once for each number of GPUs that is done.
+        advance: called once for each number of GPUs, when its positions are planned.
 
     Raises:
-        ValueError: if none is legal, with the reason at the first one.
+        ValueError: if no position is legal, with the reason at the first one.
     """
     planner = Planner(choice, gpu)
     rows, reasons, texts = [], [], {"": 0}

@@ -1,4 +1,4 @@
-"""Levels from a tensor core to the building: what each is made of, and how fast bytes reach it.
+"""Levels of the machine, from a tensor core to the building: their parts, and how fast bytes reach them.
 
 Chips, links and nodes are those of plan/cluster/hardware.toml. Above the node the levels are those of the clusters on
 which Llama 3 was trained (PODS), with the network cards of the node that is shown.
@@ -21,11 +21,11 @@ FASTEST, SLOWEST = 1e14, 1e9  # bytes/s: the ends of the page's scale, which is 
 
 @dataclass(frozen=True)
 class Level:
-    """A level of the machine.
+    """Level of the machine.
 
     Attributes:
-        holds: units of the level below. of: their name. gpus: GPUs in it; 0 below a whole GPU.
-        bandwidth: bytes/s, for each GPU, over what connects these units. link: what that is.
+        holds: number of units of the level below. of: name of these units. gpus: GPUs in it; 0 below a whole GPU.
+        bandwidth: bytes/s, for each GPU, of the link between these units. link: name of the link.
         share: place of the bandwidth on the page's scale, 0 to 1.
     """
 
@@ -44,7 +44,7 @@ class Level:
 
 
 def levels_of(cluster: ClusterSpec) -> list[Level]:
-    """The levels, the smallest first."""
+    """Return the levels, the smallest first."""
     chip, node = cluster.accelerator, cluster.node_size
     each, operands = chip.tensor_cores // chip.sms, 2 * 2  # bytes of two 16-bit numbers
     rate = 2 * chip.tensor_fma * chip.clock

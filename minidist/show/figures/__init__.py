@@ -1,4 +1,4 @@
-"""Still pictures of results, with Matplotlib. Each file has one kind: what its colours mean, and ``draw``.
+"""Still pictures of results, with Matplotlib. Each file has one kind of picture: its colours, and ``draw``.
 
-subplots.py has the empty figure that most of them, and of those in chapters/figures, begin with.
+subplots.py has the empty figure from which most of them start, here and in chapters/figures.
 """

@@ -11,13 +11,13 @@ FLOAT32 = "float32"
 
 
 def fields(code: int, exponent: int, mantissa: int) -> tuple[str, str, str]:
-    """Sign, exponent and mantissa of a code, as strings of bits."""
+    """Return sign, exponent and mantissa of a code as strings of bits."""
     text = f"{code:0{1 + exponent + mantissa}b}"
     return text[0], text[1 : 1 + exponent], text[1 + exponent :]
 
 
 def rows(value: float, formats: Sequence) -> list[tuple[str, tuple[str, str, str], float]]:
-    """Return for float32 and each format its name, the fields of its number nearest to ``value``, and that number."""
+    """Return, for float32 and each format: name, fields of its number nearest to ``value``, and that number."""
     whole = np.asarray([value], np.float32)
     found = [(FLOAT32, fields(int(whole.view(np.uint32)[0]), 8, 23), float(whole[0]))]
     for format in formats:
@@ -29,7 +29,7 @@ def rows(value: float, formats: Sequence) -> list[tuple[str, tuple[str, str, str
 
 
 def draw(value: float, formats: Sequence, title: str):
-    """A matplotlib Figure: a row of boxes for each format, one for each bit, and the number at the end of the row."""
+    """Return a matplotlib Figure with a row for each format: a box for each bit, and the number at the end."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 

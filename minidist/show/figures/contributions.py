@@ -1,4 +1,4 @@
-"""Which ranks' contributions a chunk holds: pictures of a collective's arrays before, after, and step by step.
+"""Pictures of a collective's arrays, before, after and step by step: whose contributions each chunk holds.
 
 Each rank fills chunk c of its array with a power of two that belongs to (rank, c) alone. Sums of such numbers are sets:
 whatever a collective does to the arrays, the value of a chunk says exactly whose contributions it holds, and a
@@ -15,7 +15,7 @@ LETTERS = "abcdefgh"
 
 
 def marked(rank: int, size: int) -> np.ndarray:
-    """One element for each chunk of this rank's array, its mark: (size,) int64, or uint64 for 8 ranks."""
+    """Return the marks of a rank's array, one for each chunk: (size,) int64, or uint64 for 8 ranks."""
     if size > 8:
         raise ValueError(
             f"{size} ranks with {size} chunks each need {size * size} bits, and there are 64: use at most 8"
@@ -25,12 +25,12 @@ def marked(rank: int, size: int) -> np.ndarray:
 
 
 def held(value: int, size: int) -> list[tuple[int, int]]:
-    """The (rank, chunk) pairs that sum to the value."""
+    """Return the (rank, chunk) pairs whose marks sum to the value."""
     return [(bit // size, bit % size) for bit in range(size * size) if int(value) >> bit & 1]
 
 
 def name(value: int, size: int) -> str:
-    """'b2' for rank 2's chunk 1, 'b013' for the sum of three ranks' chunk 1, 'Σb' for all ranks'."""
+    """Return 'b2' for rank 2's chunk 1, 'b013' for the sum of three ranks' chunk 1, 'Σb' for that of all ranks."""
     pairs = held(value, size)
     if not pairs:
         return ""
@@ -40,10 +40,10 @@ def name(value: int, size: int) -> str:
 
 
 def draw(panels: Sequence[tuple[str, np.ndarray]], size: int, per_row: int = 4, outline_changes: bool = False):
-    """A matplotlib Figure with one panel for each (title, values), values of shape (ranks, chunks).
+    """Return a matplotlib Figure with one panel for each (title, values), values of shape (ranks, chunks).
 
-    A cell has a stripe in the colour of each rank whose contribution it holds; zero is an empty cell. With
-    ``outline_changes`` there is a frame around each cell that differs from the previous panel.
+    A cell has a stripe in the colour of each rank whose contribution it holds; a cell of 0 is empty. With
+    ``outline_changes``, a frame marks each cell that differs from the previous panel.
     """
     from matplotlib.figure import Figure
 

@@ -13,7 +13,7 @@ SIGNS = {SAME: "+", DIFFERENT: "X", IMPOSSIBLE: "."}
 
 
 def as_text(outcomes: Sequence[Outcome]) -> str:
-    """The matrix for a terminal: a row and a column for each value, + where the bits agreed, X where they did not."""
+    """Return the matrix as text: a row and a column for each value, + where bits agreed, X where they did not."""
     values, rows = triangle(outcomes)
     names = [f"{key}={value}" for key, value in values]
     width = max(map(len, names))
@@ -24,7 +24,7 @@ def as_text(outcomes: Sequence[Outcome]) -> str:
 
 
 def draw(outcomes: Sequence[Outcome], title: str = ""):
-    """A matplotlib Figure: the matrix of pairs, and next to it the cost of each run, sorted by the number of ranks."""
+    """Return a matplotlib Figure: the matrix of pairs, and the cost of each run, sorted by the number of ranks."""
     from matplotlib.colors import ListedColormap
     from matplotlib.figure import Figure
 

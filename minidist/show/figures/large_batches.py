@@ -1,4 +1,4 @@
-"""A large-batch experiment on two pictures: steps against samples to one loss, and what each learning rate takes."""
+"""A large-batch experiment in two pictures: steps against samples to one loss, and steps against learning rate."""
 
 import numpy as np
 
@@ -11,10 +11,10 @@ INK = "#606060"
 
 
 def draw(experiment: BatchExperiment):
-    """A matplotlib Figure.
+    """Return a matplotlib Figure of two panels.
 
-    Left, steps over samples at each batch's best rate, every seed, and the fitted hyperbolas; dotted, their least steps
-    and samples. Right, steps of AdamW over the learning rate, a curve for each batch.
+    Left: steps over samples at each batch's best rate, for every seed, and the fitted hyperbolas; their least steps
+    and samples are dotted. Right: steps of the first optimizer over the learning rate, a curve for each batch.
     """
     from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -53,7 +53,7 @@ def _tradeoff(axes, experiment: BatchExperiment, optimizer: str, colour: str, ma
 
 
 def _label(axes, experiment: BatchExperiment, batch: int) -> None:
-    """A batch's name above the most steps that it took."""
+    """Write a batch's name above the most steps that it took."""
     rates = [(optimizer, experiment.best_rate(optimizer, batch)) for optimizer in experiment.optimizers]
     most = max(steps for optimizer, rate in rates for steps in experiment.steps(optimizer, batch, rate) if steps)
     offset = {"xytext": (9, 9), "textcoords": "offset points", "ha": "center", "va": "bottom"}

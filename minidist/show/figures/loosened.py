@@ -1,4 +1,4 @@
-"""An experiment with looser steps as a table and as two pictures: loss over bytes, and over time."""
+"""An experiment with looser steps, as a table and as two pictures: loss over bytes, and over time."""
 
 from statistics import fmean
 
@@ -8,7 +8,7 @@ from minidist.analysis.loosened import Experiment, Method
 from minidist.show.figures.subplots import subplots
 from minidist.show.palette import RANKS
 
-DRAWN = (  # and how each is drawn
+DRAWN = (  # method, and style of its line
     ("data parallelism", "-"),
     ("top 1 %", "-"),
     ("top 1 %, no feedback", ":"),
@@ -20,7 +20,7 @@ DRAWN = (  # and how each is drawn
 
 
 def table(experiment: Experiment) -> Table:
-    """A row for each method: what it costs, and the loss after equal steps, bytes and time, with the seeds' range."""
+    """Return a table of methods: their costs, and the loss after equal steps, bytes and time, with the seeds' range."""
     seeds = len(experiment.methods[0].runs)
     result = Table(title=f"loss in nats per byte: mean of {seeds} seeds (lowest to highest)", title_justify="left")
     for column in headings(experiment):
@@ -31,14 +31,14 @@ def table(experiment: Experiment) -> Table:
 
 
 def headings(experiment: Experiment) -> list[str]:
-    """Headings of the columns of ``row``."""
+    """Return the headings of the cells of ``row``."""
     steps, megabytes, seconds = experiment.methods[0].steps, experiment.equal_bytes / 1e6, experiment.equal_seconds
     costs = ["kB sent a step", "seconds a step"]
     return ["method", *costs, f"held out, {steps} steps", f"{megabytes:.1f} MB", f"{seconds:.0f} s"]
 
 
 def row(experiment: Experiment, method: Method) -> list[str]:
-    """The cells of a method; a loss of a run that ended before is marked."""
+    """Return the cells of a method; a star marks losses of runs that ended too early for the comparison."""
     cells = [method.name, f"{method.bytes_per_step / 1e3:,.0f}", f"{method.seconds_per_step:.2f}"]
     cells.append(spread(method.validation_losses))
     for losses, reached in (experiment.after_bytes(method), experiment.after_seconds(method)):
@@ -51,7 +51,7 @@ def spread(losses: list[float]) -> str:
 
 
 def draw(experiment: Experiment):
-    """A matplotlib Figure: the mean of the seeds as a line, their range as a band."""
+    """Return a matplotlib Figure: the mean of the seeds as a line, their range as a band."""
     figure, (left, right) = subplots(11, 4.6, 1, 2, sharey=True)
     for (name, style), colour in zip(DRAWN, RANKS, strict=False):
         method = experiment.named(name)

@@ -1,4 +1,4 @@
-"""What a model needs in memory, spread over as many GPUs as it takes."""
+"""Memory that a model needs, spread over as many GPUs as it takes."""
 
 from collections.abc import Mapping
 
@@ -14,14 +14,14 @@ COLOURS = {  # of Okabe and Ito; a kind of memory has one colour in every chapte
     "activations": MEANINGS["activations"],
 }
 OTHER = "#A0A0A0"
-EPS = 1e-9  # of a device: an amount that comes from rounding
+EPS = 1e-9  # of a device: smaller amounts come from rounding
 
 
 def fill(amounts: Mapping[str, float], capacity: float) -> list[list[tuple[str, float, float]]]:
-    """Fill one device after the other, the kinds in their order.
+    """Fill one device after the other, with one kind after the other.
 
     Args:
-        amounts: how much there is of each kind, in the unit of ``capacity``.
+        amounts: amount of each kind, in the unit of ``capacity``.
         capacity: capacity of one device.
 
     Returns:
@@ -41,7 +41,7 @@ def fill(amounts: Mapping[str, float], capacity: float) -> list[list[tuple[str, 
 
 
 def draw(amounts: Mapping[str, float], capacity: float, title: str, unit: str = "GB"):
-    """A matplotlib Figure: a bar of height ``capacity`` for each device, filled from left to right."""
+    """Return a matplotlib Figure: a bar of height ``capacity`` for each device, filled from left to right."""
     from matplotlib.figure import Figure
 
     devices = fill(amounts, capacity)

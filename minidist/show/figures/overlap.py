@@ -11,9 +11,9 @@ from minidist.show.figures.timeline import COLOURS
 
 
 def draw(runs: Mapping[str, Sequence[list]]):
-    """A matplotlib Figure of the last step of each run: title -> its logs, one for each rank.
+    """Return a matplotlib Figure of the last step of each run: title -> its logs, one for each rank.
 
-    Each rank has a lane of compute and, below it, a thin lane of communication. A dashed line is the end of the step.
+    Each rank has a lane of compute and, below it, a thin lane of communication. A dashed line ends the step.
     """
     panels = {title: last_step(logs) for title, logs in runs.items()}
     ranks = [len(logs) for logs in panels.values()]

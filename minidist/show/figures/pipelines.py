@@ -22,12 +22,12 @@ MILLISECONDS_FROM = 2e-3  # seconds: shorter pipelines are labelled in microseco
 
 
 def draw(pipelines: Mapping[str, Sequence[Sequence[Slot]]], unit: str = "slots", ranks: Sequence[int] | None = None):
-    """A matplotlib Figure: a panel for each pipeline, with the bubble in its title.
+    """Return a matplotlib Figure: a panel for each pipeline, with the bubble in its title.
 
     Args:
         pipelines: title -> for each rank its actions and their times.
-        unit: unit of the times. Seconds are labelled in milliseconds or microseconds where there are few.
-        ranks: their numbers, from the first stage on; 0, 1, 2, ... by default.
+        unit: unit of the times. "seconds" below 1 are labelled in milliseconds or microseconds.
+        ranks: numbers of the ranks, from the first stage on; 0, 1, 2, ... by default.
     """
     from matplotlib.patches import Patch
 
@@ -66,7 +66,7 @@ def draw(pipelines: Mapping[str, Sequence[Sequence[Slot]]], unit: str = "slots",
 
 
 def colour_of(action: Action, ranks: int) -> str:
-    """The colour of its kind. For the later stages of a rank forwards are paler and backwards darker, so that the two
+    """The colour of an action's kind. Forwards of a rank's later stages are paler and backwards darker, so that the two
     kinds stay apart."""
     share = 1 / (1 + 0.55 * (action.stage // ranks))
     ground = 255 if action.kind == "F" else 0
@@ -75,7 +75,7 @@ def colour_of(action: Action, ranks: int) -> str:
 
 
 def _cell(axes, place: int, slot: Slot, ranks: int, longest: float) -> None:
-    """The box of an action."""
+    """Draw the box of an action."""
     width = slot.end - slot.start
     colour = colour_of(slot.action, ranks)
     axes.barh(place, width, 0.86, slot.start, color=colour, edgecolor="white", linewidth=0.6)

@@ -1,4 +1,4 @@
-"""A roofline with names on it: where kernels are, such as prefill and decode, and how near to the roof.
+"""A roofline with kernels on it, such as prefill and decode, and how near they are to the roof.
 
 Left of the ridge point the limit is memory bandwidth, a slope; right of it, arithmetic, a flat roof (Williams, Waterman
 and Patterson, 2009: see plan/cluster/roofline.py).
@@ -14,7 +14,7 @@ from minidist.show.figures.subplots import subplot
 from minidist.show.palette import MEANINGS, RANKS
 
 RATES = {" P": 1e15, " T": 1e12, " G": 1e9, " M": 1e6, " ": 1}  # ready for the unit's name
-MARKERS = "oDs^"  # two dots may be in one place
+MARKERS = "oDs^"  # different ones, since two dots may coincide
 MEMORY_BOUND, COMPUTE_BOUND = MEANINGS["read"], MEANINGS["computing"]
 BATCHES = (1, 4, 16, 64, 256)
 PROMPTS = (128, 512, 2048)  # tokens
@@ -22,7 +22,7 @@ PROMPTS = (128, 512, 2048)  # tokens
 
 @dataclass(frozen=True)
 class Dot:
-    """A kernel on the picture. intensity: FLOPs per byte. flops: FLOP/s, measured; None puts it on the roof."""
+    """Kernel on the picture. intensity: FLOPs per byte. flops: measured FLOP/s; None puts the kernel on the roof."""
 
     label: str
     intensity: float
@@ -30,7 +30,7 @@ class Dot:
 
 
 def ends_of_the_roofline(config: GPTConfig, bytes_each: float = 2) -> dict[str, list[Dot]]:
-    """Decode at several batches, its attention, and prefill of one prompt of several lengths."""
+    """Return kernels of a model: decode at several batches, its attention, and prefill of one prompt by length."""
     context = config.context
     return {
         "decode: products, by batch": [
@@ -44,13 +44,13 @@ def ends_of_the_roofline(config: GPTConfig, bytes_each: float = 2) -> dict[str, 
 
 
 def draw(peak: float, bandwidth: float, series: Mapping[str, Sequence[Dot]], title: str, precision: str = ""):
-    """A matplotlib Figure: the roof on two logarithmic axes, and kernels, filled where they were measured.
+    """Return a matplotlib Figure: the roof on two logarithmic axes, and kernels, filled if they were measured.
 
     Args:
         peak: FLOP/s.
         bandwidth: memory bandwidth, bytes/s.
         series: the kernels by the names of their series.
-        precision: precision of the peak; named on the picture.
+        precision: precision of the peak, named on the picture.
     """
 
     def place(dot: Dot) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""A scaling experiment on two pictures: isoFLOP curves with their minima, and every loss over the fitted one."""
+"""A scaling experiment in two pictures: isoFLOP curves with their minima, and measured against fitted losses."""
 
 from itertools import chain
 
@@ -13,11 +13,11 @@ INK = "#606060"
 
 
 def draw(experiment: Experiment):
-    """A matplotlib Figure.
+    """Return a matplotlib Figure of two panels.
 
-    Left, the loss of each budget's runs over their parameters, the fitted law, and its minimum. The law of the next
-    budget is dashed: its runs are no part of the fit. Right, the same losses over the fitted ones; bars are the 90 %
-    intervals that were predicted for the next budget.
+    Left: the loss of each budget's runs over their parameters, the fitted law, and its minimum. The law of the next
+    budget is dashed, since its runs are not part of the fit. Right: the same losses over the fitted ones; bars are the
+    90 % intervals that were predicted for the next budget.
     """
     figure, (left, right) = subplots(11, 4.6, 1, 2, width_ratios=(3, 2))
     budgets = chain(by_budget(experiment.runs).values(), by_budget(experiment.next_runs).values())

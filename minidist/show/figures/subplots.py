@@ -1,8 +1,8 @@
-"""Empty matplotlib Figures, from which most pictures begin: axes that are open above and on the right."""
+"""Empty matplotlib Figures, from which most pictures start; their axes are open above and on the right."""
 
 
 def subplots(width: float, height: float, rows: int, columns: int, **settings):
-    """Return a Figure, its size in inches, and a list of its axes; ``settings`` as of ``Figure.subplots``."""
+    """Return a Figure of a size in inches, and a list of its axes; settings: see ``Figure.subplots``."""
     from matplotlib.figure import Figure  # takes a while to import
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -13,6 +13,6 @@ def subplots(width: float, height: float, rows: int, columns: int, **settings):
 
 
 def subplot(width: float, height: float):
-    """Return a Figure, its size in inches, and its only axes."""
+    """Return a Figure of a size in inches, and its only axes."""
     figure, (axes,) = subplots(width, height, 1, 1)
     return figure, axes

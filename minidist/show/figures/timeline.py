@@ -19,7 +19,7 @@ MICROSECONDS_BELOW = 2e6  # ns: shorter timelines are labelled in microseconds
 
 
 def draw(logs: Sequence[list], title: str):
-    """A matplotlib Figure of the logs, one for each rank."""
+    """Return a matplotlib Figure of the logs, one log for each rank."""
     events = [[entry for entry in log if isinstance(entry, Event)] for log in logs]
     zero = min(event.start for log in events for event in log)
     length = max(event.end for log in events for event in log) - zero

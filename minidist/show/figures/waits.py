@@ -7,18 +7,18 @@ import numpy as np
 from minidist.analysis.traffic import FINISHED, PATIENT, RUNNING, STUCK, state_of
 from minidist.show.palette import ink_on, on_paper
 
-OF_STATES = {STUCK: "wrong", PATIENT: "idle", RUNNING: "computing", FINISHED: "result"}  # what they mean
+OF_STATES = {STUCK: "wrong", PATIENT: "idle", RUNNING: "computing", FINISHED: "result"}  # state -> what it means
 COLOURS = {state: on_paper(meaning) for state, meaning in OF_STATES.items()}
 
 
 def positions(ranks: int) -> np.ndarray:
-    """The ranks' places on a circle, (ranks, 2), clockwise from the top."""
+    """Return the ranks' places on a circle, (ranks, 2), clockwise from the top."""
     angles = np.pi / 2 - 2 * np.pi * np.arange(ranks) / ranks
     return np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
 def draw(graphs: Iterable[tuple[str, int, dict[int, int], set[int]]]):
-    """A matplotlib Figure of wait-for graphs side by side, each as (title, number of ranks, edges, finished ranks).
+    """Return a matplotlib Figure of wait-for graphs in a row, each as (title, number of ranks, edges, finished ranks).
 
     A rank that can act is blue, one that waits for such a rank grey, a finished one green, and one that can never go on
     red.

@@ -12,11 +12,11 @@ TAG = "gallery"
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of a chapter.
+    """Picture of a chapter.
 
     Args:
-        file: its name in the gallery.
-        chapter: its title, such as "3. Collectives".
+        file: name of the picture's file in the gallery.
+        chapter: title of the chapter, such as "3. Collectives".
         question: question that the chapter asks at its beginning.
         content: bytes of the PNG file.
     """

@@ -17,11 +17,11 @@ TEMPLATE = Path(__file__).parent / INDEX
 
 @dataclass(frozen=True)
 class Card:
-    """What the gallery says of one demonstration.
+    """Card of one demonstration in the gallery.
 
     Args:
-        page: the file that a click opens; "" if there is none.
-        picture: the file of the small picture; "" if there is none.
+        page: file that a click opens; "" if there is none.
+        picture: file of the small picture; "" if there is none.
         extra: the bug, or why there is no page.
     """
 
@@ -42,10 +42,10 @@ class Card:
 
 
 def files(made: Mapping[str, Animation | str], pictures: Sequence[Picture]) -> Iterator[tuple[str, bytes]]:
-    """The name and the content of each file, the page of cards last.
+    """Yield the name and the content of each file, the page of cards last.
 
     Args:
-        made: the name of each demonstration, in the order of the menu -> its animation, or why there is none.
+        made: name of each demonstration, in the order of the menu -> its animation, or why there is none.
         pictures: pictures of the chapters.
     """
     shown = [(name, animation) for name, animation in made.items() if isinstance(animation, Animation)]

@@ -1,1 +1,1 @@
-"""A training run while it goes on: the loss, what each rank is about, what it holds and sends, and what goes wrong."""
+"""Live view of a training run: the loss; what each rank does, holds and sends; and what goes wrong."""

@@ -1,4 +1,4 @@
-"""A run that goes on, as a page on this machine: http.server gives the page, its data, and takes orders of faults."""
+"""Live view of a run as a page on this machine. http.server serves it and its data, and takes orders for faults."""
 
 import json
 import secrets
@@ -20,22 +20,22 @@ from minidist.show.live.state import Live
 from minidist.train.resilience.faults import ORDERS, order
 
 HERE = Path(__file__).parent
-ORDER_BYTES = 1000  # of an order at most
-HOST = "127.0.0.1"  # nobody else's machine reaches it
-LAST_LOOK = 2.0  # seconds for which the page may still ask how the run ended
-OTHERS = 0.4  # seconds more, in which a page in another tab asks too: each does so every 0.25 seconds
+ORDER_BYTES = 1000  # at most, of an order
+HOST = "127.0.0.1"  # no other machine can reach it
+LAST_LOOK = 2.0  # seconds that the page has to ask how the run ended
+OTHERS = 0.4  # more seconds, for pages in other tabs: each asks every 0.25 seconds
 
 
 @dataclass(frozen=True)
 class Order:
-    """A fault that the page orders."""
+    """Fault that the page orders."""
 
     rank: int
     what: str
 
 
 class Server(ThreadingHTTPServer):
-    """Prints nothing of a browser that hangs up: the terminal shows the run."""
+    """HTTP server that prints nothing when a browser hangs up: the terminal shows the run."""
 
     daemon_threads = True
 
@@ -45,16 +45,16 @@ class Server(ThreadingHTTPServer):
 
 @contextmanager
 def serving(live: Live, orders: str, port: int = 0) -> Iterator[str]:
-    """Context manager: serve a page at the address that it gives; at its end the page has seen how the run ended.
+    """Context manager: serve the page and yield its address; on exit, wait until an open page has seen the run's end.
 
     Args:
-        orders: the folder where faults are ordered.
-        port: 0 for any that is free.
+        orders: folder in which faults are ordered.
+        port: 0 for any free port.
 
     Raises:
         OSError: if the port is taken.
     """
-    key = secrets.token_urlsafe(8)  # another page in the same browser does not know it, and can order nothing
+    key = secrets.token_urlsafe(8)  # other pages in the browser do not know it, so they can order nothing
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -81,7 +81,7 @@ def serving(live: Live, orders: str, port: int = 0) -> Iterator[str]:
                 if not 0 <= wanted.rank < live.layout.world_size:
                     raise ValueError(f"there is no rank {wanted.rank}")
                 order(orders, wanted.rank, wanted.what)
-            except (ValueError, RecursionError, OSError) as error:  # the last where the run has just ended
+            except (ValueError, RecursionError, OSError) as error:  # OSError: the run has just ended
                 self.answer(str(error).encode(errors="replace"), "text/plain; charset=utf-8", HTTPStatus.BAD_REQUEST)
                 return
             live.tell(f"ordered for rank {wanted.rank}: {wanted.what}")
@@ -95,7 +95,7 @@ def serving(live: Live, orders: str, port: int = 0) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, *_) -> None:
-            """Nothing: the terminal shows the run."""
+            """Print nothing: the terminal shows the run."""
 
     asked, seen = threading.Event(), threading.Event()
     with Server((HOST, port), Handler) as server:
@@ -104,7 +104,7 @@ def serving(live: Live, orders: str, port: int = 0) -> Iterator[str]:
         try:
             yield f"http://{HOST}:{server.server_port}/?{key}"
         finally:
-            if asked.is_set():  # somebody looks
+            if asked.is_set():  # a page is open
                 seen.wait(LAST_LOOK)
                 time.sleep(OTHERS)
             server.shutdown()

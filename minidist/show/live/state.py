@@ -1,4 +1,4 @@
-"""What is known of a run that goes on, from what its ranks have reported; a terminal and a page show it."""
+"""State of a run in progress, from the reports of its ranks; a terminal and a page show it."""
 
 import threading
 from collections import defaultdict
@@ -17,18 +17,18 @@ MOST_NEWS = 8  # lines
 
 @dataclass
 class Live:
-    """The run so far. One thread changes it, others may read.
+    """State of a run so far. One thread changes it; others may read it.
 
     Attributes:
-        first: the step that the run began with.
+        first: step that the run began with.
         losses: loss of each step since then.
-        moments: the newest step that every rank has reported, or else the newest one: rank -> Moment. If ranks may be
-            steps apart, the newest of each, with times from its start.
-        news: what happened, the newest last.
-        lost: (first step, losses) of each part that a failure made the run take again.
-        saved: steps of the checkpoints from which the run can go on.
-        dead: (rank, layout, step) of each rank that died and was not started again.
-        ended: why the run is over; "" while it goes on. failed: whether it did not get to its end.
+        moments: rank -> Moment of the newest step that every rank has reported; until then, the first one reported. If
+            ranks may be steps apart, the newest Moment of each rank, with times from its start.
+        news: messages about what happened, the newest last.
+        lost: (first step, losses) of each part that the run repeated after a failure.
+        saved: steps of the checkpoints from which the run can resume.
+        dead: (rank, layout, step) of each rank that died and was not restarted.
+        ended: why the run is over; "" while it goes on. failed: whether it stopped before its end.
     """
 
     config: TrainConfig
@@ -125,7 +125,7 @@ class Live:
             }
 
     def span(self) -> tuple[int, int]:
-        """When the first rank began the step that is shown, and when the last one ended it, in ns."""
+        """Return when the first rank began the step that is shown, and when the last one ended it, in ns."""
         starts = [moment.start for moment in self.moments.values()]
         return min(starts, default=0), max((moment.end for moment in self.moments.values()), default=1)
 
@@ -138,7 +138,7 @@ def from_its_start(moment: Moment) -> Moment:
 
 
 def lanes_of(moment: Moment) -> list[tuple[str, int, int]]:
-    """(kind, start, end) of what the rank did, those on top last; kinds are those of ``analysis.steps``."""
+    """Return (kind, start, end) of what the rank did, those to draw on top last; kinds: see ``analysis.steps``."""
     events = [Event(*event) for event in moment.events]
     found = [(kind, event.start, event.end) for event in events if (kind := kind_of(event)) is not None]
     return sorted(found, key=lambda lane: (lane[0] in ("communication", "wait"), lane[1]))

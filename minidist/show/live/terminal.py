@@ -1,4 +1,4 @@
-"""A run that goes on, in a terminal: the loss as a line of bars, and a lane for each rank."""
+"""Live view of a run in a terminal: the loss as a line of bars, and a lane for each rank."""
 
 from rich.console import Group
 from rich.style import Style
@@ -10,7 +10,7 @@ from minidist.show.live.state import Live, lanes_of
 from minidist.show.palette import PAPER
 
 BARS = "▁▂▃▄▅▆▇█"
-WIDE, LANE = 54, 38  # characters of the loss and of a lane, in a terminal of 80
+WIDE, LANE = 54, 38  # characters of the loss and of a lane, in a terminal of 80 columns
 MOST_RANKS = 16
 DEAD = Style(color="white", bgcolor=PAPER["wrong"])
 KEY = Text("       ").append_text(
@@ -19,7 +19,7 @@ KEY = Text("       ").append_text(
 
 
 def picture(live: Live) -> Group:
-    """What rich shows of the run now."""
+    """Return the current state of the run for rich to show."""
     with live.lock:
         loss = loss_line(live.losses, live.config.steps, live.first)
         news = [Text(line, no_wrap=True, overflow="ellipsis") for line in live.news[-4:]]
@@ -28,7 +28,7 @@ def picture(live: Live) -> Group:
 
 
 def loss_line(losses: list[float], steps: int, first: int) -> Text:
-    """The loss of every step from the first one on."""
+    """Return the loss of every step as bars, and the newest one as a number."""
     if not losses:
         return Text("loss: no step yet")
     return Text.assemble(
@@ -37,7 +37,7 @@ def loss_line(losses: list[float], steps: int, first: int) -> Text:
 
 
 def loss_bars(losses: list[float], steps: int, width: int = WIDE) -> Text:
-    """The losses of a run of ``steps`` steps as a line of bars, each the mean of the steps that it stands for."""
+    """Return losses of a run of ``steps`` steps as a line of bars; each bar is the mean over its share of the steps."""
     each = -(-steps // width)
     means = [sum(part) / len(part) for part in (losses[i : i + each] for i in range(0, len(losses), each))]
     low, high = min(means), max(means)
@@ -46,14 +46,14 @@ def loss_bars(losses: list[float], steps: int, width: int = WIDE) -> Text:
 
 
 def lanes(live: Live) -> Table:
-    """What each rank did in the step that was reported last, and what it holds and sends."""
+    """Return a table of what each rank did in the last reported step, its peak memory, and the bytes it sent."""
     table = Table(box=None, padding=(0, 1, 0, 0))
     start, end = live.span()
     step = max((moment.step for moment in live.moments.values()), default=0)
     for column in ("", f"step {step}: {(end - start) / 1e6:.1f} ms", "memory at peak", "sent in the step"):
         table.add_column(column, no_wrap=True)
     moments = sorted(live.moments.items())
-    left_out = len(moments) - MOST_RANKS + 1 if len(moments) > MOST_RANKS else 0  # their line takes that of one more
+    left_out = len(moments) - MOST_RANKS + 1 if len(moments) > MOST_RANKS else 0  # and one for their line
     for rank, moment in moments[: len(moments) - left_out]:
         cells: list[str | None] = [None] * LANE
         for kind, begin, until in lanes_of(moment):

@@ -1,4 +1,4 @@
-"""What a demonstration returns: its stories, right and broken, and the forms to show them in."""
+"""The animation that a demonstration returns: its stories, right and broken, and the formats that show them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,19 +9,18 @@ from minidist.show.stage import page, still
 from minidist.show.stage.marks import HEIGHT, WIDTH
 from minidist.show.stage.story import Story
 
-LARGE = 40  # pixels of the stage: the size of type that a small picture still shows
+LARGE = 40  # pixels of the stage: the smallest type that a small picture shows
 
 
 @dataclass(frozen=True, repr=False)
 class Animation:
-    """The stories of a demonstration. Jupyter displays it as a player.
+    """Stories of a demonstration. Jupyter displays them as a player.
 
     Args:
         name: name of the demonstration on the command line.
-        title: what it shows.
-        scenes: the right runs, and the broken ones, each with the name of the right one that it belongs to; the first
-            one opens.
-        logs: what each rank traced in the run of the first scene, for Perfetto.
+        title: one line that says what the demonstration shows.
+        scenes: right and broken runs; a broken one has the name of its right one. The player opens with the first.
+        logs: trace of each rank in the run of the first scene, for Perfetto.
     """
 
     name: str
@@ -37,10 +36,12 @@ class Animation:
         return tuple(story for story in self.scenes if not story.broken)
 
     def find(self, name: str | None = None, broken: bool = False) -> Story:
-        """The story of this name, or the run that the bug spoils in its place; by default the one that opens.
+        """Return the right or the broken story of this name.
+
+        Without a name, return the story that the player opens with, or the first broken one.
 
         Raises:
-            ValueError: if there is none, naming those that there are.
+            ValueError: if there is no such story; the message names the valid choices.
         """
         if name is None and not broken:
             return self.scenes[0]
@@ -54,18 +55,18 @@ class Animation:
         )
 
     def twin(self, story: Story) -> Story | None:
-        """The broken run of a right one, the right run of a broken one; None if the bug cannot be shown there."""
+        """Return the broken run of a right one, or the right run of a broken one; None if there is none."""
         return next(
             (one for one in self.scenes if one.name == story.name and bool(one.broken) != bool(story.broken)), None
         )
 
     def only(self, *names: str) -> "Animation":
-        """These stories alone, with their broken runs."""
+        """Return an animation of these stories alone, with their broken runs."""
         kept = [self.find(name).name for name in names]
         return replace(self, scenes=tuple(story for story in self.scenes if story.name in kept))
 
     def html(self, first: Story | None = None, links: Mapping[str, str] = page.NO_LINKS) -> str:
-        """A page that needs no network and begins with a story, or the one that opens; links as in ``page.whole``."""
+        """Return an offline page that opens with ``first``, or the first scene. links: see ``page.whole``."""
         return page.whole(self.title, self.scenes, self.scenes.index(first or self.find()), links)
 
     @property
@@ -74,11 +75,11 @@ class Animation:
         return next(story.broken for story in self.scenes if story.broken)
 
     def figure(self):
-        """A matplotlib Figure of some beats of every scene."""
+        """Return a matplotlib Figure of up to three beats of every scene."""
         return still.sheet([story.at_start for story in self.scenes], 3)
 
     def small_picture(self) -> bytes:
-        """A beat in the middle of the first scene, as a PNG file without words too small for it."""
+        """Return a PNG file of the middle of the first scene, without text that would be too small to read."""
         from matplotlib.figure import Figure
 
         story = self.find().at_start

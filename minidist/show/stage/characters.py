@@ -1,7 +1,7 @@
 """One moment of a story in a terminal of any size: two pixels to a character, one above the other, and words over them.
 
-A word of the smallest type takes as many characters as it has in a window of 80 columns, so what fits on the stage fits
-here. Without colours a box is filled with the sign of what it is, such as the number of a rank.
+In a window of 80 columns, a letter of the smallest type is about one character wide, so text that fits on the stage
+fits here. Without colours, a box is filled with a sign for what it is, such as the number of a rank.
 """
 
 from itertools import pairwise
@@ -18,7 +18,7 @@ CORNERS = "┌┐└┘─│"
 
 
 def picture(story: Story, moment: float, columns: int, lines: int, colours: bool = True) -> Text:
-    """The stage at a moment, in so many columns and lines."""
+    """Return the stage at a moment, drawn in ``lines`` lines of ``columns`` characters."""
     board = _Board(columns, lines)
     for mark in story.marks:
         now = mark.at(moment)
@@ -29,7 +29,7 @@ def picture(story: Story, moment: float, columns: int, lines: int, colours: bool
 
 
 def legend(story: Story, colours: bool = True) -> Text:
-    """What the story's colours mean; without colours, its signs."""
+    """Return a legend of the story's colours; without colours, of its signs."""
     signs = {
         now["fill"]: mark.still.get("sign", "#") for mark in story.marks if mark.kind == "box" for _, now in mark.keys
     }
@@ -41,7 +41,7 @@ def legend(story: Story, colours: bool = True) -> Text:
 
 
 class _Board:
-    """The window: pixels (two to a line), and characters over them."""
+    """Contents of the window: pixels (two to a line), and characters over them."""
 
     def __init__(self, columns: int, lines: int) -> None:
         self.columns, self.lines = columns, lines
@@ -49,7 +49,7 @@ class _Board:
         self.letters: dict[tuple[int, int], tuple[str, str]] = {}  # (line, column) -> character, colour
 
     def _place(self, x: float, y: float) -> tuple[int, int]:
-        """The column and the pixel of a place on the stage."""
+        """Return the column and the row of pixels at a place on the stage."""
         return round(x * self.columns / WIDTH), round(y * 2 * self.lines / HEIGHT)
 
     def box(self, mark: Mark, now: dict) -> None:
@@ -108,7 +108,7 @@ class _Board:
             self._letter(pixel // 2, column, sign, now["fill"])
 
     def cell(self, line: int, column: int, colours: bool) -> tuple[str, Style]:
-        """A character and its style: a letter over what is below it, or two pixels."""
+        """Return a character and its style: a letter over its background, or two pixels."""
         upper, lower = (self.pixels[2 * line + half][column] for half in (0, 1))
         letter, colour = self.letters.get((line, column), (None, "ink"))
         if not colours:

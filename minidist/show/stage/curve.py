@@ -6,13 +6,13 @@ from minidist.show.stage.marks import SMALLEST, Mark, line, text
 
 
 class Chart:
-    """Axes, and curves in them.
+    """Axes with curves that are drawn while the clock runs.
 
     Args:
         place: (x, y, width, height) of the area of the curves.
-        across, up: (first, last) of each axis.
-        names: of the axes: across, up.
-        ticks: values with a label: across, up.
+        across, up: (first, last) value of each axis.
+        names: names of the axes: across, up.
+        ticks: labelled values of the axes: across, up.
     """
 
     def __init__(self, place, across, up, names=("", ""), ticks=((), ())) -> None:
@@ -28,7 +28,7 @@ class Chart:
         self.curves: list[Mark] = []
 
     def at(self, across: float, up: float) -> tuple[float, float]:
-        """The place of a value."""
+        """Return the place of a pair of values on the stage."""
         x, y, width, height = self.place
         return (
             x + width * (across - self.across[0]) / (self.across[1] - self.across[0]),
@@ -36,7 +36,7 @@ class Chart:
         )
 
     def curve(self, points: Sequence[tuple[float, float]], fill: str, at: float = 0.0, lasting: float = 0.0) -> Mark:
-        """Draw a curve through (across, up) from its start to its end, from a moment on."""
+        """Add a curve through points (across, up), drawn in ``lasting`` seconds from ``at`` on; 0: always there."""
         mark = line([self.at(*point) for point in points], fill, 6)
         if lasting:
             mark.trace(at, lasting)

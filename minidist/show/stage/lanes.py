@@ -1,18 +1,18 @@
-"""A row for each rank on one axis of time: bars grow as the clock passes, and grey where a row has none: it waits."""
+"""Rows of bars on one time axis, such as one for each rank: bars grow with the clock, and grey marks idle time."""
 
 from minidist.show.stage.marks import SMALLEST, Mark, box, line, text
 
 
 class Lanes:
-    """Rows of bars.
+    """Rows of bars that grow with the clock.
 
     Args:
-        names: of the rows, from the top.
-        place: (x, y, width, height) of the whole; the names take ``margin`` of the width, on the left.
-        span: (first, last) moment of what is shown, in its own unit, such as ms.
-        clock: (start, seconds): the moment of the story at which the span begins, and how long it takes.
-        share: height of a bar, as a share of its row's.
-        until: for each row the moment at which its grey ends; by default the last of the span.
+        names: names of the rows, from the top.
+        place: (x, y, width, height) of all rows; the names take ``margin`` of the width, on the left.
+        span: (first, last) moment that is shown, in any unit, such as ms.
+        clock: (start, seconds): the moment of the story at which the span begins, and how long the span takes.
+        share: height of a bar, as a share of the row's height.
+        until: for each row, the moment at which its grey ends; by default the end of the span.
     """
 
     def __init__(self, names, place, span, clock, margin: float = 120, share: float = 0.8, until=None) -> None:
@@ -32,17 +32,17 @@ class Lanes:
                 self.below.append(text(self.left - 14, middle, name, anchor="end"))
 
     def x(self, moment: float) -> float:
-        """The place of a moment of the span."""
+        """Return the x of a moment of the span."""
         first, last = self.span
         return self.left + self.wide * (moment - first) / (last - first)
 
     def at(self, moment: float) -> float:
-        """The moment of the story at which the playhead is at a moment of the span."""
+        """Return the moment of the story at which the playhead passes a moment of the span."""
         start, lasting = self.clock
         return start + lasting * (self.x(moment) - self.left) / self.wide
 
     def bar(self, row: int, start: float, end: float, fill: str, label: str = "", thing: str = "") -> Mark:
-        """Let a bar grow in a row from one moment to another."""
+        """Add a bar that grows in a row from one moment to another."""
         end = max(start, end)  # a gap that the caller leaves may be longer than the bar
         y = self.top + (row + 0.5 - self.share / 2) * self.high
         width = self.x(end) - self.x(start)
@@ -53,7 +53,7 @@ class Lanes:
         return mark
 
     def marks(self, playhead: bool = True) -> list[Mark]:
-        """The rows, their bars and the playhead."""
+        """Return the rows, their bars and the playhead."""
         bottom = self.top + self.high * self.rows
         head = line([(self.left, self.top - 6), (self.left, bottom + 6)], "ink", 4)
         head.to(self.clock[0], self.clock[1], x=self.wide)

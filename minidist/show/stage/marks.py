@@ -10,20 +10,20 @@ from itertools import pairwise
 from math import dist, hypot
 
 WIDTH, HEIGHT = 1280, 600
-SMALLEST = 28  # pixels of type; the last row reads no less
-MOVING = ("x", "y", "w", "h", "fill", "opacity", "turn")  # what may change; all else of a mark stays
+SMALLEST = 28  # pixels: the smallest type that the last row can read
+MOVING = ("x", "y", "w", "h", "fill", "opacity", "turn")  # values of a mark that may change
 
 
 @dataclass
 class Mark:
-    """A rectangle, a text or a line, and how it changes.
+    """Rectangle, text or line, with its changes over time.
 
     Args:
         kind: "box", "text" or "line".
-        keys: (moment, what holds from then on), in the order of time; what a key leaves out stays as it is.
-        still: what never changes: text, size (of its type), anchor, weight, stroke, width, points, closed, round (of
-            corners), sign (a character for a terminal without colours). A box has its text in its middle.
-        thing: the name of what it is, such as "rank 2's term of chunk b"; a pointer that rests on it shows it.
+        keys: (moment, all changeable values at that moment), in order of time.
+        still: values that never change: text, size (of its type), anchor, weight, stroke, width, points, closed, round
+            (of corners), sign (a character for a terminal without colours). A box has its text in its middle.
+        thing: what the mark is, such as "rank 2's term of chunk b"; shown when the pointer rests on it.
     """
 
     kind: str
@@ -32,9 +32,9 @@ class Mark:
     thing: str = ""
 
     def to(self, at: float, lasting: float = 0.0, **changes) -> "Mark":
-        """Hold still until ``at``, then change evenly; return the mark, so that changes can follow each other.
+        """Hold still until ``at``, then change evenly; return the mark, so that calls can be chained.
 
-        What began before the story, at a moment below 0, is on its way, or there, when the story opens.
+        A change that begins before the story, at a moment below 0, is under way or complete when the story opens.
         """
         last, now = self.keys[-1]
         if wrong := changes.keys() - set(MOVING):
@@ -45,26 +45,26 @@ class Mark:
             self.keys, at, lasting = [(0.0, now)], 0.0, max(0.0, at + lasting)
         if lasting < 0:
             raise ValueError(f"a change at {at:g} s lasts {lasting:g} s: it cannot end before it begins")
-        if at < last - 1e-6:  # what begins when another change ends may be a rounding error early
+        if at < last - 1e-6:  # a change that begins where another ends may be a rounding error early
             raise ValueError(f"a change at {at:g} s begins before the last one ends, at {last:g} s")
         at = max(at, last)
         self.keys += [(at, now), (at + lasting, now | changes)]
         return self
 
     def begin(self, **values) -> "Mark":
-        """Hold these values from the beginning. Called first."""
+        """Set values that hold from the beginning; call it before any change."""
         self.keys[0] = (self.keys[0][0], self.keys[0][1] | values)
         return self
 
     def enter(self, at: float, lasting: float = 0.3) -> "Mark":
-        """Be invisible before ``at``. Called first."""
+        """Fade in at ``at``, invisible until then; call it before any other change."""
         return self.begin(opacity=0).to(at, lasting, opacity=1)
 
     def leave(self, at: float, lasting: float = 0.3) -> "Mark":
         return self.to(at, lasting, opacity=0)
 
     def trace(self, at: float, lasting: float) -> "Mark":
-        """Draw a line from its start to its end, each piece between two points in the same time."""
+        """Draw a line from its start to its end; each piece between two points takes the same time."""
         points = self.still["points"]
         lengths, drawn = [dist(*pair) for pair in pairwise(points)], 0.0
         self.begin(turn=drawn)
@@ -76,11 +76,11 @@ class Mark:
 
     @property
     def now(self) -> dict:
-        """What holds after the last change."""
+        """Values after the last change."""
         return self.keys[-1][1]
 
     def at(self, moment: float) -> dict:
-        """What holds at a moment."""
+        """Return the values at a moment."""
         before = self.keys[0]
         for key in self.keys:
             if key[0] > moment:
@@ -91,7 +91,7 @@ class Mark:
 
 
 def drawn(mark: Mark, now: dict) -> list[tuple[float, float]]:
-    """The points of a line as far as it is drawn: to its end, or to a share of its length."""
+    """Return the points of a line up to the share of its length that is drawn, ``turn``."""
     points = [(x + now["x"], y + now["y"]) for x, y in mark.still["points"]]
     points += points[:1] * mark.still["closed"]
     left = now["turn"] * sum(dist(*pair) for pair in pairwise(points))
@@ -107,7 +107,7 @@ def drawn(mark: Mark, now: dict) -> list[tuple[float, float]]:
 
 
 def head_of(points: Sequence[tuple[float, float]], width: float) -> list[tuple[float, float]]:
-    """The corners of an arrow's head at the end of a line."""
+    """Return the corners of an arrow's head at the end of a line."""
     (x0, y0), (x, y) = points[-2:]
     length = hypot(x - x0, y - y0) or 1.0
     dx, dy, size = (x - x0) / length, (y - y0) / length, 3 * width
@@ -120,7 +120,7 @@ def head_of(points: Sequence[tuple[float, float]], width: float) -> list[tuple[f
 
 
 def between(one, other, share: float):
-    """The value at a share of the way from one to the other; a named colour changes in the middle."""
+    """Interpolate between two numbers or colours; a named colour changes in the middle."""
     if isinstance(one, str):
         if one == other or not (one.startswith("#") and other.startswith("#")):
             return one if share < 0.5 else other
@@ -130,20 +130,20 @@ def between(one, other, share: float):
 
 
 def box(x: float, y: float, w: float, h: float, fill: str = "faint", thing: str = "", **still) -> Mark:
-    """A rectangle with its upper left corner at (x, y). ``text`` stands in its middle; "none" fills nothing."""
+    """Make a rectangle with its upper left corner at (x, y) and ``text`` in its middle. fill: "none" for an outline."""
     if "text" in still:
         still = {"size": SMALLEST} | still
     return Mark("box", [(0.0, dict(x=x, y=y, w=w, h=h, fill=fill, opacity=1))], still, thing)
 
 
 def text(x: float, y: float, words: str, size: float = SMALLEST, fill: str = "ink", anchor: str = "middle", **still):
-    """Words, with (x, y) in the middle of their height, and at their start, middle or end as ``anchor`` says."""
+    """Make a text. (x, y) is in the middle of its height, and at its start, middle or end as ``anchor`` says."""
     still = {"text": words, "size": size, "anchor": anchor} | still
     return Mark("text", [(0.0, dict(x=x, y=y, fill=fill, opacity=1))], still)
 
 
 def line(points, fill: str = "faint", width: float = 3, closed: bool = False, **still) -> Mark:
-    """A line through points (x, y); ``turn`` from 0 to 1 draws it from its start to its end. ``head``: an arrow's."""
+    """Make a line through points (x, y). ``turn``, 0 to 1, is the share that is drawn; ``head`` makes it an arrow."""
     points = [(round(x, 1), round(y, 1)) for x, y in points]
     still = {"points": points, "width": width, "closed": closed} | still
     if still.pop("head", False):
@@ -155,11 +155,11 @@ def line(points, fill: str = "faint", width: float = 3, closed: bool = False, **
 
 
 def counter(x: float, y: float, name: str, values: Sequence[tuple[float, str]], size: float = 110) -> list[Mark]:
-    """The marks of a number in the middle of (x, y).
+    """Return the marks of a changing number centred on (x, y).
 
     Args:
-        name: what it counts; a line break begins a new line.
-        values: (moment, number as text) from which on it is shown.
+        name: label below the number, of one or more lines.
+        values: (moment from which on it is shown, number as text).
     """
     marks = []
     for number, (at, value) in enumerate(values):

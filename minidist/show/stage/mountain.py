@@ -1,4 +1,4 @@
-"""What is held over time, by kind, as a mountain that grows to the right while the clock runs, and its outline."""
+"""Amounts held over time, stacked by kind: a mountain that grows to the right while the clock runs, and its outline."""
 
 from collections.abc import Callable, Mapping
 
@@ -13,13 +13,13 @@ def mountain(
     clock,
     columns: int = 60,
 ) -> list[Mark]:
-    """The marks of a mountain.
+    """Return the marks of a mountain.
 
     Args:
-        held: (from, to), shares of the time -> what was held there, by kind.
+        held: (from, to), as shares of the time -> amount of each kind held in between.
         colours: kind -> colour, from the ground up.
-        place: (x, y, width, height): its upper left corner, and the size for ``most``.
-        clock: (start, seconds) of the story.
+        place: (x, y, width, height): upper left corner and size; ``most`` fills the height.
+        clock: (start, seconds) on the story's clock.
     """
     x, y, width, height = place
     wide = width / columns
@@ -38,7 +38,7 @@ def mountain(
 
 
 def outline(held: Callable[[float, float], float], place, most: float, columns: int = 60) -> Mark:
-    """A faint line along the top of a mountain, there from the beginning: what others are compared with."""
+    """Return a faint line along the top of a mountain, visible from the beginning, to compare others with."""
     x, y, width, height = place
     levels = [y + height - height * held(number / columns, (number + 1) / columns) / most for number in range(columns)]
     edges = [(x + width * (number + side) / columns, level) for number, level in enumerate(levels) for side in (0, 1)]

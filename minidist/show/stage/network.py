@@ -1,4 +1,4 @@
-"""GPUs as boxes on a ring, in a tree or a fan, and what travels between them."""
+"""GPUs as boxes on a ring, in a tree or a fan, and marks that travel between them."""
 
 from math import cos, pi, sin
 
@@ -9,16 +9,16 @@ Place = tuple[float, float]
 
 
 class Network:
-    """Boxes, the ways between them, and what travels.
+    """Boxes for ranks, and the ways between them.
 
     Args:
         size: (width, height) of a box.
-        places: the middle of each box.
-        links: the pairs of boxes between which a line is drawn, where there is no ring.
-        names: of the boxes.
+        places: middle of each box.
+        links: pairs of boxes to join by a line, where there is no ring.
+        names: name of a box, with {} for its rank.
     """
 
-    ring: tuple[Place, Place] | None = None  # the middle and the radii of an ellipse on which all travel
+    ring: tuple[Place, Place] | None = None  # centre and radii of the ellipse along which marks travel
 
     def __init__(self, size: Place, places: list[Place], links=(), names: str = "GPU {}") -> None:
         self.places, (wide, high) = places, size
@@ -31,12 +31,12 @@ class Network:
 
     @classmethod
     def on_ring(cls, ranks: int, size: Place, area, onward: bool = True, names: str = "GPU {}") -> "Network":
-        """Rank 0 at the top, the others clockwise.
+        """Place rank 0 at the top of a ring, and the others clockwise.
 
         Args:
-            area: (x, y, width, height) of the whole.
-            onward: whether every rank sends to the next one: arrows show it.
-            names: of the boxes.
+            area: (x, y, width, height) of the ring with its boxes.
+            onward: whether arrows show that every rank sends to the next one.
+            names: name of a box, with {} for its rank.
         """
         x, y, wide, high = area
         center, radii = (x + wide / 2, y + high / 2), ((wide - size[0]) / 2 - 6, (high - size[1]) / 2 - 6)
@@ -51,7 +51,7 @@ class Network:
 
     @classmethod
     def in_fan(cls, ranks: int, size: Place, area) -> "Network":
-        """Rank 0 on the left, the others on the right, in two columns if they are many."""
+        """Place rank 0 on the left and the others on the right, in two columns from 5 ranks on."""
         x, y, wide, high = area
         columns = 1 if ranks <= 4 else 2
         rows = -(-(ranks - 1) // columns)
@@ -63,7 +63,7 @@ class Network:
 
     @classmethod
     def in_tree(cls, ranks: int, size: Place, area) -> "Network":
-        """A binomial tree: each rank is below the one that it receives from, on the level of that step."""
+        """Place ranks in a binomial tree: each is below the one that it receives from, on the level of that step."""
         x, y, wide, high = area
         levels = (ranks - 1).bit_length()
         places = []
@@ -80,11 +80,11 @@ class Network:
         return cls(size, places, [(rank - (1 << rank.bit_length() - 1), rank) for rank in range(1, ranks)])
 
     def marks(self) -> list[Mark]:
-        """The ways and the boxes, below whatever travels."""
+        """Return the ways, boxes and names; they belong below the marks that travel."""
         return [*self.ways, *self.boxes, *self.names]
 
     def travel(self, mark: Mark, source: int, destination: int, to: Place, at: float, lasting: float) -> None:
-        """Move a mark from where it is, in one box, to a place in another one: along the ring, if there is one."""
+        """Move a mark from its place in one box to a place in another: along the ring, if there is one."""
         start, ranks = (mark.now["x"], mark.now["y"]), len(self.places)
         for i in range(1, WAY + 1 if self.ring else 2):
             x, y = place = _between(start, to, i / WAY) if self.ring else to
@@ -98,7 +98,7 @@ class Network:
 
 
 def _around(center: Place, radii: Place, angle: float) -> Place:
-    """A place on an ellipse, clockwise from its top."""
+    """Return the place on an ellipse at an angle, clockwise from its top."""
     return center[0] + radii[0] * sin(angle), center[1] - radii[1] * cos(angle)
 
 

@@ -1,4 +1,4 @@
-"""A story as a page: one file that needs no network, played by the browser's own Web Animations."""
+"""Stories as a page: one file that needs no network, played by the browser's own Web Animations."""
 
 import base64
 import gzip
@@ -19,12 +19,12 @@ NO_LINKS: Mapping[str, str] = {}
 
 
 def whole(title: str, stories: Sequence[Story], first: int = 0, links: Mapping[str, str] = NO_LINKS) -> str:
-    """The page.
+    """Return the page.
 
     Args:
-        stories: in the order of the buttons, the broken ones with the names of the right ones.
-        first: the number of the story that it begins with.
-        links: "previous", "next" and "gallery" -> other pages, where there are any.
+        stories: stories in the order of their buttons; a broken one has the name of its right one.
+        first: number of the story that the page opens with.
+        links: "previous", "next" and "gallery" -> address of that page; each may be missing.
     """
     data = {
         "width": WIDTH,
@@ -42,11 +42,11 @@ def whole(title: str, stories: Sequence[Story], first: int = 0, links: Mapping[s
 
 
 def in_notebook(page: str, title: str, picture: bytes, size: str = "aspect-ratio:16/9;min-height:640px") -> str:
-    """What a notebook shows: the page in a frame of its own; without scripts, as on GitHub, a picture.
+    """Return HTML that shows the page in a frame; where no scripts run, as on GitHub, it shows the picture.
 
     Args:
         picture: a PNG file.
-        size: of the frame, in CSS.
+        size: size of the frame, in CSS.
     """
     return Template(_file("notebook.html")).substitute(
         NAME=hashlib.sha256(page.encode()).hexdigest()[:12],
@@ -58,7 +58,7 @@ def in_notebook(page: str, title: str, picture: bytes, size: str = "aspect-ratio
 
 
 def packed(text: str) -> str:
-    """A text compressed by gzip, in base64. The same text gives the same letters: there is no time stamp."""
+    """Return a text compressed by gzip, in base64. It has no time stamp, so equal texts give equal results."""
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
@@ -79,7 +79,7 @@ def _story(story: Story) -> dict:
 
 
 def _mark(mark: Mark) -> list:
-    """[kind, what never changes, thing, [[moment, what is new then], ...]]."""
+    """Return [kind, still values, thing, [[moment, values that change then], ...]]."""
     keys, before = [], {}
     for at, values in mark.keys:
         values = {name: round(value, 2) if isinstance(value, float) else value for name, value in values.items()}

@@ -1,4 +1,4 @@
-"""A pile of parts, such as the memory of a rank by kind, whose heights change, below a limit."""
+"""A pile of parts whose heights change, such as the memory of a rank by kind."""
 
 from collections.abc import Mapping
 
@@ -6,12 +6,12 @@ from minidist.show.stage.marks import SMALLEST, Mark, box, text
 
 
 class Pile:
-    """One pile.
+    """Pile of parts whose heights change.
 
     Args:
-        name: written below it.
-        place: (x, y, width, height): y is its foot, height that of ``most``.
-        most: the amount that fills the height.
+        name: label below the pile.
+        place: (x, y, width, height); y is that of its foot.
+        most: amount that fills the height.
         colours: part -> colour, from the bottom up.
     """
 
@@ -25,11 +25,11 @@ class Pile:
         self.name = text(self.x + self.width / 2, self.foot + SMALLEST * 0.75, name)
 
     def level(self, amount: float) -> float:
-        """The y of an amount."""
+        """Return the y of an amount."""
         return self.foot - self.height * amount / self.most
 
     def set(self, at: float, amounts: Mapping[str, float], lasting: float = 0.4) -> None:
-        """Change the parts evenly to these amounts; parts that are not named become nothing."""
+        """Change the parts evenly to these amounts; parts that are not named shrink to 0."""
         below = 0.0
         for part, mark in self.parts.items():
             amount = amounts.get(part, 0.0)

@@ -11,16 +11,16 @@ from minidist.show.stage.marks import HEIGHT, WIDTH, drawn
 from minidist.show.stage.story import Story
 
 INCHES = 13.333  # the width of a slide of 16:9
-POINTS = 72 * INCHES / WIDTH  # of a pixel of the stage
+POINTS = 72 * INCHES / WIDTH  # per pixel of the stage
 PER_ROW = 3
-FRAMES = 12  # of a GIF, each second
+FRAMES = 12  # of a GIF, per second
 PAUSE = 1.5  # seconds at every beat of a GIF
-LINE = 82  # characters of a sentence
-COLOURS = 64  # of a GIF, the same in all frames
+LINE = 82  # characters before a sentence wraps
+COLOURS = 64  # of a GIF, shared by all frames
 
 
 def draw(axes, story: Story, moment: float, points: float = POINTS) -> None:
-    """Draw the stage at a moment into Matplotlib axes; ``points`` is how many a pixel of the stage is wide there."""
+    """Draw the stage at a moment into Matplotlib axes. points: width of a pixel of the stage there, in points."""
     from matplotlib.patches import FancyBboxPatch, PathPatch, Polygon, Rectangle
     from matplotlib.path import Path as Way
 
@@ -74,7 +74,7 @@ def draw(axes, story: Story, moment: float, points: float = POINTS) -> None:
 
 
 def slide(story: Story, beat: int):
-    """A matplotlib Figure of 16:9 with the question above and the sentence of the beat below.
+    """Return a 16:9 matplotlib Figure with the question above and the sentence of the beat below.
 
     Raises:
         ValueError: if the story has no such beat.
@@ -89,7 +89,7 @@ def slide(story: Story, beat: int):
 
 
 def sheet(stories: Sequence[Story], most: int | None = None):
-    """A matplotlib Figure of the beats of stories, each under its question: all of them, or ``most``, evenly chosen."""
+    """Return a matplotlib Figure of each story's beats under its question: all, or ``most`` evenly spaced ones."""
     from matplotlib.figure import Figure
 
     chosen = []
@@ -116,7 +116,7 @@ def sheet(stories: Sequence[Story], most: int | None = None):
 
 
 def gif(story: Story, path: Path) -> None:
-    """Write the running clock as an animated picture in an endless loop that rests at every beat."""
+    """Write the story as an animated picture in an endless loop that rests at every beat."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from PIL import Image
@@ -133,13 +133,13 @@ def gif(story: Story, path: Path) -> None:
             rests.append(1 / FRAMES if step else PAUSE)
     rests[-1] *= 2
     palette = Image.fromarray(np.concatenate([np.asarray(one)[::4, ::4] for one in pictures])).quantize(COLOURS)
-    first, *others = [one.quantize(palette=palette, dither=0) for one in pictures]  # dots that dither would flicker
+    first, *others = [one.quantize(palette=palette, dither=0) for one in pictures]  # dithering would flicker
     times = [round(1000 * rest) for rest in rests]
     first.save(path, "GIF", save_all=True, append_images=others, duration=times, loop=0, optimize=True)
 
 
 def _compose(figure, story: Story, beat: int, moment: float) -> None:
-    """Draw a moment in a figure of 16:9 of any size: the question above, what a beat says and the colours below."""
+    """Draw a moment in a 16:9 figure of any size: the question above, the beat's sentence and the legend below."""
     scale = figure.get_figwidth() / INCHES
     place = (0, 0.17, 1, 0.76) if story.shown_key else (0, 0.1, 1, 600 / 720)  # left, bottom, width, height
     draw(figure.add_axes(place), story, moment, POINTS * scale)
@@ -150,7 +150,7 @@ def _compose(figure, story: Story, beat: int, moment: float) -> None:
 
 
 def _explain(figure, story: Story, size: float, where: str = "lower center") -> None:
-    """Write what the story's colours mean, if it says so, below the stage."""
+    """Draw a legend of the story's colours below the stage, if it has a key."""
     from matplotlib.patches import Patch
 
     if key := story.shown_key:

@@ -9,13 +9,13 @@ from minidist.show.stage.marks import Mark
 
 @dataclass(frozen=True)
 class Question:
-    """What the audience predicts.
+    """Question on which the audience votes before it sees the answer.
 
     Args:
         text: the question.
         choices: 2 to 6 different answers.
-        answer: the number of the right one.
-        reason: why, in one or two sentences.
+        answer: number of the right choice, from 0.
+        reason: why it is right, in one or two sentences.
     """
 
     text: str
@@ -29,7 +29,7 @@ class Question:
 
     @classmethod
     def number(cls, text: str, right: float, others: Iterable[float], reason: str, form: str = "{}") -> "Question":
-        """Ask for a number. The choices are in its order; numbers that read alike are one choice."""
+        """Return a question about a number. Choices are sorted; numbers that are formatted alike become one choice."""
         values = {form.format(value): value for value in (*others, right)}
         choices = tuple(sorted(values, key=values.__getitem__))
         return cls(text, choices, choices.index(form.format(right)), reason)
@@ -37,16 +37,16 @@ class Question:
 
 @dataclass(frozen=True)
 class Beat:
-    """A moment at which the clock stops.
+    """Moment at which the clock stops.
 
     Args:
-        at: the moment, in seconds of the story's clock.
+        at: moment on the story's clock, in seconds.
         says: what has happened, in one short sentence.
-        facts: name -> figure, for those who ask.
-        asks: asked here, before the clock goes on.
-        answers: the question that was asked earlier and is answered here.
-        cue: what the lecturer may say.
-        lines: numbers of the lines of the program that have run.
+        facts: name -> figure, shown on request.
+        asks: question to ask here, before the clock goes on.
+        answers: earlier question that is answered here.
+        cue: words that the lecturer may say.
+        lines: numbers of the program's lines that have run.
     """
 
     at: float
@@ -60,11 +60,11 @@ class Beat:
 
 @dataclass(frozen=True)
 class Dial:
-    """Something that the viewer sets, such as the bandwidth of a link.
+    """Setting that the viewer can change, such as the bandwidth of a link.
 
     Args:
-        values: the values in words, from the smallest on; a dozen or more.
-        start: the number of the value that it begins with.
+        values: values as text, the smallest first; a dozen or more.
+        start: number of the initial value.
     """
 
     name: str
@@ -74,20 +74,20 @@ class Dial:
 
 @dataclass(frozen=True)
 class Story:
-    """A run, or a part of one, as moving marks.
+    """Story of a run, or of a part of one, told with moving marks.
 
     Args:
         name: a word or two, for the button that selects it.
-        question: what it is about, as a question; it is the title.
-        marks: from the lowest to the uppermost.
-        beats: at least one; the first is at the beginning.
+        question: question that the story answers; it is the title.
+        marks: marks in the order in which they are drawn.
+        beats: one beat or more; the first is at 0.
         verdict: the outcome in a few words.
-        details: what was proved of the run, or where it first differs from the right one; shown on request.
-        broken: what bug was injected; "" if none was.
+        details: what was proved about the run, or where it first differs from the right one; shown on request.
+        broken: the bug that was injected, in words; "" if there is none.
         code: lines of the program, lit up by ``Beat.lines``.
         key: meaning -> colour; see ``shown_key``.
-        dials: what the viewer sets.
-        variants: the story for every position of the dials, the last dial's first; this one is one of them.
+        dials: settings that the viewer can change.
+        variants: the story at every combination of the dials' positions; the last dial changes fastest.
     """
 
     name: str
@@ -110,18 +110,18 @@ class Story:
 
     @property
     def shown_key(self) -> dict[str, str]:
-        """The meanings of those colours of the key that this story has: a bug may leave some out."""
+        """Entries of the key whose colours this story uses: a bug may leave some out."""
         used = {values["fill"] for mark in self.marks for _, values in mark.keys}
         return {name: colour for name, colour in (self.key or {}).items() if colour in used}
 
     def turned(self, positions: Sequence[int]) -> "Story":
-        """The variant with the dials at these positions."""
+        """Return the variant with the dials at these positions."""
         sizes = [len(dial.values) for dial in self.dials]
         return self.variants[sum(at * prod(sizes[i + 1 :]) for i, at in enumerate(positions))] if sizes else self
 
     @property
     def at_start(self) -> "Story":
-        """The variant with the dials where they begin."""
+        """The variant with all dials at their start."""
         return self.turned([dial.start for dial in self.dials])
 
     @property
@@ -131,5 +131,5 @@ class Story:
 
 
 def with_dial(dial: Dial, variants: Sequence[Story]) -> Story:
-    """One story of several: a variant for each value of a dial."""
+    """Return one story with a dial that has a variant for each of its values."""
     return replace(variants[dial.start], marks=(), dials=(dial,), variants=variants)

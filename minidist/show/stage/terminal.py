@@ -11,7 +11,7 @@ from minidist.show.stage.characters import legend, picture
 from minidist.show.stage.lecture import Lecture
 from minidist.show.stage.story import Story
 
-RATE = 15  # pictures a second, while the clock runs
+RATE = 15  # frames per second while the clock runs
 PRINTED = 80, 22  # columns and lines of a printed picture
 KEYS = "space on  ← back  s scene  b break  e evidence  n notes  d questions  q quit"
 
@@ -24,7 +24,7 @@ def play(animation: Animation, story: Story) -> Story:
 
 
 class Player(App):
-    """The question above, the stage, and below it what has happened."""
+    """Player of an animation: the question above, the stage, and below it what has happened."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
@@ -65,7 +65,7 @@ class Player(App):
         self.update_all()
 
     def update_all(self) -> None:
-        """Show the moment, and whatever is open."""
+        """Redraw the stage and all open panels."""
         lecture, story = self.lecture, self.lecture.story
         beat = story.beats[lecture.beat]
         notes = Text(beat.cue, "italic") if "notes" in self.opened else Text()
@@ -103,7 +103,7 @@ class Player(App):
         self.update_all()
 
     def tick(self) -> None:
-        """Move the clock by a picture."""
+        """Advance the clock by one frame."""
         time = self.lecture.time + 1 / RATE
         if self.until is None or time >= self.until:
             self.stop(self.until)
@@ -112,7 +112,7 @@ class Player(App):
         self.update_all()
 
     def stop(self, at: float | None = None) -> None:
-        """Stop the clock."""
+        """Stop the clock, and set it to ``at`` unless that is None."""
         if self.timer is not None:
             self.timer.stop()
             self.timer = None
@@ -140,7 +140,7 @@ class Player(App):
         self.update_all()
 
     def action_open(self, what: str) -> None:
-        """Open a panel, or close it."""
+        """Open or close a panel."""
         self.opened ^= {what}
         self.update_all()
 
@@ -151,7 +151,7 @@ class Player(App):
         self.update_all()
 
     def action_ask_or_not(self) -> None:
-        """Turn the questions off, or on again."""
+        """Turn questions on or off."""
         self.lecture.asking = not self.lecture.asking
         self.stop(self.lecture.time)
         self.notify(f"questions: {'on' if self.lecture.asking else 'off'}", timeout=3)
@@ -178,14 +178,14 @@ def says(story: Story, beat: int) -> Text:
 
 
 def dials(lecture: Lecture) -> Text:
-    """What the dials are set to."""
+    """Return a line with the value of each dial."""
     named = zip(lecture.whole.dials, lecture.dials, strict=True)
     words = "   ".join(f"{dial.name}: {dial.values[position]}" for dial, position in named)
     return Text(f"{words}   (- and + turn it)" if words else "", "bold")
 
 
 def asked(lecture: Lecture) -> Text:
-    """The open question with its choices, and its answer when it is revealed."""
+    """Return the open question with its choices and, once revealed, its answer."""
     question = lecture.question
     if question is None:
         return Text()
@@ -198,7 +198,7 @@ def asked(lecture: Lecture) -> Text:
 
 
 def evidence(story: Story, beat: int, width: int) -> Text:
-    """The figures of a beat, the bug, and the lines of the program that have run."""
+    """Return the figures of a beat, the bug, and the program, with the lines that have run in bold."""
     now = story.beats[beat]
     lines = [Text("   ".join(f"{name}: {value}" for name, value in (now.facts or {}).items()))]
     lines += [Text(f"bug: {story.broken}", "red")] if story.broken else []
@@ -208,7 +208,7 @@ def evidence(story: Story, beat: int, width: int) -> Text:
 
 
 def print_animation(animation: Animation, story: Story, console: Console) -> None:
-    """Print a story's beats, each with its picture, its dials where they begin."""
+    """Print every beat of a story with its picture; the dials are at their start."""
     story = story.at_start
     console.print(title(story))
     for number, beat in enumerate(story.beats):

@@ -1,4 +1,4 @@
-"""Training in which one weight is recorded in every step: its master, what all ranks store; then without a master."""
+"""Training that records weights in every step, the masters and the stored numbers; and the same without masters."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -40,10 +40,10 @@ def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
 
 @dataclass(slots=True)
 class Synced:
-    """An entry of a rank's log for each step: the gains of the first norm."""
+    """Entry of a rank's log for each step: the gains of the first norm."""
 
-    masters: np.ndarray | None  # (width,) float32, as the optimizer left them, on the rank that trains them
-    stored: np.ndarray  # (width,) codes, as all ranks have them from then on
+    masters: np.ndarray | None  # (width,) float32 from the optimizer; None on other ranks than rank 0
+    stored: np.ndarray  # (width,) codes that all ranks have from then on
 
 
 def train_recording(
@@ -53,7 +53,7 @@ def train_recording(
     options: RunOptions,
     after_sync: Callable[[ZeroStage1], None] | None = None,
 ) -> RankResult:
-    """``train_rank``, with a ``Synced`` in the log for each step; ``after_sync`` is what a bug adds to it."""
+    """Run ``train_rank``, and log a ``Synced`` for each step. after_sync: bug to run after each ``sync_params``."""
     right, entries = ZeroStage1.sync_params, []
 
     def sync_params(self: ZeroStage1) -> None:
@@ -70,12 +70,12 @@ def train_recording(
 
 @dataclass(frozen=True)
 class Weight:
-    """One weight over a run; step 0 is the weight before the first step.
+    """Values of one weight over a run; step 0 is before the first step.
 
     Args:
         format: format of the stored weight.
-        masters: (steps + 1,) float32, as the optimizer left them.
-        stored: (steps + 1,) the codes that are stored for them.
+        masters: (steps + 1,) float32 from the optimizer.
+        stored: (steps + 1,) codes that are stored for the masters.
     """
 
     format: Format
@@ -83,7 +83,7 @@ class Weight:
     stored: np.ndarray
 
     def bits(self, step: int) -> int:
-        """The bits of the master."""
+        """Return the bits of the master as an integer."""
         return int(self.masters[step : step + 1].view(np.uint32)[0])
 
     @property
@@ -91,36 +91,36 @@ class Weight:
         return 23 - self.format.mantissa
 
     def dropped(self, step: int) -> float:
-        """How far the master is beyond the number left when its low bits are cut off, in steps of the format."""
+        """Return the part of the master that is lost if its low bits are cut off, in steps of the format, 0 to 1."""
         return (self.bits(step) & ((1 << self.dropped_bits) - 1)) / (1 << self.dropped_bits)
 
     def number(self, step: int) -> float:
-        """The stored number."""
+        """Return the stored number."""
         return float(self.format.decode(self.stored[step : step + 1])[0])
 
     def distance(self, step: int, up: bool) -> float:
-        """The distance from the stored number to its 16-bit neighbour above or below."""
+        """Return the distance from the stored number to its 16-bit neighbour above or below."""
         code = int(self.stored[step])  # codes of positive numbers are in the order of the numbers
         codes = np.array([code, code + 1 if up else code - 1], self.stored.dtype)
         here, there = self.format.decode(codes)
         return abs(float(there - here))
 
     def moves(self, step: int) -> int:
-        """How often the stored number has changed by a step."""
+        """Return how often the stored number has changed up to a step."""
         return int((self.stored[1 : step + 1] != self.stored[:step]).sum())
 
 
 def most_changed(run: Run) -> int:
-    """The index of the gain whose stored number changes most often; the first, if there are several."""
+    """Return the index of the gain whose stored number changes most often; of several, the first."""
     stored = np.stack([entry.stored for entry in _synced(run, 0)])
     return int((stored[1:] != stored[:-1]).sum(axis=0).argmax())
 
 
 def weight_of(run: Run, index: int) -> Weight:
-    """One gain over a run.
+    """Return one gain over a run.
 
     Raises:
-        RuntimeError: if the ranks do not have the same numbers.
+        RuntimeError: if the ranks have stored different numbers.
     """
     format = POLICIES[run.config.precision].compute
     assert format is not None
@@ -142,7 +142,7 @@ BUG = "no master weights: each update is added to the 16-bit weights"
 
 
 def forget_masters(optimizer: ZeroStage1) -> None:
-    """What the master knew beyond the 16 bits is lost."""
+    """Round the masters to the stored 16 bits, so that the rest is lost."""
     for unit in optimizer.units:
         assert unit.format is not None
         unit.master[...] = unit.format.decode(unit.shard)

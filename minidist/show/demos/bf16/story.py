@@ -1,4 +1,4 @@
-"""What mixed precision looks like: a ball that can only rest on the rungs of a ladder, and a master that glides."""
+"""Mixed precision in pictures: a ball that can only rest on the rungs of a ladder, and a master that glides."""
 
 import numpy as np
 
@@ -7,14 +7,14 @@ from minidist.show.palette import MEANINGS
 from minidist.show.stage.marks import Mark, box, counter, line, text
 from minidist.show.stage.story import Beat, Question, Story
 
-PACE = 0.4  # seconds of a training step
+PACE = 0.4  # seconds per training step
 LEFT, RIGHT, TOP, FOOT = 190, 980, 30, 560
 MASTER, STORED = MEANINGS["master weights"], MEANINGS["parameters"]
 MOST_RUNGS = 48
 
 
 def ladder(name: str, right: Weight, lost: Weight, bug: str = "", details: str = "") -> Story:
-    """One weight over a run, ``right`` with a master; with the bug it is ``lost``. Both have the same ladder."""
+    """Tell the story of one weight: ``right``, which has a master, or with the bug ``lost``; on one ladder for both."""
     weight = lost if bug else right
     numbers = [weight.number(step) for step in range(STEPS + 1)]
     seen = [*map(float, right.masters), *(one.number(step) for one in (right, lost) for step in range(STEPS + 1))]
@@ -117,7 +117,7 @@ def ladder(name: str, right: Weight, lost: Weight, bug: str = "", details: str =
 
 
 def _rungs(weight: Weight, low: float, high: float) -> list[float]:
-    """The 16-bit numbers from low to high; of very many, some."""
+    """Return the 16-bit numbers from low to high, thinned out evenly to at most MOST_RUNGS."""
     format = weight.format
     ends = format.encode(np.array([low, high], np.float32))
     codes = np.arange(int(ends.min()), int(ends.max()) + 1).astype(format.dtype)  # positive: in the order of numbers

@@ -10,12 +10,12 @@ from minidist.show.demos.cluster.story import tell
 from minidist.show.demos.shared.runs import check_width, warm_ranks
 from minidist.show.stage.animation import Animation
 
-LEAST, MOST = 128, 512  # widths: of a smaller model the latencies are most, and a larger one takes long
+LEAST, MOST = 128, 512  # widths: latencies dominate a smaller model, and a larger one takes long
 RANKS = (4, 8)
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
-    """A step of ``ranks`` ranks, of a model of width ``size``."""
+    """Train one step of a model of width ``size`` on ``ranks`` ranks, and replay it on each cluster."""
     if ranks not in RANKS:
         raise ValueError(f"the demonstration cluster shows {' or '.join(map(str, RANKS))} ranks, not {ranks}")
     check_width(size, LEAST, MOST)
@@ -27,10 +27,10 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     logs = [rank.log for rank in run.ranks]
     steps = steps_of(logs, layout)
     bad = [step_on(step.name, logs, step.spec, across(topology_of(step.spec), layout), layout) for step in steps[1:]]
-    for right, wrong in zip(steps[1:], bad, strict=True):  # in one node, all places are equal
+    for right, wrong in zip(steps[1:], bad, strict=True):  # within one node, placement does not matter
         if wrong.seconds <= right.seconds:
             raise RuntimeError("with tensor parallelism across nodes the step is not longer: choose another size")
-    longest = {step.name: step.seconds for step in (*steps, *bad)}  # a scene and the broken one share their clock
+    longest = {step.name: step.seconds for step in (*steps, *bad)}  # a scene and its broken run share a clock
     stories = [tell(steps, step, longest[step.name], details=proof) for step in (*steps[1:], steps[0])]
     stories += [tell(steps, step, longest[step.name], BUG, proof) for step in bad]
     return Animation(

@@ -1,7 +1,7 @@
 """One recorded training step on the clocks of several clusters; then tensor-parallel groups that lie across nodes.
 
-That bug dealt the ranks to the nodes in turn. Every message is sent as before and every result has the same bits, so no
-test of results finds it: only time does. It happens where another dimension of the mesh changes fastest. Megatron-LM's
+The bug deals the ranks to the nodes in turn. Every message is sent as before and every result has the same bits, so no
+test of results finds it: only time does. It happens if another dimension of the mesh changes fastest. Megatron-LM's
 default order has tp first for this reason; in a mesh of huggingface/diffusers (pull request 14725) context parallelism
 changes fastest, and "a TP group takes one rank out of each run" of neighbours.
 """
@@ -29,12 +29,12 @@ KINDS = ("tp group 0", "tp group 1", "dp")  # of messages
 
 @dataclass(frozen=True)
 class Step:
-    """The recorded step on one cluster.
+    """Recorded step on one cluster.
 
     Args:
         name: name of the cluster, in a word or two.
         spec: the cluster. topology: its links, and which rank sits on which chip.
-        replayed: the run on its clock. report: what the clock says about the step.
+        replayed: the run on the cluster's clock. report: report of the step, by this clock.
         layout: layout of the run.
     """
 
@@ -55,7 +55,7 @@ class Step:
 
     @cached_property
     def start(self) -> float:
-        """When the step begins, on the clock of the whole run."""
+        """Time at which the step begins, on the clock of the whole run."""
         return bounds(self.replayed, None)[0]
 
     @cached_property
@@ -63,16 +63,16 @@ class Step:
         return Load(self.replayed.flows, self.topology, lambda flow: kind_of(flow, self.layout))
 
     def computing(self, rank: int, since: float, until: float) -> float:
-        """The share of a stretch of the step in which a rank computes, 0 to 1. Times count from the step's start."""
+        """Return the share of a stretch of the step in which a rank computes; times count from the step's start."""
         kernels = clipped(self.replayed.kernels[rank], self.start + since, self.start + until)
         return length(kernels) / (until - since)
 
     def crosses(self, flow: Flow) -> bool:
-        """Whether a message goes to another node."""
+        """Return whether a message goes to another node."""
         return self.topology.nodes[flow.source] != self.topology.nodes[flow.destination]
 
     def crossing_bytes(self, tensor_parallel: bool, until: float | None = None) -> int:
-        """Bytes that went to another node between ranks of one tp group, or of one dp group, until a time."""
+        """Return the bytes sent to other nodes within tp groups, or else within dp groups, until a time in the step."""
         end = self.start + (self.seconds if until is None else until)
         return sum(
             flow.nbytes
@@ -82,7 +82,7 @@ class Step:
 
 
 def tp_group(rank: int, layout: Layout) -> int:
-    """The number of a rank's tensor-parallel group: in the mesh, tp changes fastest."""
+    """Return the number of a rank's tensor-parallel group: in the mesh, tp changes fastest."""
     return rank // layout.tp
 
 
@@ -91,7 +91,7 @@ def is_tensor_parallel(flow: Flow, layout: Layout) -> bool:
 
 
 def kind_of(flow: Flow, layout: Layout) -> str:
-    """One of KINDS."""
+    """Return the kind of a message, one of KINDS."""
     return KINDS[tp_group(flow.source, layout)] if is_tensor_parallel(flow, layout) else KINDS[-1]
 
 
@@ -100,14 +100,14 @@ def layout_of(ranks: int) -> Layout:
 
 
 def config_of(width: int, seed: int) -> TrainConfig:
-    """One layer and one step, with enough tokens that tensor parallelism sends more than data parallelism."""
+    """Configure one layer and one step, with enough tokens that tp sends more than dp."""
     return TrainConfig(
         layers=1, heads=4, width=width, context=256, global_batch=4 * DP, micro_batch=4, steps=1, seed=seed
     )
 
 
 def clusters_of(ranks: int) -> dict[str, ClusterSpec]:
-    """The clusters on whose clocks the run is replayed."""
+    """Return the clusters on whose clocks the run is replayed."""
     nodes = f"h100:{DP}x{ranks // DP}"
     texts = {ONE: f"h100:1x{ranks}", TWO: nodes, CONGESTED: f"{nodes},oversubscription={OVERSUBSCRIPTION}"}
     return {name: ClusterSpec.parse(text) for name, text in texts.items()}
@@ -120,10 +120,10 @@ def step_on(name: str, logs: Sequence[list], spec: ClusterSpec, topology: Topolo
 
 
 def steps_of(logs: Sequence[list], layout: Layout) -> list[Step]:
-    """The run on each cluster, with the ranks in their order on the chips.
+    """Replay the run on each cluster, with the ranks on the chips in order.
 
     Raises:
-        RuntimeError: if the step is not longer on each cluster than on the one before; if a message of tensor
+        RuntimeError: if the step is not longer on each cluster than on the one before, or if a message of tensor
             parallelism leaves its node.
     """
     steps = [step_on(n, logs, spec, topology_of(spec), layout) for n, spec in clusters_of(layout.world_size).items()]

@@ -10,18 +10,18 @@ from minidist.show.stage.marks import Mark, box, counter, text
 from minidist.show.stage.story import Beat, Question, Story
 
 RUNS = 9.0  # seconds of the longest step
-STRETCHES = 45  # of a step, for what GPUs and links do
-MOST_FLOWS = 260  # messages that are drawn: those that take longest
+STRETCHES = 45  # parts of a step in which the state of GPUs and links is drawn
+MOST_FLOWS = 260  # messages to draw: those that take longest
 TOP, GPU, NODE, DOT = 40, (96, 120), (500, 280), 40  # of the nodes, and the sizes of a GPU, a node, a message
 TENSOR_PARALLEL, DATA_PARALLEL, COMPUTES = AXES["tp"], MEANINGS["communication"], MEANINGS["computing"]
 
 
 def tell(steps: Sequence[Step], step: Step, longest: float, bug: str = "", details: str = "") -> Story:
-    """One recorded step on one cluster.
+    """Tell the story of a recorded step on one cluster.
 
     Args:
-        steps: the clusters, the first of which has one node; ``step`` is one of them, or the one with the bug.
-        longest: seconds that take RUNS on the story's clock.
+        steps: the step on every cluster, first on one node; ``step`` is one of these, or one with the bug.
+        longest: seconds of the step that take RUNS on the story's clock.
     """
     places = _places(step)
     marks = _wires(step, places, longest)
@@ -84,17 +84,17 @@ def tell(steps: Sequence[Step], step: Step, longest: float, bug: str = "", detai
 
 
 def uplinks(step: Step) -> list[Edge]:
-    """The links between the nodes' switches."""
+    """Return the links between the nodes' switches."""
     return [edge for edge in step.topology.links if any("spine" in end for end in edge)]
 
 
 def uplink_full(step: Step) -> float:
-    """The share of the step in which a link between the nodes is full."""
+    """Return the share of the step in which the fullest link between the nodes is full."""
     return max((step.load.full(edge, step.start, step.start + step.seconds) for edge in uplinks(step)), default=0.0)
 
 
 def _places(step: Step) -> dict[int, tuple[float, float]]:
-    """The middle of each rank's GPU: in its node, the members of a tensor-parallel group in their order."""
+    """Return the middle of each rank's GPU; the GPUs of a node are in the order of their ranks."""
     nodes = step.topology.nodes
     count = max(nodes) + 1
     found = {}
@@ -108,19 +108,19 @@ def _places(step: Step) -> dict[int, tuple[float, float]]:
 
 
 def _at(seconds: float, longest: float) -> float:
-    """The moment of the story at which the step is so old."""
+    """Return the moment of the story that is ``seconds`` after the start of the step."""
     return 0.2 + RUNS * seconds / longest
 
 
 def _stretches(step: Step, longest: float) -> Iterator[tuple[float, float, float, float]]:
-    """Equal parts of the step: from when to when, in seconds of it, and when in the story, and how long there."""
+    """Yield equal parts of the step: (start, end) in the step, and (start, length) in the story, in seconds."""
     for number in range(STRETCHES):
         since, until = (step.seconds * (number + i) / STRETCHES for i in (0, 1))
         yield since, until, _at(since, longest), RUNS * (until - since) / longest
 
 
 def _wires(step: Step, places, longest: float) -> list[Mark]:
-    """The nodes, and between two of them the link, which reddens as it fills."""
+    """Draw the nodes, and between two of them the link, which reddens as it fills."""
     found = []
     nodes = step.topology.nodes
     for node in range(max(nodes) + 1):
@@ -151,13 +151,13 @@ def _wires(step: Step, places, longest: float) -> list[Mark]:
 
 
 def _shade(load: float) -> str:
-    """The colour of a link, grey to red by how full it is."""
+    """Return the colour of a link: the fuller, the redder, from grey on."""
     one, other = (208, 208, 208), (194, 0, 47)
     return "#" + "".join(f"{round(a + (b - a) * min(1, load)):02X}" for a, b in zip(one, other, strict=True))
 
 
 def _gpus(step: Step, places, longest: float) -> list[Mark]:
-    """Each GPU, bright while it computes."""
+    """Draw each GPU, bright while it computes."""
     found = []
     for rank, (x, y) in places.items():
         gpu = box(x - GPU[0] / 2, y - GPU[1] / 2, *GPU, COMPUTES, f"GPU {rank} computes")
@@ -170,7 +170,7 @@ def _gpus(step: Step, places, longest: float) -> list[Mark]:
 
 
 def _time(step: Step, longest: float) -> list[Mark]:
-    """GPU 0's step so far: the time in which it computed, and beside it the time in which it waited."""
+    """Draw GPU 0's step so far: the time in which it computed, followed by the time in which it waited."""
     works, waits = (box(290, 500, 0, 56, *what) for what in ((COMPUTES, "it computes"), ("faint", "it waits")))
     done, scale = 0.0, 740 / longest  # seconds of computing; pixels of a second
     for since, until, at, lasting in _stretches(step, longest):
@@ -182,7 +182,7 @@ def _time(step: Step, longest: float) -> list[Mark]:
 
 
 def _flows(step: Step, places, longest: float) -> list[Mark]:
-    """The messages that take longest, each on its way for as long as the clock says."""
+    """Draw the messages that take longest, each in flight for as long as the clock says."""
     flows = sorted(step.replayed.flows, key=lambda flow: flow.start - flow.sent)[:MOST_FLOWS]
     found = []
     for flow in flows:
@@ -194,7 +194,7 @@ def _flows(step: Step, places, longest: float) -> list[Mark]:
 
 
 def _crossing(step: Step, longest: float) -> float:
-    """The moment at which the message that takes longest is half way."""
+    """Return the moment at which the longest message between nodes is half way."""
     flow = max(filter(step.crosses, step.replayed.flows), key=lambda flow: flow.sent - flow.start, default=None)
     middle = (flow.start + flow.sent) / 2 - step.start if flow else step.seconds / 2
     return max(0.5, _at(middle, longest))

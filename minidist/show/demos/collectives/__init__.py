@@ -16,7 +16,7 @@ def animation(kind: Kind, ranks: int, size: int, seed: int) -> Animation:
     with warm_ranks() as warm:
         for name, how in kind.algorithms.items():
             if name == "halving-doubling" and ranks.bit_count() != 1:
-                continue  # it works on equal chunks for a power of two of ranks alone
+                continue  # on equal chunks, it works only for a power of two of ranks
             with warm(ranks) as cluster:
                 right, log = run.recorded(kind.begins, how.program, cluster)
                 wrong, _ = run.recorded(kind.begins, how.broken, cluster)
@@ -36,7 +36,7 @@ def animation(kind: Kind, ranks: int, size: int, seed: int) -> Animation:
 
 
 def _wrong(kind: Kind, steps: Sequence[run.Step]) -> int:
-    """How many chunks of the result do not end on the terms that one process would put there."""
+    """Count the chunks of the result that do not end on the terms that one process would put there."""
     terms, count = steps[-1].terms, 0
     ranks = len(terms)
     for rank, chunk in np.ndindex(ranks, ranks):

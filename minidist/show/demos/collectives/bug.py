@@ -14,7 +14,7 @@ from minidist.comm.point_to_point import recv, send, sendrecv
 
 
 def broadcast_tree(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
-    """One rank sends zeros: the first one to pass the array on, or the source if none does."""
+    """Broadcast along a tree, but one rank sends zeros: the first to pass the array on, or the source if none does."""
     zeros = np.zeros_like(flat)
     place, distance = (group.rank - src) % group.size, 1
     bad = place == (1 if group.size > 3 else 0)
@@ -27,12 +27,12 @@ def broadcast_tree(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
 
 
 def broadcast_naive(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
-    """The source, which is the only one that sends, sends zeros."""
+    """Broadcast from the source to each rank, but the source sends zeros."""
     right_broadcast_naive(np.zeros_like(flat) if group.rank == src else flat, src, group)
 
 
 def broadcast_ring(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
-    """The source's right neighbour passes zeros on; of two ranks, the source sends them."""
+    """Broadcast along a ring, but the source's right neighbour passes zeros on; of two ranks, the source sends them."""
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     bad = (group.rank - src) % group.size == (1 if group.size > 2 else 0)
     for piece in np.array_split(flat, max(1, -(-flat.nbytes // SEGMENT_BYTES))):
@@ -43,7 +43,7 @@ def broadcast_ring(flat: np.ndarray, src: int, group: ProcessGroup) -> None:
 
 
 def all_reduce_ring(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
-    """Rank 1 sends the chunks of its first two steps in the wrong order."""
+    """All-reduce in a ring, but rank 1 sends the chunks of its first two steps in the wrong order."""
     chunks, size, rank = np.array_split(flat, group.size), group.size, group.rank
     right, left = (rank + 1) % size, (rank - 1) % size
     for step in range(size - 1):
@@ -55,7 +55,7 @@ def all_reduce_ring(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) ->
 
 
 def all_reduce_naive(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
-    """Rank 1 sends its first two chunks in each other's place."""
+    """All-reduce through one rank, but rank 1 sends its first two chunks in each other's place."""
     if group.rank == 1:
         first, second, *others = np.array_split(flat, group.size)
         moved = np.concatenate([np.resize(second, len(first)), np.resize(first, len(second)), *others])
@@ -64,7 +64,7 @@ def all_reduce_naive(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -
 
 
 def all_reduce_halving_doubling(flat: np.ndarray, combine: np.ufunc, group: ProcessGroup) -> None:
-    """Halving-doubling for a power of two of ranks; in the first swap, rank 1 sends the half that it keeps."""
+    """All-reduce by halving and doubling on a power of two of ranks, but rank 1 first sends the half that it keeps."""
     cuts = np.cumsum([0] + [len(chunk) for chunk in np.array_split(flat, group.size)])  # (N + 1,)
     low, high = 0, group.size
     swaps = []
@@ -83,7 +83,7 @@ def all_reduce_halving_doubling(flat: np.ndarray, combine: np.ufunc, group: Proc
 
 
 def reduce_scatter_ring(chunks: list[np.ndarray], combine: np.ufunc, group: ProcessGroup) -> None:
-    """Rank 1 forgets to add in the last step."""
+    """Reduce-scatter in a ring, but rank 1 forgets to add in the last step."""
     size, rank = group.size, group.rank
     right, left = (rank + 1) % size, (rank - 1) % size
     for step in range(size - 1):
@@ -93,7 +93,7 @@ def reduce_scatter_ring(chunks: list[np.ndarray], combine: np.ufunc, group: Proc
 
 
 def all_gather_ring(chunks: list[np.ndarray], group: ProcessGroup) -> None:
-    """Ring all-gather in whose last step rank 1 sends the previous step's chunk again (with two ranks: zeros)."""
+    """All-gather in a ring, but in the last step rank 1 sends the previous chunk again (with two ranks: zeros)."""
     size, rank = group.size, group.rank
     right, left = (rank + 1) % size, (rank - 1) % size
     for step in range(size - 1):
@@ -105,7 +105,7 @@ def all_gather_ring(chunks: list[np.ndarray], group: ProcessGroup) -> None:
 
 
 def all_to_all_pairwise(outgoing: list[np.ndarray], incoming: list[np.ndarray], group: ProcessGroup) -> None:
-    """Rank 0 swaps the chunks for its right neighbour and the rank after that (with two ranks: itself)."""
+    """Exchange chunks in pairs, but rank 0 swaps those for ranks 1 and 2 (with two ranks: for 1 and itself)."""
     size, rank = group.size, group.rank
     if rank == 0:
         outgoing = list(outgoing)

@@ -1,4 +1,4 @@
-"""The five collectives: what each begins and ends with, and its algorithms, each with its program, bug and cost."""
+"""The five collectives: the arrays before and after, and the algorithms, each with its program, bug and cost."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,15 +14,15 @@ from minidist.train.layout import Layout
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One way to carry out a collective.
+    """Algorithm of a collective, with its bug and its cost.
 
     Args:
-        program, broken: ``program(array, world)`` works on a rank's flat array; and the same with the bug.
+        program, broken: ``program(array, world)``, which works on a rank's flat array; and the same with the bug.
         says: (step, N) -> what happens in that step.
-        formula, arrays: what the busiest rank sends, in arrays: as text, and as a function of N.
-        why: the reason.
-        lines, lit: lines of comm/algorithms.py without their group, and (step, N) -> the numbers of those that run.
-        shape: where the ranks stand: "ring", "fan" or "tree", or in "pairs", on a ring without a direction.
+        formula, arrays: number of arrays that the busiest rank sends: as text, and as a function of N.
+        why: reason for this number.
+        lines, lit: lines of comm/algorithms.py without their group, and (step, N) -> numbers of the lines that run.
+        shape: arrangement of the ranks: "ring", "fan", "tree", or "pairs", a ring without a direction.
     """
 
     program: Callable
@@ -38,19 +38,19 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class Kind:
-    """One collective.
+    """Collective, with its algorithms and what they must end with.
 
     Args:
-        name: its name on the command line.
-        title: what it does, in one line.
-        question: what its story is about; a place for the number of ranks.
-        opening: what you see before the first step.
+        name: name on the command line.
+        title: what the collective does, in one line.
+        question: question of the story, with {} for the number of ranks.
+        opening: sentence for the state before the first step.
         algorithms: name of the scene -> the algorithm.
-        bug: what the bug is.
-        begins: (rank, values of all ranks (N, M)) -> the array that the rank begins with.
+        bug: the injected bug, in words.
+        begins: (rank, values of all ranks (N, M)) -> array that the rank begins with.
         result: (rank, chunk, N) -> whether that chunk is part of the rank's result.
-        ends: (rank, chunk, N) -> the terms (rank, chunk) that are in that chunk then: by default a sum.
-        trains_on: a function N -> a layout that uses this collective, and its algorithm with the bug.
+        ends: (rank, chunk, N) -> terms (rank, chunk) that the chunk holds in the end; by default, of a sum.
+        trains_on: (N -> layout that uses this collective, broken algorithm), or None.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""A collective's run, step by step: which terms every chunk of every rank held after each message.
+"""Run of a collective, step by step: which terms every chunk of every rank held after each message.
 
 Each rank runs the algorithm on counts: chunk c of rank r begins as one term (r, c), so whatever the algorithm does, a
 chunk's counts say exactly which terms are in it, and how often. Each rank copies its array whenever a message has
@@ -19,7 +19,7 @@ from minidist.trace import PointToPoint
 
 @dataclass(frozen=True)
 class Sent:
-    """A message of one step. ``chunks``: chunk of the receiver that it changed -> chunk of the sender."""
+    """Message of one step. chunks: chunk of the receiver that it changed -> chunk of the sender."""
 
     source: int
     destination: int
@@ -28,7 +28,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Step:
-    """All ranks after a step: their terms, the messages of the step, and what each has sent so far, in arrays."""
+    """State of all ranks after a step: terms, messages of the step, and how many arrays each has sent so far."""
 
     terms: np.ndarray  # (ranks, chunks, ranks, chunks) int: how often term (r, c) is in a chunk
     messages: tuple[Sent, ...]
@@ -72,7 +72,7 @@ def recorded(begins: Callable, program: Callable, cluster) -> tuple[list[Step], 
 
 
 def _recorded_rank(world, begins: Callable, program: Callable):
-    """One rank's log, and copies of its terms (chunks, ranks, chunks) at first and after each message received."""
+    """Return a rank's log, and copies of its terms (chunks, ranks, chunks) at first and after each message received."""
     size = world.size
     values = np.eye(size * size, dtype=np.int64).reshape(size, -1)  # (ranks, chunks * ranks * chunks)
     flat = begins(world.rank, values)
@@ -95,7 +95,7 @@ def _is_arrival(entry) -> bool:
 
 
 def _changed(sender: np.ndarray, at_first: np.ndarray, old: np.ndarray, new: np.ndarray) -> dict[int, int]:
-    """The receiver's chunks that a message changed -> the sender's chunk that has what was stored or added."""
+    """Map each receiver's chunk that a message changed to the sender's chunk whose terms were stored or added."""
     found = {}
     for chunk in np.flatnonzero((new != old).any((1, 2))).tolist():
         arrived = (new[chunk], new[chunk] - old[chunk])

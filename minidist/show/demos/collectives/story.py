@@ -15,8 +15,8 @@ from minidist.show.stage.marks import Mark, box, counter
 from minidist.show.stage.network import Network
 from minidist.show.stage.story import Beat, Question, Story
 
-STEP, LEAVES, TRAVELS = 1.6, 0.1, 1.2  # seconds: a step, when what travels leaves in it, and how long it is on its way
-FOOT, SIDE = 38, 14  # pixels of a GPU's box: below its columns, and beside them
+STEP, LEAVES, TRAVELS = 1.6, 0.1, 1.2  # seconds: length of a step, and start and length of its journeys
+FOOT, SIDE = 38, 14  # pixels of a GPU's box: below its columns, and on their sides
 AREA = (10, 0, 920, 600)  # of the GPUs: x, y, width, height
 SHAPES = {
     "ring": Network.on_ring,
@@ -30,18 +30,18 @@ FACTORS = {"1": lambda n: 1, "2 (N−1)/N": lambda n: 2 * (n - 1) / n, "N−1": 
 def tell(
     kind: Kind, name: str, steps: Sequence[Step], right: Sequence[Step], size: int = 1, broken: bool = False
 ) -> Story:
-    """The story of a run.
+    """Tell the story of a run.
 
     Args:
-        name: of the algorithm.
+        name: name of the algorithm.
         right: the same run without the bug, which may be ``steps``.
-        size: numbers in each chunk.
+        size: number of float32 in each chunk.
     """
     ranks, last, how = len(steps[0].terms), len(steps) - 1, kind.algorithms[name]
     result = np.array([[kind.result(rank, chunk, ranks) for chunk in range(ranks)] for rank in range(ranks)])
     most = int(right[-1].terms.sum((2, 3)).max())
     picture = _Picture(how.shape, steps[0].terms, result, most, kind is ALL_TO_ALL)
-    spoiled = struck = 0  # the first step after which something is wrong, and how many chunks are then
+    spoiled = struck = 0  # the first step after which chunks are wrong, and their number then
     for number in range(1, last + 1):
         picture.step(steps, number)
         wrong = (steps[number].terms != right[min(number, len(right) - 1)].terms).any((2, 3))
@@ -87,7 +87,7 @@ def tell(
 
 
 def training(kind: Kind, harm: Harm, broken: bool) -> Story:
-    """What a training run with the bug looks like: the losses, and how far the weights are from the right ones."""
+    """Tell the story of a training run with the bug: its losses, and how far its weights are from the right ones."""
     steps, most = len(harm.right), float(max(harm.right.max(), harm.wrong.max()))
     least = float(min(harm.right.min(), harm.wrong.min()))
     ticks = (0, steps - 1), (round(least, 2), round(most, 2))
@@ -123,12 +123,12 @@ def training(kind: Kind, harm: Harm, broken: bool) -> Story:
 
 
 class _Picture:
-    """The GPUs with their columns, step by step.
+    """Picture of the GPUs with their columns, step by step.
 
     Args:
         result: (N, N): whether a column is part of a GPU's result.
-        most: how many terms a column has in the end.
-        apart: whether what a GPU sends stands above what it gets, with the number of the GPU that it is for.
+        most: most terms that a column has in the end.
+        apart: whether blocks to send stand above those received, each with the number of its receiver.
     """
 
     def __init__(self, shape: str, terms: np.ndarray, result: np.ndarray, most: int, apart: bool) -> None:
@@ -171,7 +171,7 @@ class _Picture:
         return box(x, y, self.column, self.block * self.most, "none", stroke=colour, width=width)
 
     def step(self, steps: Sequence[Step], number: int) -> None:
-        """Let what a step's messages carry travel, and pile up or replace what was there."""
+        """Move the blocks that a step's messages carry; they pile up on the receiver's blocks or replace them."""
         at, landed = (number - 1) * STEP + LEAVES, []
         if self.apart and number == 1:  # a GPU's own column needs no message
             for rank in range(self.ranks):
@@ -200,7 +200,7 @@ class _Picture:
             self.piles[rank][chunk] = pile
 
     def judge(self, at: float, wrong: np.ndarray, done: np.ndarray) -> None:
-        """Frame what is wrong or done, from a moment on."""
+        """Frame the chunks that are wrong or done, from a moment on."""
         for (rank, chunk), bad in np.ndenumerate(wrong):
             state = "wrong" if bad else "right" if done[rank, chunk] else ""
             if state and self.frames.get((rank, chunk)) != state:
@@ -209,7 +209,7 @@ class _Picture:
 
 
 def _listed(terms: np.ndarray) -> list[tuple[int, int]]:
-    """Each term (rank, chunk) as often as it is there."""
+    """Return each term (rank, chunk) as often as it occurs."""
     return [place for place, count in np.ndenumerate(terms) for _ in range(int(count))]
 
 

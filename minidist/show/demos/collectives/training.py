@@ -1,4 +1,4 @@
-"""What a collective with a bug does to training: the losses, and how far each rank's weights leave the right ones."""
+"""Training with a broken collective: the losses, and how far each rank's weights drift from the right ones."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,12 +22,12 @@ LONGER = 20  # steps, for the picture
 
 @dataclass(frozen=True)
 class Harm:
-    """A run with the bug, next to the single-process run.
+    """Run with the bug, next to the single-process run.
 
     Args:
-        right, wrong: the losses of each step, without the bug and with it: (steps,).
-        drift: (ranks, steps + 1): the distance of each rank's weights from the right ones before training and after
-            each step, as a share of the distance that the right ones have moved in the whole run.
+        right, wrong: loss of each step, without the bug and with it: (steps,).
+        drift: (ranks, steps + 1): distance of each rank's weights from the right ones, before training and after each
+            step, as a share of the distance that the right ones move in the whole run.
     """
 
     right: np.ndarray
@@ -36,10 +36,10 @@ class Harm:
 
 
 def harm(trains_on: tuple[Callable, Callable], warm: WarmRanks, ranks: int, seed: int) -> Harm:
-    """Train for longer, without the bug in one process and with it on all ranks.
+    """Train for ``LONGER`` steps, without the bug in one process and with it on all ranks.
 
     Raises:
-        RuntimeError: if the weights are the right ones all the same.
+        RuntimeError: if the bug does not change the weights.
     """
     layout_of, function = trains_on
     config = replace(MODEL, seed=seed, steps=LONGER)
@@ -55,7 +55,7 @@ def harm(trains_on: tuple[Callable, Callable], warm: WarmRanks, ranks: int, seed
 
 
 def _overridden(function: Callable, rank_function: Callable, world: ProcessGroup, *args):
-    """Run a rank's function with an algorithm that has a bug in place of the library's."""
+    """Run a rank's function with a broken algorithm in place of the library's."""
     overrides.override({function.__name__: function})
     try:
         return rank_function(world, *args)
@@ -64,7 +64,7 @@ def _overridden(function: Callable, rank_function: Callable, world: ProcessGroup
 
 
 def _losses_and_weights(world: ProcessGroup, config: TrainConfig, layout: Layout) -> tuple[list, np.ndarray]:
-    """The loss of each step, and this rank's weights before the first and after each: (steps + 1, parameters)."""
+    """Return the loss of each step, and the rank's weights at first and after each step: (steps + 1, parameters)."""
     share = Share.of(world, config, layout)
 
     def weights() -> np.ndarray:

@@ -42,7 +42,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
 
 
 def _books(shown: Recorded) -> str:
-    """That sent + new residual is gradient + old residual everywhere.
+    """Check that sent + new residual is gradient + old residual everywhere, and return a sentence that says so.
 
     Raises:
         RuntimeError: if it is not.

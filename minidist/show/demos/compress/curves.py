@@ -9,20 +9,20 @@ from minidist.show.demos.shared.runs import WarmRanks
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 
-METHODS = {"top-k 0.1%": "topk:0.001", "1 bit": "onebit", "rank 1": "powersgd:1"}  # name -> as in --compress
+METHODS = {"top-k 0.1%": "topk:0.001", "1 bit": "onebit", "rank 1": "powersgd:1"}  # name -> value of --compress
 RANKS, SEEDS = 2, 3
-STEPS, WINDOW = 120, 10  # of a run, and those of which a point is the mean
+STEPS, WINDOW = 120, 10  # steps of a run, and steps whose mean is a point
 
 
 @dataclass(frozen=True)
 class Curves:
-    """The losses of every run, each (seeds, steps).
+    """Losses of all runs, in arrays of shape (seeds, steps).
 
     Args:
         full: losses with full gradients.
-        compressed: method -> with error feedback.
-        forgetful: method -> without.
-        shares: method -> the bytes of a step's messages, as a share of those of full gradients.
+        compressed: method -> losses with error feedback.
+        forgetful: method -> losses without error feedback.
+        shares: method -> bytes of a step's messages, as a share of those of full gradients.
     """
 
     full: np.ndarray
@@ -50,7 +50,7 @@ def config_of(seed: int) -> TrainConfig:
 
 
 def curves_of(warm: WarmRanks, seed: int) -> Curves:
-    """Train with ``SEEDS`` seeds from this one on: weights and tokens are others with each."""
+    """Train with ``SEEDS`` seeds from this one on; each seed has other weights and tokens."""
 
     def runs(**settings) -> list:
         layout = Layout(dp=RANKS, sync="bucketed", **settings)
@@ -73,5 +73,5 @@ def curves_of(warm: WarmRanks, seed: int) -> Curves:
 
 
 def windows(losses: np.ndarray) -> np.ndarray:
-    """Means over ``WINDOW`` steps: (..., steps) -> (..., steps / WINDOW)."""
+    """Return means over ``WINDOW`` steps: (..., steps) -> (..., steps / WINDOW)."""
     return losses.reshape(*losses.shape[:-1], -1, WINDOW).mean(axis=-1)

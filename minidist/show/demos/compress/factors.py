@@ -1,4 +1,4 @@
-"""PowerSGD on one matrix, round after round: real ranks, each with its own gradient, and what each all-reduce sums."""
+"""PowerSGD on one matrix, round after round: real ranks, each with its own gradient, and the sum of each all-reduce."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ RANK, ROUNDS = 2, 6
 
 @dataclass(frozen=True)
 class Round:
-    """One step of the power method.
+    """Step of the power method.
 
     Args:
-        start: Q that it began with.  (n, r)
-        products: the sum of the ranks' M Q, as the first all-reduce leaves it.  (m, r)
-        p: the products with their columns made orthonormal.  (m, r)
-        q: the sum of the ranks' M^T P, as the second all-reduce leaves it.  (n, r)
+        start: Q at the start of the round.  (n, r)
+        products: sum of the ranks' M Q, the result of the first all-reduce.  (m, r)
+        p: ``products`` with orthonormal columns.  (m, r)
+        q: sum of the ranks' M^T P, the result of the second all-reduce.  (n, r)
     """
 
     start: np.ndarray
@@ -34,21 +34,21 @@ class Round:
 
     @property
     def product(self) -> np.ndarray:
-        """What stands for the sum of the gradients.  (m, n)"""
+        """Approximation of the sum of the gradients.  (m, n)"""
         return self.p @ self.q.T
 
     def error(self, matrix: np.ndarray) -> float:
-        """How far it is from the sum, as a share of that."""
+        """Return the distance of ``product`` from the matrix, as a share of the matrix's norm."""
         return float(np.linalg.norm(matrix - self.product) / np.linalg.norm(matrix))
 
 
 @dataclass(frozen=True)
 class Approximation:
-    """A matrix and its rounds.
+    """Matrix, and the rounds that approximate it.
 
     Args:
-        matrix: the sum of the ranks' gradients, which no rank computes.  (m, n)
-        ranks: how many.
+        matrix: sum of the ranks' gradients, which no rank computes.  (m, n)
+        ranks: number of ranks.
     """
 
     matrix: np.ndarray
@@ -66,22 +66,22 @@ class Approximation:
 
     @property
     def best(self) -> float:
-        """The least error that a matrix of this rank can have: what the other singular values leave."""
+        """The least error of any matrix of rank ``RANK``: the share of the other singular values."""
         values = np.linalg.svd(self.matrix, compute_uv=False)
         return float(np.linalg.norm(values[RANK:]) / np.linalg.norm(values))
 
 
 def gradients_of(recorded: Recorded) -> list[np.ndarray]:
-    """Each rank's own gradient of the matrix in the last step.  (n, n)"""
+    """Return each rank's own gradient of the matrix in the last step.  (n, n)"""
     last = [rank[-1].gradient for rank in recorded.messages[MATRIX]]
     return [gradient.reshape(-1, recorded.run.config.width) for gradient in last]
 
 
 def approximate(warm: WarmRanks, matrices: Sequence[np.ndarray], seed: int, refilled: bool) -> Approximation:
-    """Take ``ROUNDS`` rounds on as many ranks as there are matrices. Refilled, each begins at random: no warm start.
+    """Run ``ROUNDS`` rounds on a rank for each matrix. refilled: each round begins with a random Q, without warm start.
 
     Raises:
-        RuntimeError: if the ranks do not have the same factors.
+        RuntimeError: if the ranks have different factors.
     """
     with warm(len(matrices)) as cluster:
         found = cluster.run(power_rounds, [matrix.astype(np.float64) for matrix in matrices], seed, refilled)
@@ -92,13 +92,13 @@ def approximate(warm: WarmRanks, matrices: Sequence[np.ndarray], seed: int, refi
 
 
 def check_harm(right: Approximation, broken: Approximation) -> None:
-    """Raises RuntimeError if the rounds after the first are no worse without a warm start."""
+    """Raise RuntimeError if the rounds after the first are no worse without a warm start."""
     if broken.later <= right.later:
         raise RuntimeError("random Q finds as good factors by chance: choose another size or seed")
 
 
 def power_rounds(world: ProcessGroup, matrices: list[np.ndarray], seed: int, refilled: bool) -> list[Round]:
-    """One rank's rounds; every rank begins with the same Q."""
+    """Run one rank's rounds; every rank begins with the same Q."""
     matrix, rounds = matrices[world.rank], []
     for number in range(ROUNDS):
         if refilled or not rounds:

@@ -1,4 +1,4 @@
-"""Training in which compression is recorded: of each parameter in each step the gradient, what is sent, what stays.
+"""Training that records compression: the gradient of each parameter in each step, what is sent, and what stays.
 
 The parameter that is drawn is the bias of the last norm: it has as many numbers as the model is wide, few enough to
 draw every one of them. The bug: what a message leaves out is not added to the next gradient, so it is lost. torch's
@@ -23,14 +23,14 @@ from minidist.train.trainer import train_rank
 
 STEPS = 8
 DRAWN = "head.norm.bias"
-LEAST, MOST = 8, 24  # numbers that it has
+LEAST, MOST = 8, 24  # numbers in the drawn parameter
 
 
 def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
-    """Plain SGD without weight decay: what is not sent does not move.
+    """Configure plain SGD without weight decay, so that a number that is not sent does not move.
 
     Raises:
-        ValueError: for a parameter that is too small to show anything, or too large to draw.
+        ValueError: if the drawn parameter is too small to show anything, or too large to draw.
     """
     if not LEAST <= size <= MOST:
         raise ValueError(f"size, the numbers that are drawn, must be from {LEAST} to {MOST}, got {size}")
@@ -53,13 +53,13 @@ def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
 
 @dataclass(frozen=True)
 class Message:
-    """An entry of a rank's log: one parameter of n numbers in one step; every array is float64 (n,).
+    """Entry of a rank's log: one parameter of n numbers in one step; every array is float64 (n,).
 
     Args:
-        gradient: the gradient of this rank's micro-batches.
-        before: the residual that the steps before left.
-        sent: what the message stands for.
-        after: the residual that is left now, or what is lost if nobody keeps it.
+        gradient: gradient of this rank's micro-batches.
+        before: residual from the previous steps.
+        sent: numbers that the message stands for.
+        after: new residual, which is lost if it is not kept.
     """
 
     gradient: np.ndarray
@@ -69,12 +69,12 @@ class Message:
 
     @property
     def corrected(self) -> np.ndarray:
-        """Gradient and old residual: what sent and new residual must add up to."""
+        """Gradient + old residual, which sent + new residual must equal."""
         return self.gradient + self.before
 
     @property
     def balanced(self) -> np.ndarray:
-        """Where sent + new residual is gradient + old residual, to the last bit: bool (n,)."""
+        """Whether sent + new residual is gradient + old residual, to the last bit: bool (n,)."""
         return self.sent + self.after == self.corrected
 
 
@@ -85,9 +85,9 @@ def train_recording(
     options: RunOptions,
     keep: Callable[[np.ndarray], np.ndarray] = lambda residual: residual,
 ) -> RankResult:
-    """``train_rank``, with a ``Message`` in the log for each parameter in each step.
+    """Run ``train_rank``, and log a ``Message`` for each parameter in each step.
 
-    ``keep`` makes of a new residual the one that the next step gets: a bug changes it.
+    keep: new residual -> residual that the next step gets; a bug changes it.
     """
     feed_back, entries = feedback.feed_back, []
 
@@ -104,7 +104,7 @@ def train_recording(
 
 @dataclass(frozen=True)
 class Recorded:
-    """One method in one run.
+    """Record of one method in one run.
 
     Args:
         method: the method as ``--compress`` takes it.
@@ -129,11 +129,11 @@ class Recorded:
 
     @property
     def drawn(self) -> list[Message]:
-        """Rank 0's messages of the parameter that is drawn, one for each step."""
+        """Rank 0's messages of the drawn parameter, one for each step."""
         return self.messages[DRAWN][0]
 
     def moved(self) -> int:
-        """How many numbers of the drawn parameter any rank has sent: SGD moves these, and no others."""
+        """Return how many numbers of the drawn parameter any rank has sent: SGD moves these, and no others."""
         sent = np.array([[message.sent != 0 for message in rank] for rank in self.messages[DRAWN]])  # (ranks, steps, n)
         return int(sent.any(axis=(0, 1)).sum())
 
@@ -144,7 +144,7 @@ class Recorded:
 
 
 def record(warm: WarmRanks, config: TrainConfig, ranks: int, method: str, rank_function=train_recording) -> Recorded:
-    """Train with a method, and bring back what it did."""
+    """Train with a method, and return the record of its messages."""
     layout = Layout(dp=ranks, sync="bucketed", compress=method)
     run = warm.train(config, layout, rank_function, trace=True, digests=False)
     return Recorded.of(method, run)

@@ -1,4 +1,4 @@
-"""What compression looks like: what is sent drops through the line, and what is not sent piles up above it."""
+"""Compression in pictures: numbers that are sent drop through a line, and the rest piles up above it."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from minidist.show.stage.curve import Chart
 from minidist.show.stage.marks import Mark, box, counter, line, text
 from minidist.show.stage.story import Beat, Question, Story
 
-PACE, FIRST = 2.0, 4  # seconds of a training step, and steps before the story opens
+PACE, FIRST = 2.0, 4  # seconds per training step, and steps before the story opens
 BASE, HIGH = 450, 390  # the line to the network, and the highest column above it
 GRADIENT, RESIDUAL, SENT = MEANINGS["gradients"], MEANINGS["residual"], MEANINGS["communication"]
 KEY = {"new gradient": GRADIENT, "waits": RESIDUAL, "sent": SENT}
@@ -19,7 +19,7 @@ METHOD_COLOURS = ("#882255", "#D55E00", "#0072B2")
 
 
 def columns(name: str, run: Recorded, right: Recorded, nbytes: int, bug: str = "", details: str = "") -> Story:
-    """The drawn parameter of rank 0, a column for each number: a gradient comes, some of it is sent, the rest waits.
+    """Tell the story of rank 0's drawn parameter, a column for each number: some of it is sent, and the rest waits.
 
     Args:
         right: the same run with error feedback, which may be ``run``.
@@ -43,8 +43,8 @@ def columns(name: str, run: Recorded, right: Recorded, nbytes: int, bug: str = "
                 scale * abs(float(values[number]))
                 for values in (message.before, message.corrected, message.after, message.sent)
             )
-            old = min(before, total)  # a new gradient of the other sign takes from what waits
-            begins = at + 0.1 if step else -1.0  # the first has come when the story opens
+            old = min(before, total)  # a new gradient of the other sign reduces the residual
+            begins = at + 0.1 if step else -1.0  # the first has arrived when the story opens
             waits.to(begins, 0.4, y=BASE - old, h=old)
             new.to(begins, 0.0, y=BASE - old).to(begins, 0.4, y=BASE - total, h=total - old)
             if sent:
@@ -101,7 +101,7 @@ def columns(name: str, run: Recorded, right: Recorded, nbytes: int, bug: str = "
 
 
 def low_rank(shown: Approximation, right: Approximation, bug: str = "") -> Story:
-    """Two thin factors in place of a matrix, and their error from round to round."""
+    """Tell the story of two thin factors in place of a matrix, and of their error from round to round."""
     rows, side = len(shown.matrix), 300
     thin = side * RANK / rows
     marks: list[Mark] = [
@@ -149,7 +149,7 @@ def low_rank(shown: Approximation, right: Approximation, bug: str = "") -> Story
 
 
 def losses(shown: Curves, bug: str = "") -> Story:
-    """The loss of longer runs, means over all seeds: full gradients, and each method with feedback, or without."""
+    """Tell the story of longer runs' mean losses: full gradients, and each method, with feedback or without."""
     full = windows(shown.full).mean(0)
     methods = {name: windows(runs).mean(0) for name, runs in (shown.forgetful if bug else shown.compressed).items()}
     values = np.concatenate(

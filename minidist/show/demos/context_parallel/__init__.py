@@ -3,7 +3,7 @@
 A real training step of one layer records which tile pairs each rank computes in each hop. Contiguous chunks leave early
 ranks idle; zigzag gives each rank an early and a late chunk. Time is counted in pairs of zigzag's chunks, so that
 this machine's timing does not matter. A third run exchanges heads for tokens instead (Ulysses). In the broken runs, a
-rank computes with its own keys and values; in backward's, forward is right.
+rank computes with its own keys and values; in one of them, it does so in backward only.
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ MOST = 64  # tokens in a chunk
 
 
 def animation(ranks: int, size: int, seed: int) -> Animation:
-    """A step with both ways to place the chunks, on ``ranks`` ranks, with ``size`` tokens in each chunk of zigzag."""
+    """Train a step with each way to place the chunks, on ``ranks`` ranks, with ``size`` tokens in a chunk of zigzag."""
     configs = {kind: config_of(kind, ranks, size, seed) for kind in CHUNKS}
     with warm_ranks() as warm:
         right, wrong = {}, {}
@@ -57,7 +57,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
 
 
 def wrong_visits(run: Pass, right: Pass) -> set[tuple[int, int]]:
-    """(hop, rank) wherever a rank adds something else to the gradients than in the run without the bug."""
+    """Return each (hop, rank) whose terms for the gradients differ from those of the run without the bug."""
     return {
         (hop, rank)
         for hop, (visits, others) in enumerate(zip(run.visits, right.visits, strict=True))
@@ -67,7 +67,7 @@ def wrong_visits(run: Pass, right: Pass) -> set[tuple[int, int]]:
 
 
 def _by_heads(warm: WarmRanks, ranks: int, size: int, seed: int) -> tuple[Story, Story]:
-    """The story of Ulysses, and the same with the bug."""
+    """Return the story of Ulysses, and the same with the bug."""
     config, layout = heads_run.config_of(ranks, size, seed), Layout(cp=ranks, cp_kind="ulysses")
     run, proof = warm.train_proved(config, layout, heads_run.train_heads)
     bad, harm = warm.train_broken(config, layout, heads_run.train_stale_heads)

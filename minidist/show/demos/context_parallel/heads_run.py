@@ -1,6 +1,6 @@
 """Ulysses in a real training step: which rank has which tokens of which heads, before and after each all-to-all.
 
-The bug is that of the ring: a rank computes with its own keys and values.
+The bug is the same as in the ring: a rank computes with its own keys and values.
 """
 
 import zlib
@@ -26,11 +26,11 @@ Place = tuple[int, int]  # chunk of tokens, head
 
 @dataclass(slots=True)
 class Exchanged:
-    """An entry of a rank's log: an all-to-all in forward.
+    """Entry of a rank's log: an all-to-all in forward.
 
     Args:
-        before, after: CRC-32 of what this rank has for each chunk of tokens and head. Of the first all-to-all these
-            are the keys and values, of the second one the outputs.
+        before, after: CRC-32 of the rank's data for each chunk of tokens and head: of keys and values in the first
+            all-to-all, of the outputs in the second.
         nbytes: bytes that the rank sent.
     """
 
@@ -40,7 +40,7 @@ class Exchanged:
 
 
 def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
-    """One layer and one sample, with one head for each rank; a rank has ``2 * size`` tokens, as in the ring."""
+    """Configure one layer and one sample, with one head per rank; a rank has ``2 * size`` tokens, as in the ring."""
     return TrainConfig(
         layers=1,
         heads=ranks,
@@ -57,10 +57,10 @@ def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
 def train_heads(
     world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions, spoil: Callable | None = None
 ) -> RankResult:
-    """``train_rank``, whose log has ``Exchanged`` for both all-to-alls of forward.
+    """Run ``train_rank``, and log an ``Exchanged`` for both all-to-alls of forward.
 
     Args:
-        spoil: called with what has arrived in the first one, the rank and the number of ranks; it may change it.
+        spoil: called with (array from the first all-to-all, rank, number of ranks); it may change the array.
     """
     exchange = context.all_to_all_in_group
 
@@ -79,7 +79,7 @@ def train_heads(
 
 
 def _parts(x, group: ProcessGroup, all_tokens: bool, qkv: bool) -> dict[Place, int]:
-    """CRC-32 of each chunk of tokens and head in (heads, B, tokens, D): of keys and values if it is ``qkv``."""
+    """Return the CRC-32 of each chunk of tokens and head of (heads, B, tokens, D). qkv: leave out the queries."""
     array = to_host(x)
     array = array[..., array.shape[-1] // 3 :] if qkv else array
     if all_tokens:
@@ -89,7 +89,7 @@ def _parts(x, group: ProcessGroup, all_tokens: bool, qkv: bool) -> dict[Place, i
 
 
 def exchanges_of(run: Run) -> list[tuple[Exchanged, ...]]:
-    """The two all-to-alls of forward, each with an entry for every rank.
+    """Return the two all-to-alls of forward, each with an entry for every rank.
 
     Raises:
         RuntimeError: if a rank sent more or less than the formula says.
@@ -105,12 +105,12 @@ def exchanges_of(run: Run) -> list[tuple[Exchanged, ...]]:
 
 
 def nbytes_of(config: TrainConfig, ranks: int, times: int) -> int:
-    """The bytes that a rank sends in an all-to-all of ``times`` float32 arrays (T/N, C), by formula."""
+    """Return the bytes that a rank sends in an all-to-all of ``times`` float32 arrays (T/N, C), by formula."""
     return 4 * times * config.context // ranks * config.width * (ranks - 1) // ranks
 
 
 def same(one: Sequence[Exchanged], other: Sequence[Exchanged]) -> set[Place]:
-    """The places at which two runs have the same after an all-to-all."""
+    """Return the places at which two runs have the same data after an all-to-all."""
     return {place for a, b in zip(one, other, strict=True) for place, crc in a.after.items() if b.after[place] == crc}
 
 

@@ -1,4 +1,4 @@
-"""Context-parallel attention in a real training step: whose keys come to which rank, and which tile pairs it does.
+"""Context-parallel attention in a real training step: which keys reach which rank, and the tile pairs it computes.
 
 The bug: a rank computes with its own keys and values, not with those that have arrived. Diffusers had it in backward
 (huggingface/diffusers, issue 14265): backward read the keys and values that forward had saved, which are those of the
@@ -23,20 +23,20 @@ from minidist.train.result import RankResult, Run, RunOptions
 from minidist.train.trainer import train_rank
 
 HEADS, WIDTH = 2, 16
-CHUNKS = {"ring": 1, "zigzag": 2}  # of a rank, by kind: as few as it can do with
+CHUNKS = {"ring": 1, "zigzag": 2}  # per rank, by kind: the fewest possible
 FORWARD, BACKWARD = "forward", "backward"
 
 
 @dataclass(slots=True)
 class Visit:
-    """An entry of a rank's log: keys and values have been with this rank.
+    """Entry of a rank's log: one rank's keys and values on this rank.
 
     Args:
         way: FORWARD or BACKWARD.
-        owner: the rank whose keys and values should be here.
+        owner: rank whose keys and values should be here.
         used: CRC-32 of the keys and values that the rank computed with.
-        pairs: chunks of queries and of keys whose tiles it computed.
-        gradients: (2, H, B, T/N, D) float32, the terms for keys and values that backward adds; empty in forward.
+        pairs: (chunk of queries, chunk of keys) of each tile pair that it computed.
+        gradients: (2, H, B, T/N, D) float32, terms that backward adds for keys and values; empty in forward.
     """
 
     way: str
@@ -48,7 +48,7 @@ class Visit:
 
 @dataclass(slots=True)
 class Sent:
-    """An entry of a rank's log: the bytes that it sent for one pass."""
+    """Entry of a rank's log: the bytes that it sent for one pass."""
 
     way: str
     nbytes: int
@@ -60,8 +60,8 @@ class Pass:
 
     Args:
         visits: visits by hop and rank.
-        slots_of_pair: what a tile pair takes, in units of a pair of zigzag's smaller chunks.
-        nbytes: bytes that a rank sent.
+        slots_of_pair: time of a tile pair, in units of a pair of zigzag's smaller chunks.
+        nbytes: bytes that each rank sent.
     """
 
     visits: Sequence[Sequence[Visit]]
@@ -73,39 +73,39 @@ class Pass:
         return len(self.visits[0])
 
     def pairs(self, hops: int | None = None) -> int:
-        """The tile pairs of all ranks in the first hops."""
+        """Return the number of tile pairs of all ranks in the first ``hops`` hops, by default in all."""
         return sum(len(visit.pairs) for hop in self.visits[:hops] for visit in hop)
 
     def work(self) -> int:
-        """What all ranks compute, in slots."""
+        """Return the work of all ranks, in slots."""
         return self.slots_of_pair * self.pairs()
 
     def times(self) -> list[list[tuple[int, int]]]:
-        """When each visit begins and ends, ``[hop][rank]``, in slots, if a message takes no time.
+        """Return (begin, end) of each visit, ``[hop][rank]``, in slots, as if messages took no time.
 
-        Keys and values leave a rank when its visit begins: before it, the rank posts the message to the next one.
+        Keys and values leave a rank when its visit begins, since the rank posts the message to the next one first.
         """
         found: list[list[tuple[int, int]]] = []
         for hop in self.visits:
             times = []
             for rank, visit in enumerate(hop):
-                # Before rank 0 is the last rank, -1: they are a ring.
+                # rank 0 comes after the last rank, -1: they are a ring
                 start = max(found[-1][rank][1], found[-1][rank - 1][0]) if found else 0
                 times.append((start, start + self.slots_of_pair * len(visit.pairs)))
             found.append(times)
         return found
 
     def slots(self) -> int:
-        """The slots of all ranks until the slowest one has finished."""
+        """Return the slots of all ranks until the slowest one has finished."""
         return self.ranks * self.end(-1)
 
     def gradients(self, owner: int) -> np.ndarray:
-        """Gradients of a rank's keys and values, summed over all ranks: (2, H, B, T/N, D)."""
+        """Return the gradients of a rank's keys and values, summed over all ranks: (2, H, B, T/N, D)."""
         added = [visit.gradients for hop in self.visits for visit in hop if visit.owner == owner]
         return np.add.reduce(added, axis=0, dtype=np.float64)
 
     def stale(self) -> set[tuple[int, int]]:
-        """(hop, rank) wherever a rank has work and computes with other keys than those that have arrived."""
+        """Return each (hop, rank) that has work and computes with other keys than those that have arrived."""
         return {
             (hop, rank)
             for hop, (visits, used) in enumerate(zip(self.visits, self.owners(), strict=True))
@@ -114,25 +114,25 @@ class Pass:
         }
 
     def end(self, hop: int) -> int:
-        """The slot in which the last rank finishes a hop."""
+        """Return the slot in which the last rank finishes a hop."""
         return max(stop for _, stop in self.times()[hop])
 
     def busy(self, hops: int | None = None) -> float:
-        """The share of the ranks' time that is work, up to the end of the first hops."""
+        """Return the share of the ranks' time that is work, up to the end of the first ``hops`` hops."""
         hops = len(self.visits) if hops is None else hops
         return self.slots_of_pair * self.pairs(hops) / (self.ranks * self.end(hops - 1))
 
     def owners(self) -> list[list[int]]:
-        """Whose keys and values each rank really used, ``[hop][rank]``: in hop 0 they are its own."""
+        """Return the owner of the keys and values that each rank used, ``[hop][rank]``; in hop 0 they are its own."""
         whose = {visit.used: rank for rank, visit in enumerate(self.visits[0])}
         return [[whose[visit.used] for visit in hop] for hop in self.visits]
 
 
 def config_of(kind: str, ranks: int, size: int, seed: int) -> TrainConfig:
-    """One layer and one sample, so that every rank has one visit a hop. A chunk is one tile.
+    """Configure one layer and one sample, so that every rank has one visit a hop. A chunk is one tile.
 
     Args:
-        size: tokens in each of zigzag's chunks; a contiguous one is twice as long.
+        size: tokens in each of zigzag's chunks; a contiguous chunk is twice as long.
     """
     return TrainConfig(
         layers=1,
@@ -148,7 +148,7 @@ def config_of(kind: str, ranks: int, size: int, seed: int) -> TrainConfig:
 
 
 def nbytes_of(config: TrainConfig, ranks: int, way: str) -> int:
-    """The bytes that a rank sends, by formula: float32 keys and values, and in backward two float64 for a gradient."""
+    """Return a rank's bytes sent, by formula: float32 keys and values, and in backward two float64 for a gradient."""
     elements = 2 * config.context // ranks * config.width
     return elements * ((ranks - 1) * 4 + (ranks * 16 if way == BACKWARD else 0))
 
@@ -156,7 +156,7 @@ def nbytes_of(config: TrainConfig, ranks: int, way: str) -> int:
 def train_watched(
     world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions, passes: tuple | None = None
 ) -> RankResult:
-    """``train_rank``, whose log has a ``Visit`` for each rank's keys; ``passes`` replaces the pair of passes."""
+    """Run ``train_rank``, and log a ``Visit`` for each rank's keys. passes: (forward, backward) to use instead."""
     forward, backward = passes or PASSES[layout.cp_kind]
     watched = {layout.cp_kind: (_watched(forward, FORWARD), _watched(backward, BACKWARD))}
     with patch.dict(PASSES, watched):
@@ -193,7 +193,7 @@ def _bytes_sent(group: ProcessGroup) -> int:
 
 
 def passes_of(run: Run) -> dict[str, Pass]:
-    """What the ranks recorded, by way.
+    """Return the passes that the ranks recorded, by way.
 
     Raises:
         RuntimeError: if a rank sent more or less than the formula says.
@@ -215,12 +215,12 @@ BUG = "a GPU computes with its own keys and values instead of those that have ar
 
 
 def stale_forward(keys_values, group, visit):
-    """``ring_forward``; what travels is right, but nobody looks at it."""
+    """Run ``ring_forward`` with the rank's own keys and values; the right ones arrive, but are not used."""
     ring_forward(keys_values, group, lambda owner, _: visit(owner, keys_values))
 
 
 def stale_backward(keys_values, group, visit):
-    """``ring_backward``; what travels is right, but nobody looks at it."""
+    """Run ``ring_backward`` with the rank's own keys and values; the right ones arrive, but are not used."""
     return ring_backward(keys_values, group, lambda owner, _: visit(owner, keys_values))
 
 

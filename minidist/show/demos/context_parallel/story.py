@@ -11,7 +11,7 @@ from minidist.show.stage.marks import Mark, box, counter, text
 from minidist.show.stage.network import Network
 from minidist.show.stage.story import Beat, Question, Story
 
-RUNS, FIRST = 9.0, 0.6  # seconds: of the longest pass, and before it
+RUNS, FIRST = 9.0, 0.6  # seconds of the longest pass, and before it
 AREA, BOX = (0, 0, 640, 600), (196, 128)  # of the ring, and of a GPU
 LEFT, TOP, SIDE = 780, 40, 480  # of the triangle
 GRADIENTS = MEANINGS["gradients"]
@@ -19,10 +19,10 @@ SAME = "Every bit is that of one process."
 
 
 def ring(kind: str, run: Pass, longest: int, bug: str = "", details: str = "") -> Story:
-    """Forward: keys go round, tiles fill, and the GPUs that have nothing to do stand empty.
+    """Tell the story of forward: keys go round, tiles fill, and GPUs without work are idle.
 
     Args:
-        longest: the slots of the longest pass to compare with, which takes RUNS.
+        longest: slots of the longest pass of all stories, which takes RUNS.
     """
     marks, owner = _board(kind, run)
     marks += _passing(run, longest, ())
@@ -69,7 +69,11 @@ def ring(kind: str, run: Pass, longest: int, bug: str = "", details: str = "") -
 
 
 def backward(run: Pass, right: Pass, wrong: set[tuple[int, int]], bug: str = "", details: str = "") -> Story:
-    """Backward: the gradients follow the keys, gather a term on each GPU, and come home; ``wrong``: (hop, rank)."""
+    """Tell the story of backward: gradients follow the keys, gather a term on each GPU, and come home.
+
+    Args:
+        wrong: each (hop, rank) that adds wrong terms.
+    """
     marks, owner = _board("ring", run)
     longest = run.end(-1) + 1  # the last hop brings the gradients home
     marks += _passing(run, longest, wrong)
@@ -105,7 +109,7 @@ def ulysses(
     bug: str = "",
     details: str = "",
 ) -> Story:
-    """Two all-to-alls: some tokens of all heads become all tokens of one head, and come back."""
+    """Tell the story of two all-to-alls: some tokens of all heads become all tokens of one head, and come back."""
     there, back = run
     ranks = len(there)
     stale = {place for one in there for place in one.after} - same(there, right[0])
@@ -163,12 +167,12 @@ def ulysses(
 
 
 def _at(slot: float, longest: float) -> float:
-    """The moment of a slot."""
+    """Return the moment of a slot on the story's clock."""
     return FIRST + RUNS * slot / longest
 
 
 def _board(kind: str, run: Pass) -> tuple[list[Mark], dict[int, int]]:
-    """The ring of GPUs, and the triangle with nothing in it; and the GPU of each chunk."""
+    """Return the marks of the ring of GPUs and of the empty triangle; and the GPU of each chunk."""
     ranks = run.ranks
     count = CHUNKS[kind] * ranks
     chunks = [sequence_chunks_of(rank, ranks, count, kind) for rank in range(ranks)]
@@ -193,7 +197,7 @@ def _board(kind: str, run: Pass) -> tuple[list[Mark], dict[int, int]]:
 
 
 def _passing(run: Pass, longest: float, wrong) -> list[Mark]:
-    """A lamp on each GPU while it computes, and the keys of each GPU, which go round; in backward with a gradient."""
+    """Draw a lamp on each GPU while it computes, and each GPU's keys as they go round; in backward, with a gradient."""
     net, ranks, times = Network.on_ring(run.ranks, BOX, AREA), run.ranks, run.times()
     found: list[Mark] = []
     for rank, (x, y) in enumerate(net.places):
@@ -231,7 +235,7 @@ def _passing(run: Pass, longest: float, wrong) -> list[Mark]:
 
 
 class _Traveller:
-    """What goes round: a block below a GPU's lamp."""
+    """Block that goes round the ring, below the GPUs' lamps."""
 
     def __init__(self, net: Network, owner: int, right: float, size: float, thing: str) -> None:
         self.net, self.right = net, right
@@ -247,13 +251,13 @@ class _Traveller:
         self.net.travel(self.mark, source, destination, self._spot(destination), at, max(0.1, until - at))
 
     def grow(self, at: float, bad: bool) -> None:
-        """One term more: wider."""
+        """Widen the block by one term."""
         fill = "wrong" if bad else self.mark.now["fill"]
         self.mark.to(max(at, self.mark.keys[-1][0]), 0.15, w=self.mark.now["w"] + 20, fill=fill)
 
 
 def _tiles(run: Pass, longest: float, owner: dict[int, int], wrong) -> list[Mark]:
-    """Each tile appears in its turn, in the colour of its keys."""
+    """Draw each tile in its turn, in the colour of its keys."""
     size, found = SIDE / len(owner), []
     times = run.times()
     frames = (box(0, 0, size, size, "none", f"GPU {i} computes", stroke="ink", width=6) for i in range(run.ranks))

@@ -1,4 +1,4 @@
-"""Data parallelism: which all-reduces a rank's own backward hides, as GPUs would and as measured here.
+"""Data parallelism: which all-reduces are hidden by a rank's backward, on simulated GPUs and as measured here.
 
 Three ways to sum the gradients; then the same three with one bucket that is never sent.
 """
@@ -31,7 +31,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     """Train a model of width ``size`` on ``ranks`` ranks, in three ways, and with one bucket dropped.
 
     Raises:
-        ValueError: for a width that shows nothing or takes too long.
+        ValueError: if the width shows nothing or takes too long.
     """
     config = config_of(ranks, size, seed)
     parameters = GPT(config.model).parameters()[::-1]  # in the order of backward

@@ -1,8 +1,8 @@
-"""What the demonstration of data parallelism trains, and how it reads a run.
+"""Runs for the demonstration of data parallelism, and measures of a run.
 
-A step of rank 0: its phases, its all-reduces, and what backward hides. A longer run: how far each rank's weights are
-from those of the single-process run, step by step. The bug: the gradients of one bucket are not summed. The trace shows
-where that is missing.
+A step of rank 0: its phases, its all-reduces, and the share that backward hides. A longer run: how far each rank's
+weights are from those of the single-process run, step by step. The bug: the gradients of one bucket are not summed. The
+trace shows where the sum is missing.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,8 +29,8 @@ from minidist.train.trainer import train_rank
 BUCKETS = 6  # approximately
 DROPPED_BUCKET = 2  # counted from 1, in the order of sending
 PHASES = ("forward", "backward", "optimizer")
-STEPS = 12  # of a run whose weights are compared
-SAMPLE = 2**16  # weights that are brought back from each step, at most; evenly spaced
+STEPS = 12  # of the run whose weights are compared
+SAMPLE = 2**16  # at most this many weights of each step are compared, evenly spaced
 
 
 def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
@@ -49,7 +49,7 @@ def config_of(ranks: int, size: int, seed: int) -> TrainConfig:
 
 
 def layouts_of(ranks: int, elements: int) -> dict[str, Layout]:
-    """Name of the scene -> layout, for a model with ``elements`` elements."""
+    """Return way to sum -> layout, for a model with ``elements`` elements."""
     ring = Layout(dp=ranks, algorithm="ring")
     bucketed = replace(ring, sync="bucketed", bucket_mb=8 * elements / BUCKETS / 2**20)  # of float64 gradients
     return {
@@ -61,30 +61,30 @@ def layouts_of(ranks: int, elements: int) -> dict[str, Layout]:
 
 @dataclass(frozen=True)
 class Step:
-    """A step on any clock: rank 0's phases and collectives, and the end of the last rank, in ns."""
+    """Step on any clock: rank 0's phases and collectives, and the end of the last rank, in ns."""
 
     log: Sequence[Event]
     end: int
 
     @classmethod
     def of(cls, logs: Sequence[list]) -> "Step":
-        """The last step of a run, from the ranks' logs."""
+        """Return the last step of a run, from the ranks' logs."""
         step = traced_step(logs)
         return cls([event for event in step[0] if kind_of(event)], step_length(step))
 
     @cached_property
     def sums(self) -> list[Event]:
-        """The all-reduces of gradients, also skipped ones: all but the last, which is the loss's."""
+        """All-reduces of gradients, skipped ones included: all but the last, which is for the loss."""
         return communications(self.log)[:-1]
 
     @property
     def hidden(self) -> float:
-        """The share of the time of all-reduces that backward hides."""
+        """Share of the time of all-reduces that backward hides."""
         return hidden_share(self.log)
 
 
 def train_keeping_weights(world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions) -> RankResult:
-    """``train_rank`` that brings back, as ``arrays["weights"]``, a sample of the weights after each step."""
+    """Run ``train_rank``, and return a sample of the weights after each step as ``arrays["weights"]``."""
     kept = Weights()
     result = train_rank(world, config, layout, options, [kept])
     result.arrays["weights"] = np.stack(kept.found)  # (steps, sample)
@@ -92,7 +92,7 @@ def train_keeping_weights(world: ProcessGroup, config: TrainConfig, layout: Layo
 
 
 class Weights(StepHook):
-    """Keeps a sample of the weights after each step."""
+    """Hook that keeps a sample of the weights after each step."""
 
     def begin_run(self, share: Share) -> None:
         self.trained, self.found = share.model.trained, []
@@ -103,14 +103,14 @@ class Weights(StepHook):
 
 
 def distances(run: Run, reference: Run) -> np.ndarray:
-    """Return each rank's relative distance from the reference's weights: (ranks, steps + 1), 0 at first."""
+    """Return each rank's RMS distance from the reference's weights, over their RMS: (ranks, steps + 1), 0 at first."""
     right = reference.ranks[0].arrays["weights"].astype(np.float64)
     apart = [np.sqrt(np.mean((rank.arrays["weights"] - right) ** 2, axis=1)) for rank in run.ranks]
     return np.hstack([np.zeros((len(apart), 1)), np.stack(apart) / np.sqrt(np.mean(right**2))])
 
 
 def without_sums(rank_function: Callable, *arguments) -> RankResult:
-    """Call a rank's function; each rank keeps its gradients of one bucket; without buckets, of the same parameters."""
+    """Call a rank's function without summing the gradients of one bucket; without buckets, of the same parameters."""
     send_next = BucketedDataParallel._send_next
 
     def send_all_but_one(self: BucketedDataParallel) -> None:
@@ -144,5 +144,5 @@ def train_broken_keeping_weights(*arguments) -> RankResult:
 
 
 def _skip(group: ProcessGroup, async_op: bool):
-    """An empty entry in the trace, in place of an all-reduce."""
+    """Record an empty entry in the trace in place of an all-reduce."""
     return group.run_collective(f"{DROPPED} all_reduce", lambda inside: None, async_op)

@@ -1,4 +1,4 @@
-"""What data parallelism looks like: three ways to sum race on one clock, and weights that stay together, or do not."""
+"""Data parallelism in pictures: three ways to sum race on one clock, and weights stay together, or do not."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ from minidist.show.stage.lanes import Lanes
 from minidist.show.stage.marks import Mark, text
 from minidist.show.stage.story import Beat, Question, Story
 
-RUNS = 7.0  # seconds, in which the longest step runs through
+RUNS = 7.0  # seconds of the longest step
 BEGUN = 3.0  # seconds of it before the story opens: backward has begun
 SENDS, HIDDEN = MEANINGS["communication"], MEANINGS["hidden communication"]
 KEY = {phase: MEANINGS[phase] for phase in PHASES} | {"sends": SENDS, "hidden": HIDDEN, "waits": "faint"}
@@ -33,11 +33,11 @@ def race(
     details: str = "",
     models: int = 1,
 ) -> Story:
-    """One step in each way to sum, rank 0's computing above its sending.
+    """Tell the story of one step in each way to sum, with rank 0's computing above its sending.
 
     Args:
-        axis: ns that take RUNS: the longest step of the right run and of the broken one.
-        told: whose time it is.
+        axis: ns that take RUNS: the longest step of the right and the broken run.
+        told: sentence that says which machine the times are of.
     """
     longest, high = max(step.end for step in steps.values()), 196
     marks: list[Mark] = []
@@ -60,7 +60,7 @@ def race(
                 width = axis / 60
                 lanes.bar(1, event.start, event.start + width, "wrong", "", "never sent")
                 continue
-            end = max((event.start + event.end) / 2, event.end - 0.003 * axis)  # a gap, also behind a short one
+            end = max((event.start + event.end) / 2, event.end - 0.003 * axis)  # a gap, also after a short one
             hidden = min(max(event.start, backward_ends), end)
             for start, until, colour in ((event.start, hidden, HIDDEN), (hidden, end, SENDS)):
                 if until > start:
@@ -100,11 +100,11 @@ def race(
 
 
 def weights(drift: np.ndarray, most: float, bug: str = "", details: str = "") -> Story:
-    """How far each rank's weights are from those of one process.
+    """Tell the story of how far each rank's weights are from those of one process.
 
     Args:
-        drift: (ranks, steps + 1), as a share of the way that the right weights go.
-        most: the end of the axis.
+        drift: (ranks, steps + 1), distance as a share of the RMS of the right weights.
+        most: end of the axis.
     """
     steps = drift.shape[1] - 1
     chart = Chart(
@@ -117,7 +117,7 @@ def weights(drift: np.ndarray, most: float, bug: str = "", details: str = "") ->
     places: list[float] = []
     for rank, curve in enumerate(drift):
         at = chart.at(steps, curve[-1])[1] if far else 100 + 40 * rank
-        if all(abs(at - other) > 30 for other in places):  # else its curve ends beside one that has a name
+        if all(abs(at - other) > 30 for other in places):  # else its curve ends next to one that has a name
             marks.append(text(1060, at, f"rank {rank}", 30, of_rank(rank), "start").enter(4.2, 0.2))
             places.append(at)
     end = (
