@@ -120,7 +120,10 @@ def test_a_release_has_no_answers_and_is_a_course(tmp_path):
     for page in (folder / "README.md", folder / "AGENTS.md"):
         links = re.findall(r"\]\(([\w/.-]+)", page.read_text(encoding="utf-8"))
         assert links and not [link for link in links if not (folder / link).exists()]
-    for place, why in ((folder, "exists already"), (course_folder("chapters") / "handed out", "would then contain itself")):
+    for place, why in (
+        (folder, "exists already"),
+        (course_folder("chapters") / "handed out", "would then contain itself"),
+    ):
         with pytest.raises(ValueError, match=f"handed out.* {why}"):
             release(place, solutions=False)
 

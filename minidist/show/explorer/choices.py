@@ -101,7 +101,7 @@ def with_positions(choice: Choice, text: str) -> Choice:
         numbers = values.split(",")
         if slider not in NUMBERED or not all(number.isdecimal() and int(number) for number in numbers):
             raise ValueError(
-                f"{part!r} is no slider with its positions, such as gpus=24,48: choose from {', '.join(NUMBERED)}"
+                f"{part!r} is not a slider with its positions, such as gpus=24,48: choose from {', '.join(NUMBERED)}"
             )
         own[slider] = tuple(sorted({*map(int, numbers)}))
     return replace(choice, positions=choice.positions | own)

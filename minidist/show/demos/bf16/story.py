@@ -73,9 +73,9 @@ def ladder(name: str, right: Weight, lost: Weight, bug: str = "", details: str =
         f"An update is about {step:.4f}; the next rung is {far:.4f} away. When does the ball jump?",
         tuple(answers[key] for key in order),
         order.index(first),
-        "What is less than half a rung is rounded away, in each step anew."
+        "What is less than half a rung is rounded away again in every step."
         if bug and first is None
-        else "An update of more than half a rung moves it. What is left over is rounded away, in each step anew."
+        else "An update of more than half a rung moves it. What is left over is rounded away again in every step."
         if bug
         else "The master keeps every small update, and the ball follows when it is nearer to the next rung.",
     )

@@ -48,7 +48,7 @@ def tell(steps: Sequence[Step], step: Step, longest: float, bug: str = "", detai
             (1 + (ratio - 1) / 4, 1 + (ratio - 1) * 3),
             "Tensor parallelism sends activations in every layer, and nothing hides them."
             if bug
-            else "Only gradients cross, and part of them behind backward.",
+            else "Only gradients cross, and backward hides part of that.",
             "{:.1f} times",
         )
     crossing = step.report.bytes_between_nodes

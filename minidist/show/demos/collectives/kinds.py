@@ -284,7 +284,7 @@ ALL_GATHER = Kind(
 ALL_TO_ALL = Kind(
     "all-to-all",
     "All-to-all: chunk r of every GPU goes to GPU r",
-    "How do {} GPUs swap blocks, each with each?",
+    "How do {} GPUs exchange blocks, each with every other?",
     "Every GPU has a block for each GPU. Its number says for which.",
     {
         "pairwise": Algorithm(

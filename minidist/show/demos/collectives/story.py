@@ -115,7 +115,7 @@ def training(kind: Kind, harm: Harm, broken: bool) -> Story:
         beats = [
             Beat(0, "The loss of the right run. The same model now trains with the bug.", asks=asked),
             Beat(3, f"From {harm.wrong[0]:.2f} to {harm.wrong[-1]:.2f}; right is {harm.right[-1]:.2f}.", answers=asked),
-            Beat(6, "But the weights are elsewhere: 1 is as far as the right ones have moved in all."),
+            Beat(6, "But the weights are wrong: 1 is how far the right ones have moved in all."),
         ]
     marks = [*losses.marks(), *(weights.marks() if broken else [])]
     bug = kind.bug if broken else ""

@@ -76,22 +76,22 @@ def columns(name: str, run: Recorded, right: Recorded, nbytes: int, bug: str = "
         f"sent + {'lost' if bug else 'waits'} = what was to be sent": f"{balanced:,} of {total:,}",
     }
     end = (
-        "Every sign went. How far a number is from the common size is lost."
+        "Every sign is sent. How far a number is from the common size is lost."
         if bug and name == "1 bit"
         else f"{never} of {count} numbers have never moved."
         if bug
-        else "Nothing is lost: what does not go now waits, and goes later."
+        else "Nothing is lost: what is not sent now is kept, and sent later."
     )
     passes = "the largest" if name == "top-k" else "signs and one common size"
     rest = "is dropped" if bug else "waits"
     beats = [
-        Beat(0, f"Only {passes} pass the slow network. The rest {rest}.", facts, asks=asked),
-        Beat(PACE - 0.1, f"{passes.capitalize()} went. What stays above the line {rest}.", facts),
+        Beat(0, f"Only {passes} cross the slow network. The rest {rest}.", facts, asks=asked),
+        Beat(PACE - 0.1, f"{passes.capitalize()} were sent. What stays above the line {rest}.", facts),
         Beat(
             PACE + 0.85,
             "What was left out is gone, and the next gradient comes."
             if bug
-            else f"The next gradient came on top of what waits. Now {passes} go.",
+            else f"The next gradient came on top of what waits. Now {passes} are sent.",
             facts,
         ),
         Beat(len(shown) * PACE, end, facts, answers=asked),
@@ -140,7 +140,7 @@ def low_rank(shown: Approximation, right: Approximation, bug: str = "") -> Story
         Beat(2.6, "Two thin factors stand for it: two small all-reduces.", answers=asked),
         Beat(
             6.4,
-            f"Each round begins at random again: {shown.errors[-1]:.0%} off, {right.errors[-1]:.0%} with a warm start."
+            f"Each round begins at random: off by {shown.errors[-1]:.0%}; with a warm start by {right.errors[-1]:.0%}."
             if bug
             else f"Each round begins with the last Q: from {shown.errors[0]:.0%} to {shown.errors[-1]:.0%} off.",
         ),

@@ -43,7 +43,7 @@ def ring(kind: str, run: Pass, longest: int, bug: str = "", details: str = "") -
     facts = {"each GPU sends": f"{run.nbytes:,} bytes", "slots": f"{run.end(-1)} of {longest}", "busy": f"{busy:.1%}"}
     wrong = sum(len(run.visits[hop][rank].pairs) for hop, rank in run.stale())
     last = (
-        f"{wrong} of {run.pairs()} tiles were made with the wrong keys, and nobody complained."
+        f"{wrong} of {run.pairs()} tiles were made with the wrong keys, and no error was raised."
         if bug
         else "All tiles are done: every query has met the keys before it."
     )
@@ -91,7 +91,7 @@ def backward(run: Pass, right: Pass, wrong: set[tuple[int, int]], bug: str = "",
         Beat(_at(run.end(0), longest), "Keys go round again. Each GPU that uses them adds to their gradient.", facts),
         Beat(
             FIRST + RUNS + 0.3,
-            "The loss is right, the gradients are not: forward was right."
+            "Forward and the loss are right; the gradients are wrong."
             if bug
             else "Every gradient is home, with a term from each GPU that used the keys.",
             facts,
@@ -163,7 +163,7 @@ def ulysses(
         Beat(7.8, "A second all-to-all brings the outputs home.", facts),
     ]
     verdict = f"Wrong: {len(wrong)} of {ranks**2} outputs." if bug else SAME
-    return Story("Ulysses", "Need keys travel at all?", marks, beats, verdict, bug, details)
+    return Story("Ulysses", "Do keys have to travel at all?", marks, beats, verdict, bug, details)
 
 
 def _at(slot: float, longest: float) -> float:

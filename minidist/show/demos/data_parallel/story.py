@@ -73,7 +73,7 @@ def race(
     first, last = min(ends, key=ends.__getitem__), max(ends, key=ends.__getitem__)
     hidden = steps["overlapped"].hidden
     asked = Question.number(
-        "Above, gradients are sent while backward runs. How much of this sending costs no time?",
+        "Above, gradients are sent while backward runs. What share of the communication is hidden?",
         hidden,
         (hidden / 3, (1 + hidden) / 2),
         "A bucket leaves as soon as its gradients are complete; what is on its way when backward ends costs time.",
@@ -90,7 +90,7 @@ def race(
         ),
         Beat(
             RUNS + 0.3,
-            f"Done last: {' '.join(HOW[last])}, after {longest / steps[first].end:.2f} times as long.",
+            f"Done last: {' '.join(HOW[last])}, {longest / steps[first].end:.2f} times as long.",
             facts,
             answers=asked,
         ),
@@ -108,7 +108,11 @@ def weights(drift: np.ndarray, most: float, bug: str = "", details: str = "") ->
     """
     steps = drift.shape[1] - 1
     chart = Chart(
-        (140, 60, 900, 440), (0, steps), (0, most), ("step", "away from the right weights"), (range(steps + 1), ())
+        (140, 60, 900, 440),
+        (0, steps),
+        (0, most),
+        ("step", "distance from the right weights / their RMS"),
+        (range(steps + 1), ()),
     )
     for rank, curve in enumerate(drift):
         chart.curve([(step, value) for step, value in enumerate(curve)], of_rank(rank), 0.2, 4)
@@ -121,7 +125,7 @@ def weights(drift: np.ndarray, most: float, bug: str = "", details: str = "") ->
             marks.append(text(1060, at, f"rank {rank}", 30, of_rank(rank), "start").enter(4.2, 0.2))
             places.append(at)
     end = (
-        f"After {steps} steps they are off by up to {drift[:, -1].max():.0%} of the way that the right ones went."
+        f"After {steps} steps they are off by up to {drift[:, -1].max():.1%} of the RMS of the right ones."
         if far
         else "After every step all ranks have the same weights, those of one process."
     )

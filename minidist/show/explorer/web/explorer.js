@@ -55,7 +55,7 @@ function tell(preset, quickest) {
   const { low, high, count: runs, held } = spread(), planned15 = look(model, place, "days");
   const excess = `${gigabytes(total)}, ${gigabytes(total - limit)} more than a GPU has`;
   const verdict = look(model, place, "fits") ? `Fits: ${gigabytes(total)} of ${three(limit)} GB.`
-    : preset?.ran ? `By this plan ${gigabytes(total - limit)} too much; yet it ran: ${preset.ran}.` : `Does not fit: ${excess}.`;
+    : preset?.ran ? `${gigabytes(total - limit)} too much by this plan, yet it ran: ${preset.ran}.` : `Does not fit: ${excess}.`;
   $("outcome").textContent = `${verdict} ${three(planned.gpu.tokens / 1e12)}T tokens take ${between(planned15 * low, planned15 * high)}.`;
   $("range").textContent = `As published runs of this kind: ${low.toFixed(2)} to ${high.toFixed(2)} times as long as planned (8 in 10 of ${runs}; other sources foretold ${percent(held)}).`;
   const rest = parts.filter((one) => one !== time), second = rest.length ? largestOf(rest) : null;
