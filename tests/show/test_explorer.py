@@ -171,7 +171,7 @@ def test_a_notebook_and_the_command_give_a_page_that_loads_nothing(explorer, tmp
     assert look(model, position, "step") == pytest.approx(run.step_seconds, rel=5e-4) and run.layout.tp == 3
     capsys.readouterr()
     for arguments, said in (
-        (("--positions", "zero=1"), "'zero=1' is not a slider"), (("--positions", "gpus=x"), "'gpus=x' is not a slider"),
+        (("--positions", "zero=1"), "'zero=1' is not a slider"), (("--positions", "gpus=x"), "'gpus=x' is not"),
         (("--shape", "layers=2"), "width"),
     ):  # fmt: skip
         assert main(["explore", "--html", str(path), "--models", "7b", *arguments]) == 2

@@ -139,7 +139,7 @@ def test_one_bit_sends_every_sign_and_loses_sizes():
     right, bad = (compress.columns("1 bit", run, run, 9, bug) for bug in ("", "lost"))
     assert answer(right) == answer(bad) == "Every number sends its sign in every step."
     assert "sent + lost = what was to be sent" in bad.beats[-1].facts and "waits" not in bad.shown_key
-    assert bad.beats[-1].says == "Every sign went. How far a number is from the common size is lost."
+    assert bad.beats[-1].says == "Every sign is sent. How far a number is from the common size is lost."
 
 
 def test_a_run_below_full_gradients_is_not_above_them():
