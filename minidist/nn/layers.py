@@ -59,7 +59,7 @@ class Parameter(Tensor):
     shape, size, dtype = (property(attrgetter(f"stored.{name}")) for name in ("shape", "size", "dtype"))
 
     def init(self, name: str, seed: int, dtype) -> None:
-        """Set the name, and the initial values that belong to it and the seed, always those of the full parameter."""
+        """Set the name, and the initial values of (seed, name), always for the full parameter."""
         self.name = name
         if self.std == 0:
             self.data = xp.full(self.shape, self.mean, dtype)
@@ -139,7 +139,7 @@ class Module:
         return {}
 
     def load_extra_state(self, arrays: dict) -> None:
-        """Load what ``extra_state`` returned: NumPy arrays by name. (In torch: ``set_extra_state``.)"""
+        """Load the arrays of ``extra_state``: NumPy arrays by name. (In torch: ``set_extra_state``.)"""
 
     def init_parameters(self, seed: int, dtype=xp.float32) -> None:
         """Give every parameter its name and its initial values, which depend only on (seed, name)."""

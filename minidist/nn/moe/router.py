@@ -106,7 +106,7 @@ def top_k_experts(scores, k: int):
 
 
 def within_nodes(scores, nodes: int, most: int, k: int):
-    """Set the scores (N, E) of experts to -inf outside of each token's ``most`` best nodes, so it visits no others.
+    """Return scores (N, E) with -inf for the experts outside of each token's ``most`` best nodes.
 
     A node is worth the sum of its k / ``most`` highest scores (DeepSeek-V3, section 2.1.2).
     """
