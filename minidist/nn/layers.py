@@ -94,7 +94,7 @@ class Module:
     replace. ZeRO stage 3 uses both.
     """
 
-    forward: Callable[..., Any]  # what a subclass computes
+    forward: Callable[..., Any]  # defined by a subclass
     forward_pre_hook: Callable[[], object] | None = None
     forward_hook: Callable[[Tensor], Tensor] | None = None
 

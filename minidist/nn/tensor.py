@@ -179,7 +179,7 @@ def own(name: str) -> property:
 class Context:
     """One call of a Function: the node of the graph, and the ``ctx`` that its forward and backward share.
 
-    It points at the nodes its inputs came from, not at the inputs: an activation that nobody saved is freed as soon as
+    It points at the nodes its inputs came from, not at the inputs: an activation that no node saved is freed as soon as
     forward lets go of it.
 
     Attributes:

@@ -73,7 +73,7 @@ class TileMask:
 
     def hidden(self, pair: Pair, dtype):
         """Return the mask to add to a pair's scores, (keys, queries) or (B, keys, queries); None to hide no key."""
-        i, _, j, _ = pair  # not its slices: they are in this rank's tokens, and ``parts`` in the whole sequence
+        i, _, j, _ = pair  # not its slices: they index this rank's tokens, and ``parts`` the whole sequence
         if self.documents is None:
             length = self.parts[i].stop - self.parts[i].start
             return xp.tril(xp.full((length, length), HIDDEN, dtype), -1) if i == j else None

@@ -62,8 +62,8 @@ def sort_by_expert(chosen, experts: int, capacity: int | None):
     counts = counts_of(flat, experts)  # (E,)
     if capacity is None:
         return order, counts
-    first = xp.cumsum(counts) - counts  # (E,): where each expert's begin
-    place = xp.arange(len(order)) - first[flat[order]]  # (N k,): among those of the same expert
+    first = xp.cumsum(counts) - counts  # (E,): the start of each expert's choices
+    place = xp.arange(len(order)) - first[flat[order]]  # (N k,): place among the choices of the same expert
     return order[place < capacity], xp.minimum(counts, capacity)
 
 

@@ -53,7 +53,7 @@ class GradScaler:
 
         Args:
             parameters: parameters with gradients; those without are skipped.
-            all_max: function that joins a float with those of the processes with other gradients; all agree then.
+            all_max: function that joins a float with those of the processes with other gradients, so that all agree.
         """
         if not self.enabled:
             return False
