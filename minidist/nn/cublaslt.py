@@ -79,7 +79,7 @@ class Found(ctypes.Structure):
 
 
 class CublasLt:
-    """The library on one GPU."""
+    """The library on one GPU, with the algorithms and layouts that it has chosen so far."""
 
     def __init__(self, cupy: ModuleType) -> None:
         major = cupy.cuda.cublas.getVersion(0) // 10_000

@@ -166,7 +166,7 @@ def generate(
         The text of the ``count`` new tokens.
 
     Raises:
-        ValueError: for an empty prompt, a negative temperature, or without a tokenizer a vocabulary beyond bytes.
+        ValueError: for an empty prompt, a negative temperature, or a vocabulary beyond bytes without a tokenizer.
     """
     if temperature < 0:
         raise ValueError(f"temperature must not be negative, but is {temperature}")

@@ -36,7 +36,7 @@ def mask_padding(logits, vocab: int, first: int = 0):
 
 
 def identity(value):
-    """Return a partial result as it is: in a process with all heads it is complete."""
+    """Return a partial result as it is: in a process that has all parts it is complete."""
     return value
 
 
@@ -137,7 +137,7 @@ class WeightedSum(Function):
 def mean_over_places(mean_loss: Callable, parts: Iterable[tuple[Tensor, Any]], places: int) -> Tensor:
     """Return the sum of the losses of the targets that count, divided by ``places``: a scalar.
 
-    It is float64 and not rounded, since others are added to it, unless all places are here and all targets count.
+    It is float64 and not rounded, since others are added to it, unless one part has all places and all count.
 
     Args:
         mean_loss: function of logits and targets, as ``cross_entropy``.

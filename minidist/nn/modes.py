@@ -37,7 +37,7 @@ def stand(mode: Mode) -> None:
 
 @contextmanager
 def within(*entered: Mode, instead_of: type | None = None) -> Iterator[None]:
-    """Put modes around operations in the ``with`` block, and remove outer ones of the class ``instead_of``."""
+    """Put modes around operations in the ``with`` block, and suspend outer ones of the class ``instead_of``."""
     global standing
     kept = [mode for mode in standing if instead_of is None or not isinstance(mode, instead_of)]
     before, standing = standing, (*kept, *entered)

@@ -5,8 +5,8 @@ the graph, which keeps what backward will need and points at the nodes that its 
 the nodes from the loss to the leaves, each once, after everything that used its output.
 
 The names are PyTorch's (``torch.autograd.Function``). Simpler here: a Function has one output, a graph is walked once,
-and gradients are plain arrays. Operators such as ``a + b`` are in arithmetic.py; hooks around an operation
-(precision, recomputation, measurements) are modes (modes.py).
+and gradients are plain arrays. Operators such as ``a + b`` are in arithmetic.py; hooks around an operation (precision,
+recomputation, measurements) are modes (modes.py).
 """
 
 from collections.abc import Callable

@@ -201,7 +201,7 @@ def warmup_cosine(step: int, steps: int, peak: float, warmup: int = 0, final: fl
         step: counted from 0.
         steps: total steps of the run; later steps stay at ``final``.
         peak: the highest rate, reached at step ``warmup``.
-        warmup: number of steps before ``peak``; the rate begins at ``peak / (warmup + 1)`` and grows by as much.
+        warmup: number of steps before ``peak``; each raises the rate by ``peak / (warmup + 1)``, the first from 0.
         final: the rate at the end.
     """
     if step < warmup:

@@ -62,7 +62,7 @@ class Policy:
     factor = round_operand  # an array of numbers of the format
     rounded_factor = round_operand  # any array, rounded
 
-    matmul = staticmethod(kernels.matmul_each)  # takes the results of ``factor`` and its like; its own is not rounded
+    matmul = staticmethod(kernels.matmul_each)  # takes the results of the methods above; its own is not rounded
     mix = matmul  # multiplies attention weights (H, ..., n, k) and values (H, ..., k, m)
 
     def packs(self, values) -> bool:
