@@ -215,7 +215,7 @@ def _gelu(x, with_slope, linear, cubic, linear2, cubic6, tanh=None):
 
 
 class LayerNorm(Function):
-    """Token values shifted to mean 0 and scaled to variance 1, then ``* gain + bias`` (Ba et al., 2016).
+    """Layer norm (Ba et al., 2016): each token's values at mean 0 and variance 1, then ``* gain + bias``.
 
     Args:
         x: (..., C); made C-contiguous, because NumPy would sum in another order otherwise.

@@ -323,7 +323,7 @@ def multiplies_codes() -> bool:
 
 
 def matmul_each(a, b, out=None):
-    """Return ``a @ b``, each head by itself.
+    """Return ``a @ b``, head by head.
 
     Args:
         a: (H, ..., n, k), or a vector (k,) that is the same for all heads.

@@ -14,7 +14,7 @@ from minidist.overrides import overridable
 
 
 class RMSNorm(Function):
-    """Token values divided by their root mean square, then ``* gain``: LayerNorm without its mean and bias.
+    """RMS norm: each token's values over their root mean square, then ``* gain``; LayerNorm without mean and bias.
 
     Args:
         x: (..., C); made C-contiguous, because NumPy would sum in another order otherwise.

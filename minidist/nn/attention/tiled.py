@@ -187,7 +187,7 @@ def contiguous(tile):
 
 
 def head_blocks(heads: int, batch: int, parts: list[slice]) -> list[slice]:
-    """Return blocks of heads whose tiles are computed together. NumPy multiplies each of several matrices by itself."""
+    """Return blocks of heads whose tiles are computed together. NumPy multiplies several matrices one by one."""
     largest = max(part.stop - part.start for part in parts)
     return cache_blocks(heads, max(1, CACHE // max(1, batch * largest**2)))
 

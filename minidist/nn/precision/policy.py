@@ -314,7 +314,7 @@ def policy_of(precision: str, products: str) -> Policy:
     return POLICIES[precision] if products == "fast" else _with_exact_products(POLICIES[precision])
 
 
-@cache  # cached: a tensor's policy is compared by identity
+@cache  # so that a tensor's policy can be compared by identity
 def _with_exact_products(policy: Policy) -> Policy:
     return ExactFloat32(policy.name) if policy.compute is None else replace(policy, kernels=exact, functions=exact)
 
