@@ -1,18 +1,18 @@
-"""Documents as they come: a folder of text files, JSON lines, or a file; their tokens, one document after the other.
+"""Documents from a folder of text files, JSON lines, or a file: their tokens, one document after another.
 
     folder        each file is a document, in the order of their names; files that end in .jsonl have many
-    NAME.jsonl    each line is one: {"text": ...}, or {"prompt": ..., "answer": ...}, of which only the answer counts
+    NAME.jsonl    each line is a document: {"text": ...}, or {"prompt": ..., "answer": ...}; only the answer counts
     other files   one document
     prepared      a folder that ``minidist data TEXT --out FOLDER`` has written: tokens, not text
 
 A prepared folder is mapped into memory, as is a file whose tokens are its bytes, so a text may be larger than the
-memory. All others are read once, and their tokens kept. Who has read what is compared when a run goes on: each file's
-size and SHA-256, in order. What is mapped must not change while it is in use: that is noticed before each micro-batch.
+memory. All others are read once, and their tokens kept. When a run is resumed, its files must have the same sizes and
+SHA-256, in the same order. A mapped file must not change while it is in use: this is checked before each micro-batch.
 
     tokens.bin       all tokens, little-endian, without gaps
-    documents.bin    of each document two int64: where it ends, and how many of its tokens are its prompt
+    documents.bin    two int64 for each document: its end, and the number of tokens in its prompt
     documents.json   the manifest: files with sizes and hashes, the tokenizer's hash, numbers of tokens and documents,
-                     and the hashes of these two files, which are compared when they are opened
+                     and the hashes of these two files, which are checked when they are opened
 
 (Megatron-LM's ``preprocess_data.py`` writes such a .bin and .idx.)
 """
@@ -40,7 +40,7 @@ Watch = Callable[[Iterator], Iterable]
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that documents were read from."""
+    """File that documents were read from."""
 
     name: str
     nbytes: int
@@ -49,33 +49,33 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a prepared folder has, and what it was made of."""
+    """Manifest of a prepared folder: its content, and the files that it was made from."""
 
     format: int
     dtype: str
     tokens: int
     documents: int
-    text_bytes: int  # of all documents, in UTF-8 or as they were
+    text_bytes: int  # bytes of all documents, in UTF-8 or as they were
     tokenizer: str  # SHA-256 of its file; "" for bytes
     files: tuple[SourceFile, ...]
-    empty: int  # documents that were left out, because they have no tokens
-    sha256: tuple[str, ...] = ()  # of tokens.bin and documents.bin; of what is not prepared, none
+    empty: int  # number of documents that were left out because they have no tokens
+    sha256: tuple[str, ...] = ()  # of tokens.bin and documents.bin; () if the folder is not prepared
 
     @property
     def bytes_per_token(self) -> float:
-        """The mean over all documents."""
+        """Mean number of bytes per token, over all documents."""
         return self.text_bytes / self.tokens
 
 
 @dataclass(frozen=True)
 class Documents:
-    """The tokens of some documents, consecutive ones.
+    """Tokens of some consecutive documents.
 
     Attributes:
-        tokens: unsigned integers, of all documents one after the other.
-        bounds: int64 (documents, 2): where each ends in ``tokens``, and how many of its tokens are its prompt.
-        manifest: of all documents of these files.
-        mapped: files that are mapped into memory, each with its size and time of change.
+        tokens: unsigned integers, one document after another.
+        bounds: int64 (documents, 2): each document's end in ``tokens``, and the number of tokens in its prompt.
+        manifest: manifest of all documents of these files.
+        mapped: files that are mapped into memory, each with its size and time of modification.
     """
 
     tokens: np.ndarray
@@ -88,22 +88,22 @@ class Documents:
 
     @property
     def lengths(self) -> np.ndarray:
-        """The tokens of each document, int64."""
+        """Number of tokens in each document, int64."""
         return np.diff(self.bounds[:, 0], prepend=0)
 
     def span(self, number: int) -> tuple[int, int]:
-        """Where a document begins and ends in ``tokens``."""
+        """Return the begin and the end of a document in ``tokens``."""
         return int(self.bounds[number - 1, 0]) if number else 0, int(self.bounds[number, 0])
 
     def part(self, first: int, last: int) -> "Documents":
-        """The documents from ``first`` to before ``last``."""
+        """Return the documents from ``first`` to before ``last``."""
         begin = int(self.bounds[first - 1, 0]) if first else 0
         end = int(self.bounds[last - 1, 0]) if last else 0
         bounds = self.bounds[first:last] - np.array([begin, 0]) if begin else self.bounds[first:last]
         return Documents(self.tokens[begin:end], bounds, self.manifest, self.mapped)
 
     def check_unchanged(self) -> None:
-        """Raises ValueError, naming the file, where one that is mapped has changed since it was opened."""
+        """Raise ValueError, naming the file, if a mapped file has changed since it was opened."""
         for path, *before in self.mapped:
             try:
                 now = path.stat()
@@ -114,11 +114,11 @@ class Documents:
 
 
 def read_documents(path: str | Path, tokenizer: ByteTokenizer = BYTES) -> Documents:
-    """The documents of a file or folder.
+    """Read the documents of a file or folder.
 
     Raises:
-        ValueError: if it cannot be read, or has no document with a token, or is not what it should be: naming the file,
-            and of JSON lines the line.
+        ValueError: if it cannot be read, has no document with a token, or has a wrong format. The message names the
+            file and, in JSON lines, the line.
     """
     path = Path(path)
     if is_prepared(path):
@@ -132,23 +132,24 @@ def read_documents(path: str | Path, tokenizer: ByteTokenizer = BYTES) -> Docume
 
 
 def is_documents(path: str | None) -> bool:
-    """Whether a path is one of several documents: a folder, or JSON lines."""
+    """Return whether a path may have several documents: a folder, or JSON lines."""
     return path is not None and (Path(path).is_dir() or Path(path).suffix == JSON_LINES)
 
 
 def is_prepared(path: Path) -> bool:
-    """Whether a folder is a prepared one, even if its manifest is missing."""
+    """Return whether a folder is a prepared one, even if its manifest is missing."""
     return any((path / name).is_file() for name in (MANIFEST, BOUNDS))
 
 
 def prepare(path: str | Path, tokenizer: ByteTokenizer, folder: Path, watch: Watch = iter) -> Manifest:
-    """Write a prepared folder, the manifest last; a document at a time is in memory.
+    """Write a prepared folder, the manifest last, with one document in memory at a time.
 
     Args:
-        watch: called with an iterator over the documents, returns one, and so sees how far the work is.
+        watch: function that takes an iterator over the documents and returns one, to observe the progress.
 
     Raises:
-        ValueError: as ``read_documents``; also if the folder is not empty or in the text's, or the text is prepared.
+        ValueError: see ``read_documents``; also if the folder is not empty or inside the text's folder, or the text is
+            prepared.
     """
     path = Path(path)
     if is_prepared(path):
@@ -169,7 +170,7 @@ def prepare(path: str | Path, tokenizer: ByteTokenizer, folder: Path, watch: Wat
 
 
 def _write(path: Path, tokenizer: ByteTokenizer, tokens: BinaryIO, bounds: BinaryIO, watch: Watch = iter) -> Manifest:
-    """Write the tokens of all documents, and their bounds."""
+    """Write the tokens of all documents and their bounds, and return the manifest."""
     dtype = tokenizer.encode(b"x").dtype.newbyteorder("<")
     files: list[SourceFile] = []
     end = documents = empty = nbytes = 0
@@ -193,7 +194,7 @@ def _write(path: Path, tokenizer: ByteTokenizer, tokens: BinaryIO, bounds: Binar
 
 
 def _documents_in(path: Path, files: list[SourceFile]) -> Iterator[tuple[str, bytes, bytes]]:
-    """Yields where a document is, its prompt, and what counts of it; appends each file to ``files`` when it is read."""
+    """Yield each document's location, its prompt and the rest; append each file to ``files`` once it is read."""
     for file in _files(path):
         name = file.relative_to(path).as_posix() if path.is_dir() else file.name
         sha, nbytes = hashlib.sha256(), 0
@@ -214,7 +215,7 @@ def _documents_in(path: Path, files: list[SourceFile]) -> Iterator[tuple[str, by
 
 
 def _files(path: Path) -> list[Path]:
-    """The file, or the files of a folder and the folders in it, by name; hidden ones are left out."""
+    """Return the file, or the files of a folder and its subfolders, by name, without hidden ones."""
     if not path.exists():
         raise ValueError(f"cannot read the text {path}: there is no such file or folder")
     if not path.is_dir():
@@ -223,7 +224,7 @@ def _files(path: Path) -> list[Path]:
         return [path]
     found = []
     for folder, folders, names in os.walk(path, onerror=_stop):
-        folders[:] = [name for name in folders if not name.startswith(".")]  # those to go on to
+        folders[:] = [name for name in folders if not name.startswith(".")]  # subfolders to visit
         found += [Path(folder, name) for name in names if not name.startswith(".")]
     found = sorted(filter(Path.is_file, found), key=Path.as_posix)
     if not found:
@@ -232,13 +233,13 @@ def _files(path: Path) -> list[Path]:
 
 
 def _stop(error: OSError) -> None:
-    raise ValueError(f"cannot read {error.filename}: {error.strerror}")  # os.walk would leave the folder out
+    raise ValueError(f"cannot read {error.filename}: {error.strerror}")  # os.walk would skip the folder
 
 
 def _read_line(where: str, line: bytes) -> tuple[bytes, bytes]:
-    """The prompt and the rest of a document in a line of JSON."""
+    """Return the prompt and the rest of a document in a line of JSON."""
     try:
-        found = json.loads(line.decode("utf-8-sig"))  # json would guess UTF-16, of which lines are no lines
+        found = json.loads(line.decode("utf-8-sig"))  # json alone would also accept UTF-16, which has no lines of bytes
     except (ValueError, RecursionError):
         raise ValueError(f"{where} is not JSON in UTF-8") from None
     keys = found.keys() if isinstance(found, dict) else set()
@@ -255,7 +256,7 @@ def _read_line(where: str, line: bytes) -> tuple[bytes, bytes]:
 
 
 def _mapped(path: Path) -> Documents:
-    """A file that is one document, whose tokens are its bytes."""
+    """Map a file into memory: one document, whose tokens are its bytes."""
     try:
         seen = _seen(path)
         if not (size := seen[0][1]):
@@ -274,12 +275,12 @@ def _seen(*paths: Path) -> tuple[tuple[Path, int, int], ...]:
 
 
 def _hashes(folder: Path) -> tuple[str, ...]:
-    """The SHA-256 of a prepared folder's two binary files."""
+    """Return the SHA-256 of a prepared folder's two binary files."""
     return sha256_of(folder / TOKENS), sha256_of(folder / BOUNDS)
 
 
 def _open(folder: Path, tokenizer: ByteTokenizer) -> Documents:
-    """A prepared folder, whose files are compared with its manifest."""
+    """Open a prepared folder, and compare its files with its manifest."""
     path = folder / MANIFEST
     try:
         manifest = convert(json.loads(path.read_bytes()), Manifest)

@@ -1,13 +1,13 @@
-"""Who sees what: the order of samples, as a pure function of (seed, epoch, step, sample).
+"""The order of samples, as a pure function of (seed, epoch, step, sample).
 
 An epoch has every sample once, in an order of its own. The n-th sample of a run, counted from its first step, is the
-(n mod size)-th of epoch n div size. Nothing of it depends on ranks, and nothing has to be saved: a run that goes on,
-anywhere, knows which sample is next from the number of its step.
+(n mod size)-th of epoch n div size. Nothing depends on ranks, and nothing has to be saved: a run that is resumed, in
+any layout, knows the next sample from the number of its step.
 
 A shuffled list of all numbers would be as long as the data. A *permutation* can be computed place by place instead: a
-Feistel network (Luby & Rackoff, 1988) mixes the bits of a number so that no two numbers get the same, whatever its
-round function is, because each round can be undone. It permutes 4^b numbers; where the result is beyond the samples, it
-is permuted again until it is not ("cycle walking", Black & Rogaway, 2002).
+Feistel network (Luby & Rackoff, 1988) mixes the bits of a number so that no two numbers give the same result, with any
+round function, because each round can be undone. It permutes 4^b numbers; a result beyond the samples is permuted again
+until it is among them ("cycle walking", Black & Rogaway, 2002).
 """
 
 from functools import lru_cache
@@ -22,11 +22,11 @@ WORD = (1 << 64) - 1
 
 @overridable
 def permuted(place: int, count: int, keys: tuple[int, ...]) -> int:
-    """Which of ``count`` samples stands at a place of an epoch: no two places have the same one.
+    """Return the number of the sample, of ``count``, at a place of an epoch: no two places have the same sample.
 
     Args:
-        place: from 0 to count - 1.
-        keys: a number of 64 bits for each round; others are another order.
+        place: place in the epoch, from 0 to count - 1.
+        keys: a number of 64 bits for each round; other keys give another order.
     """
     half = max(1, (count - 1).bit_length() + 1 >> 1)  # bits of each half
     mask = (1 << half) - 1
@@ -42,7 +42,7 @@ def permuted(place: int, count: int, keys: tuple[int, ...]) -> int:
 
 
 def sample_at(number: int, count: int, seed: int) -> tuple[int, int]:
-    """The epoch of the ``number``-th sample of a run, counted from 0, and which of the ``count`` samples it is."""
+    """Return the epoch of a run's ``number``-th sample, counted from 0, and its number among the ``count`` samples."""
     epoch, place = divmod(number, count)
     return epoch, permuted(place, count, _keys_of(seed, epoch))
 

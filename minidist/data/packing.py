@@ -1,16 +1,16 @@
-"""Packing: which parts of which documents make a sample of T places.
+"""Packing: filling samples of T places with documents.
 
-A *place* is a token and its target, the token after it. So a document of n tokens has n - 1 places, the last of which
-has the last token as its target, and no place has a target in another document.
+A *place* is a token and its target, the token after it. So a document of n tokens has n - 1 places: the last place has
+the last token as its target, and no place has a target in another document.
 
-    cut          all places one after the other, cut every T: nothing is wasted, and many documents lose their begin
-    padding      a document in each sample, and nothing behind it; the samples of a micro-batch end with its longest
-    sorted       the same, but documents of like length make a micro-batch
+    cut          all places in a row, cut every T: nothing is wasted, but many documents lose their start
+    padding      one document in each sample, then padding; the samples of a micro-batch end with its longest
+    sorted       like padding, with documents of similar length in a micro-batch
     first-fit    each document into the first sample with room for it
     best-fit     the longest first, each into the sample with the least room that suffices
 
-Only ``cut`` cuts documents that would fit. One that is longer than T is cut into *pieces* of T places and a rest by all
-of them, and each piece is a document then, whose tokens do not see what is before.
+Only ``cut`` cuts documents that would fit. All of them cut a document longer than T into *pieces* of T places and a
+remainder. Each piece is then a document of its own: its tokens do not see the pieces before it.
 
 (Concatenate-and-cut is GPT-3's; first fit torchtitan's ``packing.py``; best fit with longest first: Ding et al., "Fewer
 Truncations Improve Language Modeling", 2024.)
@@ -26,20 +26,20 @@ import numpy as np
 from minidist.data.documents import Documents
 from minidist.overrides import overridable
 
-RANDOM = "random"  # samples from anywhere in one text, in no packs
+RANDOM = "random"  # samples from anywhere in one text, not packed
 PADDED = ("padding", "sorted")
 PACKINGS = ("cut", "padding", "sorted", "first-fit", "best-fit")
 
 
 @overridable
 def first_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Packs: the numbers of the pieces in each, in the order in which they came.
+    """Return packs of pieces by first fit: the numbers of the pieces in each pack, in the order of arrival.
 
     Each piece goes into the first pack that has room, or into a new one. A tree over the packs has at each node the
     most room below it, so the first one is found in log2(packs) steps.
 
     Args:
-        lengths: places of each piece, from 1 to ``capacity``.
+        lengths: number of places in each piece, from 1 to ``capacity``.
     """
     leaves = 1 << (len(lengths) - 1).bit_length()
     room = [capacity] * (2 * leaves)  # node n has the children 2 n and 2 n + 1; packs are the leaves
@@ -59,14 +59,14 @@ def first_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Packs: the numbers of the pieces in each. The longest come first, of equal ones those that came first.
+    """Return packs of pieces by best fit: the numbers of the pieces in each pack.
 
-    Each goes into the pack with the least room that suffices, of equal ones into the oldest. Arguments as of
-    ``first_fit``.
+    The longest piece is packed first; equal ones in the order of arrival. Each goes into the pack with the least room
+    that suffices; among equal packs into the oldest. Arguments: see ``first_fit``.
     """
     packs: list[list[int]] = []
     with_room: dict[int, list[int]] = {}  # room -> a heap of the packs that have it
-    rooms = 0  # the bits of rooms that a pack has
+    rooms = 0  # bit r is set if a pack has room r
     for number in sorted(range(len(lengths)), key=lambda number: (-lengths[number], number)):
         length = lengths[number]
         enough = rooms >> length
@@ -89,9 +89,9 @@ class Piece:
     """Consecutive places of one document.
 
     Attributes:
-        document: its number.
-        first: the first place, from the document's begin.
-        places: how many.
+        document: number of the document.
+        first: the first place, counted from the start of the document.
+        places: number of places.
     """
 
     document: int
@@ -101,7 +101,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Packing:
-    """How documents make samples of ``context`` places.
+    """Packing of documents into samples of ``context`` places.
 
     Attributes:
         kind: one of PACKINGS.
@@ -118,12 +118,12 @@ class Packing:
 
     @cached_property
     def ends(self) -> np.ndarray:
-        """Where each document's pieces end, among the pieces of all: int64 (documents,)."""
+        """The end of each document's pieces among the pieces of all documents: int64 (documents,)."""
         return np.cumsum(-(-(self.documents.lengths - 1) // self.context))
 
     @cached_property
     def pieces(self) -> np.ndarray:
-        """The pieces that a table packs: int64, places of each."""
+        """Number of places in each piece that a table packs: int64 (pieces,)."""
         tokens = self.documents.lengths
         counts = np.diff(self.ends, prepend=0)
         lengths = np.full(int(self.ends[-1]), self.context)
@@ -132,27 +132,27 @@ class Packing:
 
     @cached_property
     def table(self) -> tuple[np.ndarray, np.ndarray]:
-        """The pieces' numbers, pack by pack, and where each pack ends among them."""
+        """The numbers of the pieces, pack by pack, and the end of each pack among them."""
         if self.kind in PADDED:
             numbers = np.arange(len(self.pieces))
             return np.argsort(self.pieces, stable=True) if self.kind == "sorted" else numbers, numbers + 1
-        # a full piece has a pack to itself, and there may be very many of them: only the others are packed one by one
+        # a full piece has a pack to itself, and there may be very many: only the others are packed one by one
         full, others = np.flatnonzero(self.pieces == self.context), np.flatnonzero(self.pieces < self.context)
         packs = {"first-fit": first_fit, "best-fit": best_fit}[self.kind](self.pieces[others].tolist(), self.context)
         order = np.concatenate([full, others[np.array([number for pack in packs for number in pack], int)]])
         sizes = np.array([1] * len(full) + [len(pack) for pack in packs])
-        if self.kind == "first-fit":  # a pack comes when its first piece does; with the longest first, full ones do
+        if self.kind == "first-fit":  # packs in the order of their first pieces; by best fit, full ones are first
             firsts = order[np.cumsum(sizes) - sizes]
             order = order[np.argsort(np.repeat(firsts, sizes), stable=True)]
             sizes = sizes[np.argsort(firsts)]
         return order, np.cumsum(sizes)
 
     def __len__(self) -> int:
-        """The number of samples."""
+        """Return the number of samples."""
         return -(-self.places // self.context) if self.kind == "cut" else len(self.table[1])
 
     def sample(self, number: int) -> list[Piece]:
-        """The pieces of one sample, in order."""
+        """Return the pieces of one sample, in order."""
         if self.kind == "cut":
             return self._cut(number * self.context, min((number + 1) * self.context, self.places))
         order, ends = self.table
@@ -164,9 +164,9 @@ class Packing:
         return Piece(document, first, int(self.pieces[number]))
 
     def _cut(self, place: int, end: int) -> list[Piece]:
-        """Places of all documents, one after the other, from ``place`` to before ``end``."""
+        """Return the pieces from ``place`` to before ``end``, counted over the places of all documents in a row."""
         low, high = 0, len(self.documents)
-        while low < high:  # the first document that ends behind this place: its end in places is bounds - documents
+        while low < high:  # the first document that ends after this place: its end in places is bounds - documents
             middle = (low + high) // 2
             if int(self.documents.bounds[middle, 0]) - middle - 1 <= place:
                 low = middle + 1

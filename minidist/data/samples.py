@@ -1,11 +1,11 @@
-"""Samples of T places out of packed documents, and a run's corpus of them.
+"""Samples of T places from packed documents, and a run's corpus of them.
 
     tokens      the token at each place
-    targets     the token after it in its document; IGNORED where it belongs to a prompt, or there is no token
-    first       the place of the first token that it sees: where its piece begins
+    targets     the next token of its document; IGNORED if that belongs to a prompt or does not exist
+    first       the place of the first token that it sees: the start of its piece
     positions   its position in its piece, or in the sample
 
-Places behind the last piece are padding: token 0, no target, and it sees itself alone.
+Places after the last piece are padding: token 0, which has no target and sees itself alone.
 """
 
 import hashlib
@@ -22,17 +22,17 @@ from minidist.nn.loss import IGNORED
 from minidist.nn.tokenizer import BYTES, ByteTokenizer, open_tokenizer
 
 HELD_OUT = 0.05  # share of the tokens for validation, in whole documents
-MOST_HELD_OUT = 1_000_000  # tokens: enough for a loss, and soon computed
+MOST_HELD_OUT = 1_000_000  # tokens: enough for a loss, and quickly evaluated
 
 
 @dataclass(frozen=True)
 class Samples:
-    """The samples of a packing.
+    """Samples of a packing.
 
     Attributes:
-        alone: whether a token sees its own document only; otherwise all that is before it in the sample.
-        restart: whether positions count from the begin of each piece; otherwise from that of the sample.
-        quantum: where a micro-batch ends with its longest sample, its places are a multiple of this.
+        alone: whether a token sees its own document only; otherwise it sees all tokens before it in the sample.
+        restart: whether positions count from the start of each piece; otherwise from the start of the sample.
+        quantum: divisor of the length of a micro-batch that ends with its longest sample.
     """
 
     packing: Packing
@@ -44,10 +44,10 @@ class Samples:
         return len(self.packing)
 
     def batch(self, numbers: Sequence[int], rows: int = 0) -> tuple[np.ndarray, np.ndarray, masks.Documents]:
-        """Tokens and targets, (B, T) integers, of these samples, and where their documents are.
+        """Return tokens and targets of these samples, (B, T) integers, and the boundaries of their documents.
 
         Args:
-            rows: B, of which the last ones may be padding alone; 0 for as many as there are numbers.
+            rows: B; rows beyond the numbers are padding. 0 for as many rows as numbers.
         """
         shape = rows or len(numbers), self.packing.context
         tokens, targets = np.zeros(shape, self.packing.documents.tokens.dtype), np.full(shape, IGNORED, np.int32)
@@ -70,7 +70,7 @@ class Samples:
         return tokens, targets, masks.Documents(first, positions if self.restart else None, shape[0] * shape[1])
 
     def places(self, piece: Piece) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens of a piece, and their targets."""
+        """Return the tokens of a piece, and their targets."""
         documents = self.packing.documents
         begin, _ = documents.span(piece.document)
         found = documents.tokens[begin + piece.first : begin + piece.first + piece.places + 1]
@@ -81,13 +81,13 @@ class Samples:
 
 @dataclass(frozen=True)
 class DocumentCorpus:
-    """Documents in two parts, the last ones held out for validation.
+    """Corpus of documents in two parts, the last documents held out for validation.
 
     Attributes:
-        training: the samples that an epoch has each once.
-        validation: all that is held out, cut as it comes.
-        documents: all of them.
-        tokenizer: what made them tokens.
+        training: the samples of an epoch.
+        validation: samples of the held-out documents, in the packing ``cut``.
+        documents: the documents of both parts.
+        tokenizer: the tokenizer that split them.
     """
 
     training: Samples
@@ -97,18 +97,18 @@ class DocumentCorpus:
 
     @property
     def bytes_per_token(self) -> float:
-        """The mean over all documents."""
+        """Mean number of bytes per token, over all documents."""
         return self.documents.manifest.bytes_per_token
 
     @property
     def sha256(self) -> str:
-        """What tells two corpora apart: of the files in their order, whatever they are called."""
+        """SHA-256 that identifies the corpus by the content and order of its files, not by their names."""
         files = [(file.nbytes, file.sha256, file.name.endswith(JSON_LINES)) for file in self.documents.manifest.files]
         return hashlib.sha256(repr(files).encode()).hexdigest()
 
     @property
     def note(self) -> str:
-        """What is trained on, for people, and what of it is not as it came."""
+        """Summary for the user: counts of documents and samples, and of documents left out or cut."""
         documents, context = self.documents, self.training.packing.context
         counts = {
             f"{documents.manifest.empty:,} empty ones left out": documents.manifest.empty,
@@ -120,21 +120,21 @@ class DocumentCorpus:
         return ", ".join([first, *told]) + f"; samples in an epoch: {len(self.training):,}"
 
     def micro_batch(self, seed: int, first: int, count: int) -> tuple[np.ndarray, np.ndarray, masks.Documents]:
-        """Samples of a run, from the ``first`` on, counted from its first step: as ``Samples.batch`` returns them.
+        """Return samples of a run from number ``first`` on, counted from its first step; see ``Samples.batch``.
 
-        An epoch has each sample once, or each group of ``count`` that are sorted; ``first`` is a multiple of it then.
+        An epoch has each sample once, or with sorted packing each group of ``count``, which then divides ``first``.
         """
         self.documents.check_unchanged()
         return self.training.batch(self.numbers(seed, first, count), count)
 
     def numbers(self, seed: int, first: int, count: int) -> list[int]:
-        """Which samples these are: of a last group that is not full, fewer."""
+        """Return the numbers of these samples; fewer in a last group that is not full."""
         group, size = count if self.training.packing.kind == "sorted" else 1, len(self.training)
         groups = [sample_at(one, -(-size // group), seed)[1] for one in range(first // group, (first + count) // group)]
         return [number for one in groups for number in range(one * group, min((one + 1) * group, size))]
 
     def validation_batches(self, count: int) -> Iterator[tuple[np.ndarray, np.ndarray, masks.Documents]]:
-        """The held-out samples, ``count`` at a time, fewer in the last batch."""
+        """Yield the held-out samples, ``count`` at a time, fewer in the last batch."""
         every = range(len(self.validation))
         for first in every[::count]:
             self.documents.check_unchanged()
@@ -145,10 +145,10 @@ def open_corpus(
     path: str, context: int, packing: str, tokenizer: str | None = None, alone: bool = True, restart: bool = True,
     quantum: int = 1,
 ) -> DocumentCorpus:  # fmt: skip
-    """The documents of a file or folder, packed into samples of ``context`` places.
+    """Open the documents of a file or folder, packed into samples of ``context`` places.
 
     Raises:
-        ValueError: if they cannot be read, or have no target that counts, to train on or to validate with.
+        ValueError: if they cannot be read, or the training or the held-out part has no target that counts.
     """
     if packing not in PACKINGS:
         raise ValueError(f"packing must be one of {', '.join(PACKINGS)}, not {packing!r}")
@@ -166,9 +166,9 @@ def open_corpus(
 
 
 def parted(documents: Documents) -> tuple[Documents, Documents]:
-    """The documents to train on, and the last ones: as few as have more than HELD_OUT of the tokens, or MOST_HELD_OUT.
+    """Split documents into those to train on and the last ones, which are held out.
 
-    One alone is cut in two.
+    These are as few as have more than HELD_OUT of the tokens, or MOST_HELD_OUT. A single document is cut in two.
     """
     count, tokens = len(documents), len(documents.tokens)
     if count == 1:
@@ -181,5 +181,5 @@ def parted(documents: Documents) -> tuple[Documents, Documents]:
 
 
 def targets_in(documents: Documents) -> int:
-    """How many targets count: of each document those behind its first token, and behind its prompt."""
+    """Return the number of targets that count: in each document those after its first token and its prompt."""
     return int(np.maximum(0, documents.lengths - np.maximum(1, documents.bounds[:, 1])).sum())

@@ -12,7 +12,7 @@ from minidist.nn.tensor import Context, Function, Tensor
 
 
 def unbroadcast(gradient, shape: tuple[int, ...]):
-    """Sum ``gradient`` down to ``shape``, from which it was broadcast: in float64, since it may sum over tokens.
+    """Sum ``gradient`` down to ``shape``, the shape before broadcasting, in float64: the sum may run over tokens.
 
     The float64 sum is not rounded here. A parameter adds it as it is; for an activation ``backward()`` rounds it.
     """
@@ -65,7 +65,7 @@ class Divide(Function):
 
 
 class MatMul(Function):
-    """Products of the last two axes, (..., n, k) @ (..., k, m) -> (..., n, m); the axes before them broadcast.
+    """Matrix products over the last two axes, (..., n, k) @ (..., k, m) -> (..., n, m); the leading axes broadcast.
 
     Raises:
         ValueError: for a factor with fewer than two axes.
@@ -93,7 +93,7 @@ class MatMul(Function):
 
 
 class Sum(Function):
-    """The sum over some axes or all, in float64 and rounded once."""
+    """Sum over some or all axes, taken in float64 and rounded once."""
 
     @staticmethod
     def forward(ctx: Context, a, axis, keepdims):
@@ -118,7 +118,7 @@ class Reshape(Function):
 
 
 class Transpose(Function):
-    """The axes in another order, as a view."""
+    """Permutation of the axes, as a view."""
 
     @staticmethod
     def forward(ctx: Context, a, axes):
@@ -144,12 +144,12 @@ class GetItem(Function):
 
 
 def sum(a: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
-    """The sum over ``axis``, in float64, rounded once to the tensor's dtype."""
+    """Return the sum over ``axis``, taken in float64 and rounded once to the tensor's dtype."""
     return Sum.apply(a, axis, keepdims)
 
 
 def mean(a: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
-    """The mean over ``axis``."""
+    """Return the mean over ``axis``."""
     total = sum(a, axis, keepdims)
     return total / (a.size // max(1, total.size))
 
@@ -160,12 +160,12 @@ def reshape(a: Tensor, *shape: int) -> Tensor:
 
 
 def transpose(a: Tensor, *axes: int) -> Tensor:
-    """All axes in the given order; without arguments, in reverse order."""
+    """Permute all axes into the given order; without arguments, reverse their order."""
     return Transpose.apply(a, tuple(axis % a.ndim for axis in axes or range(a.ndim)[::-1]))
 
 
 def swapaxes(a: Tensor, first: int, second: int) -> Tensor:
-    """Two axes exchanged."""
+    """Exchange two axes."""
     axes = list(range(a.ndim))
     axes[first], axes[second] = axes[second], axes[first]
     return transpose(a, *axes)

@@ -14,7 +14,7 @@ SCOPES = ("micro_batch", "global_batch")
 
 
 def check_whole(settings, least: int, *names: str) -> None:
-    """Raise ValueError unless these settings are integers of at least ``least`` that 64 bits hold."""
+    """Raise ValueError unless these settings are integers of at least ``least`` and below 2^63."""
     for name in names:
         value = getattr(settings, name)
         if type(value) is not int or value < least:
@@ -53,33 +53,33 @@ def listed(values: Iterable) -> str:
 class Experts:
     """Mixtures of experts."""
 
-    experts: int = 0  # E, in each mixture; 0 for a dense model
-    top_k: int = 2  # k, that each token uses
-    expert_hidden: int = 0  # hidden units of one expert; 0 for those of a dense MLP
-    shared_expert: int = 0  # hidden units of the expert that every token uses as well; 0 for none
-    moe_every: int = 1  # every n-th layer has experts: n
+    experts: int = 0  # E, the number of experts in each mixture; 0 for a dense model
+    top_k: int = 2  # k, the number of experts that each token uses
+    expert_hidden: int = 0  # hidden units of one expert; 0 for as many as a dense MLP has
+    shared_expert: int = 0  # hidden units of the expert that every token uses in addition; 0 for none
+    moe_every: int = 1  # n: every n-th layer has experts
 
 
 @dataclass(frozen=True)
 class Routing:
     """How a token chooses among the experts, and what keeps them evenly loaded."""
 
-    gate: str = "softmax"  # from the router's logits to scores
-    capacity: float | None = None  # an expert takes at most this many times k N / E of N tokens; None: all who come
+    gate: str = "softmax"  # function that turns the router's logits into scores
+    capacity: float | None = None  # an expert takes at most this many times k N / E of N tokens; None for no limit
     aux_loss: float = 0.0  # coefficient of the loss that evens out the load; 0 for none
-    aux_scope: str = "micro_batch"  # whose tokens it evens out
+    aux_scope: str = "micro_batch"  # batch over which aux_loss evens out the load
     z_loss: float = 0.0  # coefficient of the loss that keeps the logits small; 0 for none
-    bias_rate: float = 0.001  # by which an expert's bias moves after a step, as in DeepSeek-V3; 0 for no biases
-    expert_nodes: int = 1  # groups of equally many experts
+    bias_rate: float = 0.001  # change of an expert's bias per step, as in DeepSeek-V3; 0 for no biases
+    expert_nodes: int = 1  # number of nodes; each has equally many experts
     route_nodes: int = 0  # number of nodes whose experts a token may use; 0 for all
 
 
 @dataclass(frozen=True)
 class MoEConfig(Routing, Experts):
-    """The experts of a model that has some. (Of a dataclass' bases the last one's fields come first.)
+    """Settings of a model's mixtures of experts. (The fields of a dataclass' last base come first.)
 
     Raises:
-        ValueError: for a value that no model can have, naming what would fit.
+        ValueError: for an invalid value; the message says what would fit.
     """
 
     def __post_init__(self) -> None:
@@ -116,10 +116,10 @@ class MoEConfig(Routing, Experts):
             )
 
     def rows_at_most(self, tokens: int) -> int | None:
-        """How many of ``tokens`` tokens an expert takes: capacity k N / E rounded up, at most N; None for all."""
+        """Return the most of N tokens an expert takes: capacity k N / E rounded up, at most N; None for no limit."""
         if self.capacity is None:
             return None
-        return min(tokens, ceil(Fraction(str(self.capacity)) * self.top_k * tokens / self.experts))  # as it is written
+        return min(tokens, ceil(Fraction(str(self.capacity)) * self.top_k * tokens / self.experts))  # as written
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,11 @@ class ModelSizes:
     layers: int = 2
     heads: int = 4
     width: int = 64
-    context: int = 64  # the most tokens that it sees at once
-    vocab: int = 256  # tokens; more than its tokenizer has are never seen
+    context: int = 64  # most tokens that the model sees at once
+    vocab: int = 256  # number of tokens; those beyond the tokenizer's never occur
     dropout: float = 0.0
     attention: str = "plain"  # or tiled: see nn/attention/
-    attention_tile: int = 128  # queries, and keys, in a tile
+    attention_tile: int = 128  # number of queries, and of keys, in a tile
     softmax: str = "exact"  # how tiles are merged: see nn/attention/
     sequence_chunks: int = 1  # parts of the context, each computed by itself: see nn/chunks.py
 
@@ -144,20 +144,20 @@ class Architecture:
 
     arch: str = "gpt2"  # or llama: see nn/llama.py
     hidden: int = 0  # hidden units of an MLP; 0 for 4 C, or with llama for 8/3 C, rounded up to a multiple of heads
-    kv_heads: int = 0  # of llama: heads of keys and values; 0 for as many as of queries
-    rope_base: float = 10_000.0  # of llama: base of the rotary angles
-    tied: int = 0  # of llama: 1 for an output weight that is the embedding, as in GPT-2
+    kv_heads: int = 0  # llama: heads of keys and values; 0 for as many as heads of queries
+    rope_base: float = 10_000.0  # llama: base of the rotary angles
+    tied: int = 0  # llama: 1 to share the embedding's weight with the output, as in GPT-2
 
 
 @dataclass(frozen=True)
 class GPTConfig(Architecture, ModelSizes):
-    """A model's sizes, with its experts.
+    """Settings of a model, including its experts.
 
     Raises:
-        ValueError: for a value that no model can have, naming what would fit.
+        ValueError: for an invalid value; the message says what would fit.
     """
 
-    moe: MoEConfig | None = None  # the experts in place of MLPs; None for a dense model
+    moe: MoEConfig | None = None  # the mixtures of experts that replace MLPs; None for a dense model
 
     def __post_init__(self) -> None:
         check_whole(self, 1, "vocab", "context", "layers", "heads", "width", "attention_tile", "sequence_chunks")
@@ -225,7 +225,7 @@ class GPTConfig(Architecture, ModelSizes):
 
     @property
     def groups(self) -> int:
-        """G, the heads of keys and values."""
+        """G, the number of heads of keys and values."""
         return self.kv_heads or self.heads
 
     @property
@@ -236,5 +236,5 @@ class GPTConfig(Architecture, ModelSizes):
 
     @property
     def sparse_layers(self) -> list[int]:
-        """The layers that have experts: every n-th, the last of n."""
+        """Numbers of the layers that have experts: the last of every n layers."""
         return [] if self.moe is None else list(range(self.moe.moe_every - 1, self.layers, self.moe.moe_every))

@@ -1,23 +1,23 @@
-"""Products on a GPU by cuBLASLt, with an algorithm that the shape of one head chooses, however many heads there are.
+"""Products on a GPU by cuBLASLt. The algorithm depends on the shape of one head, not on the number of heads.
 
-cuBLAS chooses the kernel of a product, and with it the order of each sum, by all that it is told, the number of
-matrices in the call included: a process with half of the heads might get other bits. cuBLASLt is the same library with
-the choice apart from the product (https://docs.nvidia.com/cuda/cublas/#using-the-cublaslt-api). So it is asked once for
-each shape, as if there always were ``ASKED`` heads, and its answer, tile and pipeline and all, computes any number of
-them in one call. Algorithms that split a sum over several blocks of threads are left out: what a block adds depends on
-its matrices alone.
+cuBLAS chooses the kernel of a product, and with it the order of each sum, by all arguments of the call, including the
+number of matrices: a process with half of the heads might get other bits. cuBLASLt is the same library, but separates
+the choice from the product (https://docs.nvidia.com/cuda/cublas/#using-the-cublaslt-api). So it is asked once for each
+shape, always for ``ASKED`` heads, and the algorithm that it returns, with its tile and its pipeline, computes any
+number of heads in one call. Algorithms that split a sum over several blocks of threads are excluded: what a block adds
+depends on its matrices alone.
 
-What is said of a head is the same in every layout:
+The description of a head is the same in every layout:
 
     shapes             the samples of a head are those of a micro-batch, which no layout cuts
     memory             matrices have no gaps; whether a factor is stored by rows or by columns depends on the operation
                        that made it
-    addresses          multiples of what divides a matrix's bytes; what starts elsewhere is copied
+    addresses          multiples of a number that divides a matrix's bytes; an array that starts elsewhere is copied
 
 cuBLAS stores matrices by columns, NumPy by rows. Read by columns, the memory of A is that of its transpose. So instead
 of C = A B, cuBLAS computes C' = B' A' (' for transposed), and nothing is moved.
 
-CuPy has no functions for it, but has loaded the library. Names, numbers and types are those of cublasLt.h.
+CuPy does not wrap cuBLASLt, but it has loaded the library. Names, numbers and types are those of cublasLt.h.
 """
 
 import ctypes
@@ -34,7 +34,7 @@ from minidist.backend import xp
 ASKED = 16  # heads
 CANDIDATES = 8  # algorithms to choose from
 WORKSPACE = 1 << 25  # bytes: what NVIDIA recommends for Hopper
-ALIGNMENT = 256  # bytes at a multiple of which a matrix begins, where its size allows: what cuBLASLt assumes by default
+ALIGNMENT = 256  # bytes: addresses are multiples of it where a matrix's size allows; cuBLASLt's default assumption
 CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_64F = 68, 70
 BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2}
 TYPES = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 14}  # cudaDataType_t
@@ -46,10 +46,10 @@ ONES, ZEROS = ({kind: make(1, kind) for kind in ("float32", "float64")} for make
 
 
 class Shape(NamedTuple):
-    """A head's product, ``(samples, n, k) @ (samples, k, m)``: what its algorithm depends on.
+    """Shape of one head's product, ``(samples, n, k) @ (samples, k, m)``. The algorithm depends on it alone.
 
     Attributes:
-        kind: of the factors, a key of TYPES. The result is float64 where they are, otherwise float32.
+        kind: type of the factors, a key of TYPES. The result is float64 for float64 factors, otherwise float32.
         turned_a, turned_b: whether a factor is stored by columns.
     """
 
@@ -67,7 +67,7 @@ class Shape(NamedTuple):
 
 
 class Found(ctypes.Structure):
-    """An algorithm: ``cublasLtMatmulHeuristicResult_t``."""
+    """An algorithm that cuBLASLt proposes: ``cublasLtMatmulHeuristicResult_t``."""
 
     _fields_ = (
         ("algorithm", c_uint64 * 8),
@@ -79,7 +79,7 @@ class Found(ctypes.Structure):
 
 
 class CublasLt:
-    """The library on one GPU."""
+    """The library on one GPU, with the algorithms and layouts that it has chosen so far."""
 
     def __init__(self, cupy: ModuleType) -> None:
         major = cupy.cuda.cublas.getVersion(0) // 10_000
@@ -96,7 +96,7 @@ class CublasLt:
             raise RuntimeError(f"cublasLt{name} failed with status {status} (cublasStatus_t)")
 
     def multiply(self, shape: Shape, count: int, a, b, c, stream: int) -> None:
-        """Multiply ``count`` matrices. a, b, c: each an address and the elements from one matrix to the next."""
+        """Multiply ``count`` matrices. a, b, c: pairs of an address and the stride between matrices, in elements."""
         description, found = self.algorithms.get(shape) or self.choose(shape)
         key = shape, count, a[1], b[1], c[1]
         of_b, of_a, of_c = self.layouts.get(key) or self.lay_out(*key)
@@ -107,7 +107,7 @@ class CublasLt:
         )  # fmt: skip
 
     def choose(self, shape: Shape) -> tuple[c_void_p, Found]:
-        """The algorithm for a shape: the fastest, as cuBLASLt sees it, that computes one head and many."""
+        """Return the algorithm for a shape: the fastest, by cuBLASLt's estimate, that computes one head and many."""
         compute = CUBLAS_COMPUTE_64F if shape.result == "float64" else CUBLAS_COMPUTE_32F
         description = self.make("MatmulDesc", c_int(compute), c_int(TYPES[shape.result]))
         for attribute, turned in ((TRANSA, shape.turned_b), (TRANSB, shape.turned_a)):
@@ -138,7 +138,7 @@ class CublasLt:
         return status == 0
 
     def lay_out(self, shape: Shape, count: int, of_a: int, of_b: int, of_c: int) -> tuple[c_void_p, ...]:
-        """The layouts of b, a and the result: cuBLAS reads by columns, so a row of the one is a column of the other."""
+        """Return the layouts of b, a and the result. cuBLAS reads by columns: a row here is a column there."""
         n, k, m = shape.n, shape.k, shape.m
         b, a = ((k, m) if shape.turned_b else (m, k)), ((n, k) if shape.turned_a else (k, n))
         factor, result, found = shape.kind, shape.result, []
@@ -161,12 +161,12 @@ class CublasLt:
 
 @cache
 def on_gpu(cupy: ModuleType, device: int) -> CublasLt:
-    """The library on the GPU that the calling thread uses, whose number is ``device``."""
+    """Return the library on GPU number ``device``, which the calling thread must be using."""
     return CublasLt(cupy)
 
 
 def product(a, b, out, kind: str):
-    """``a @ b``, all heads in one call; arguments as of ``kernels.matmul_each``, and what the factors are, of TYPES."""
+    """Return ``a @ b``, all heads in one call. a, b, out: see ``kernels.matmul_each``; kind: a key of TYPES."""
     if a.ndim == 1:
         rows = xp.broadcast_to(a, (*b.shape[:-2], 1, len(a)))
         return product(rows, b, None if out is None else out[..., None, :], kind)[..., 0, :]
@@ -194,7 +194,7 @@ def _multiply(a, b, out, kind: str) -> None:
 
 
 def _stored(matrices) -> tuple:
-    """Matrices (H, ..., n, m) as cuBLAS takes them, and whether by columns: then (H, ..., m, n)."""
+    """Return matrices (H, ..., n, m) as cuBLAS takes them, and whether by columns, that is as (H, ..., m, n)."""
     *_, rows, columns = matrices.shape
     of_row, of_column = matrices.strides[-2:]
     turned = rows > 1 and columns > 1 and of_row < of_column  # a vector has only one order
@@ -202,24 +202,24 @@ def _stored(matrices) -> tuple:
 
 
 def place(array) -> tuple[int, int]:
-    """Where the first matrix of an array begins, and how many elements behind it the next one does."""
+    """Return the address of an array's first matrix, and the stride to the next one in elements."""
     size = array.shape[-2] * array.shape[-1]
     step = array.strides[0] // array.itemsize if size * len(array) == array.size > size else size
     return array.data.ptr, step
 
 
 def evenly_spaced(array):
-    """The array, or a new one of its shape, with its values if it had any, whose matrices a call can reach by steps.
+    """Return the array, or a copy whose matrices lie at a constant stride.
 
-    No matrix has gaps inside, and all begin at multiples of a number of bytes that its shape decides. The addresses of
-    CuPy's memory pool are multiples of 512.
+    No matrix has gaps inside, and each begins at a multiple of a number of bytes that depends on its shape. The
+    addresses of CuPy's memory pool are multiples of 512.
     """
     matrix = array.shape[-2] * array.shape[-1] * array.itemsize
     unit = gcd(ALIGNMENT, matrix)
     if (array.data.ptr - array.data.mem.ptr) % unit == 0:
         if array.flags.c_contiguous:
             return array
-        one_each = matrix * len(array) == array.nbytes  # a matrix for each head, anywhere: all may have the same
+        one_each = matrix * len(array) == array.nbytes  # one matrix per head, at any stride; all heads may share one
         if one_each and array[:1].flags.c_contiguous and array.strides[0] % unit == 0:
             return array
     return array.copy()

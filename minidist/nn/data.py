@@ -1,4 +1,4 @@
-"""Text in, batches out; and what a model writes. A batch is a pure function of (seed, step).
+"""Text in, batches out; and the text that a model generates. A batch is a pure function of (seed, step).
 
 The position of each sample in the text depends only on the seed, the step and the sample's number. So a batch may be
 cut into micro-batches in any way, for any ranks: the samples stay the same.
@@ -24,34 +24,34 @@ HELD_OUT = 0.05  # share of the text for validation
 
 @dataclass(frozen=True)
 class Corpus:
-    """A text in two parts: its tokens, unsigned integers in host memory.
+    """Tokens of a text in two parts, unsigned integers in host memory.
 
     Attributes:
-        bytes_per_token: of the validation text.
-        tokenizer: what made them tokens.
+        bytes_per_token: mean number of bytes per token of the validation text.
+        tokenizer: the tokenizer that split the text.
     """
 
     training: np.ndarray
     validation: np.ndarray
     bytes_per_token: float = 1.0
     tokenizer: ByteTokenizer = BYTES
-    note = ""  # for people
+    note = ""  # printed for the user
 
     @property
     def sha256(self) -> str:
-        """What tells two texts apart: of all their tokens."""
+        """SHA-256 of all tokens; it identifies the text."""
         sha = hashlib.sha256(self.training.data)
         sha.update(self.validation.data)
         return sha.hexdigest()
 
 
 def load_corpus(path: str | None, context: int, tokenizer: str | None = None) -> Corpus:
-    """The text of a file, or the default text if ``path`` is None, with its end held out for validation.
+    """Load the text of a file, or the default text if ``path`` is None, and hold out its end for validation.
 
-    The text is cut before it is made tokens, so that all tokenizers have the same text held out.
+    The text is cut before it is tokenized, so that all tokenizers hold out the same text.
 
     Args:
-        path: any file; with a tokenizer it is UTF-8.
+        path: any file; with a tokenizer it must be UTF-8.
         context: tokens in a sample. Each part of the text has at least one sample and its targets.
         tokenizer: the tokenizer's file; None for bytes.
 
@@ -68,7 +68,7 @@ def load_corpus(path: str | None, context: int, tokenizer: str | None = None) ->
     while len(validation) < shortest and held_out <= len(text):
         cut = by.place_to_cut(text, len(text) - held_out)
         validation = by.encode(memoryview(text)[cut:])
-        # where it is still too short, as tokens have several bytes: as much more as it lacks
+        # tokens have several bytes, so the part may be too short: hold out more in proportion
         held_out = -(-held_out * shortest // max(1, len(validation)))
     training = by.encode(memoryview(text)[:cut])
     if min(len(training), len(validation)) < shortest:
@@ -86,21 +86,21 @@ def _too_short(path: str | None, length: str, context: int, longest: int) -> Val
 
 
 def default_text() -> bytes:
-    """The course's own prose as it was in November 2026, 400,843 bytes: chapters 0 to 15, then what is held out.
+    """Return the course's own prose as of November 2026, 400,843 bytes: chapters 0 to 15, then the held-out part.
 
-    It is never brought up to date: all fingerprints depend on it. The held-out 5 % are the two appendices and a page of
+    It is never updated: all fingerprints depend on it. The held-out 5 % are the two appendices and a page of
     documentation, and have no 64 bytes in common with the rest.
     """
     return Path(__file__).with_name("course.txt").read_bytes()
 
 
 class MicroBatch(NamedTuple):
-    """What a model takes at once.
+    """Input of one forward pass.
 
     Attributes:
-        tokens, targets: integers (B, T); B = 0 for one without samples. A target that does not count is ``IGNORED``
-            (nn/loss.py).
-        dropout_rng: the name of its dropout; None where there is nothing to drop.
+        tokens, targets: integers (B, T); B = 0 for a micro-batch without samples. A target that does not count is
+            ``IGNORED`` (nn/loss.py).
+        dropout_rng: names the dropout of this micro-batch; None for no dropout.
         documents: where the samples' documents are; None if each sample is one.
     """
 
@@ -111,12 +111,12 @@ class MicroBatch(NamedTuple):
 
     @property
     def number(self) -> int | None:
-        """Which one of the step it is."""
+        """Number of the micro-batch within its step; None without dropout."""
         return None if self.dropout_rng is None else self.dropout_rng.micro_batch
 
 
 def micro_batch(corpus: Corpus, seed: int, step: int, first_sample: int, count: int, context: int):
-    """Some of a step's samples, from random positions in the training text.
+    """Return some of a step's samples, from random positions in the training text.
 
     Args:
         first_sample, count: the samples to take, numbered from 0 over the whole step.
@@ -132,11 +132,11 @@ def micro_batch(corpus: Corpus, seed: int, step: int, first_sample: int, count: 
 
 
 def validation_batches(corpus: Corpus, count: int, context: int) -> Iterator[tuple]:
-    """The held-out text in samples that do not overlap, ``count`` at a time, in order.
+    """Yield the held-out text in samples that do not overlap, ``count`` at a time, in order.
 
     Yields:
-        tokens and targets, unsigned integers (count, context); fewer samples in the last batch. A rest shorter than a
-        sample is dropped.
+        tokens and targets, unsigned integers (count, context); fewer samples in the last batch. A remainder shorter
+        than a sample is dropped.
     """
     starts = np.arange(0, len(corpus.validation) - context, context)
     for first in range(0, len(starts), count):
@@ -144,7 +144,6 @@ def validation_batches(corpus: Corpus, count: int, context: int) -> Iterator[tup
 
 
 def _samples(text: np.ndarray, starts: np.ndarray, context: int):
-    """Tokens and targets of the samples with these starts."""
     windows = text[starts[:, None] + np.arange(context + 1)]  # (count, context + 1)
     return windows[:, :-1], windows[:, 1:]
 
@@ -154,20 +153,20 @@ def generate(
     model: GPT, prompt: bytes, count: int, seed: int = 0, temperature: float = 1.0,
     tokenizer: ByteTokenizer | None = None,
 ) -> bytes:  # fmt: skip
-    """Continue a text token by token, each sampled from the model's distribution given the tokens before it.
+    """Continue a text token by token, each sampled from the model's distribution given the preceding tokens.
 
     Args:
         prompt: one token or more. If it is longer than the context, the model sees its end.
         count: how many tokens to add.
         seed: random seed of the samples.
         temperature: divides the logits; 0 always takes the most likely token.
-        tokenizer: what the model's tokens are; None for bytes, in a vocabulary of at most 256.
+        tokenizer: the model's tokenizer; None for bytes, in a vocabulary of at most 256.
 
     Returns:
         The text of the ``count`` new tokens.
 
     Raises:
-        ValueError: for an empty prompt, a negative temperature, or a vocabulary that is not bytes.
+        ValueError: for an empty prompt, a negative temperature, or a vocabulary beyond bytes without a tokenizer.
     """
     if temperature < 0:
         raise ValueError(f"temperature must not be negative, but is {temperature}")

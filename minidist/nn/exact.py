@@ -1,4 +1,4 @@
-"""Exact products: sums that have one result, whatever the machine, the order and the shape.
+"""Exact products: sums that have one result, for every machine, order and shape.
 
 A float sum rounds after each addition, so its last bits depend on the order, and every BLAS has an order of its own for
 every kernel and shape. A sum of integers has no order. So the factors of a product are rounded to a grid first:
@@ -16,20 +16,20 @@ K (2^(1-b) + 2^-2b) times the product of the largest magnitudes, where float32's
 one row and of a thousand, on whichever rank. A scale along the *summed* index would break that, because it cannot be
 taken out of the sum: in attention, weights times values, a grid for a column of values would let a later token change
 an earlier one's bits, which is the opposite of causal. ``mix`` folds each value row's power of two into the weights
-first: a token hears of the values it attends to, and the weight of all others is 0.
+first: a token depends on the values that it attends to, and the weight of all others is 0.
 
 **Other sums** inside a row are taken on one grid of 51 bits or less: n terms leave 53 - log2 n. **Functions** (exp,
-exp2, tanh, log) are the C library's elsewhere; here they are made from + - * / in float64, of which IEEE 754 leaves one
-result, and rounded to float32 once. NumPy has no operation that joins a product and a sum in one rounding.
+exp2, tanh, log) are the C library's elsewhere; here they are computed with + - * / in float64, whose results IEEE 754
+determines, and rounded to float32 once. NumPy has no operation that fuses a product and a sum into one rounding.
 
-**Numbers.** All finite float32 numbers are covered, zeros and subnormals too: what float64 has to hold lies between
-2^-348 and 2^310. A row of zeros stays one, and a sum that is zero is +0, whatever the signs of its terms. Infinity and
+**Numbers.** All finite float32 numbers are covered, including zeros and subnormals: float64 has to hold values between
+2^-348 and 2^310. A row of zeros stays zero, and a sum that is zero is +0, whatever the signs of its terms. Infinity and
 NaN spread as in any product; a NaN's sign bit is the machine's. An element of at most half a grid's step becomes 0. A
 bfloat16 number has 8 bits, so above 2^(e - b + 8) none is rounded at all. float64 factors are rounded to the same
 grids: the result has the accuracy of float32.
 
-Ozaki et al., "Error-free transformations of matrix multiplication by using fast routines" (2012), take several grids to
-lose nothing; here one grid takes the place of the format. Demmel & Nguyen, "Fast reproducible floating-point summation"
+Ozaki et al., "Error-free transformations of matrix multiplication by using fast routines" (2012), use several grids so
+that nothing is lost; here one grid replaces the format. Demmel & Nguyen, "Fast reproducible floating-point summation"
 (2013), sum on grids for the same reason.
 """
 
@@ -84,7 +84,7 @@ def multiply(rows, columns, dtype):
 
 
 def matmul_each(a, b, out=None):
-    """``a @ b``, exact but for the grids of its factors. Arguments as of ``kernels.matmul_each``."""
+    """Return ``a @ b``, exact once the factors are on their grids. Arguments: see ``kernels.matmul_each``."""
     if a.ndim == 1:
         return matmul_each(a[None], b, None if out is None else out[..., None, :])[..., 0, :]
     if a.shape[-1] == 0:
@@ -94,13 +94,13 @@ def matmul_each(a, b, out=None):
 
 @overridable
 def exact_matmul(a, b):
-    """``a @ b``, exact but for the grids of its factors: (..., n, k) and (..., k, m) -> (..., n, m), k >= 1."""
+    """Return ``a @ b``, exact once the factors are on grids: (..., n, k) and (..., k, m) -> (..., n, m), k >= 1."""
     bits = bits_of(a.shape[-1], factors=2)
     return multiply(on_grid(a, bits, -1), on_grid(b, bits, -2), a.dtype)
 
 
 def mix(weights, values, out=None):
-    """``weights @ values``: a row of the result depends on no value whose weight in it is 0.
+    """Return ``weights @ values``, where a row of the result does not depend on values whose weight in it is 0.
 
     Args:
         weights: (..., n, k)
@@ -128,22 +128,22 @@ def _sums(x, axis: int, dtype):
 
 
 def row_sums(x):
-    """The sums over the last axis: (..., n) -> (...)."""
+    """Return the sums over the last axis: (..., n) -> (...)."""
     return _sums(x, -1, x.dtype)
 
 
 def column_sums(x):
-    """The sums over the last axis but one: (..., n, m) -> (..., m)."""
+    """Return the sums over the last axis but one: (..., n, m) -> (..., m)."""
     return _sums(x, -2, x.dtype)
 
 
 def dot_each(a, b):
-    """The dot products of the rows of two arrays: (..., n) and (..., n) of float32 -> (...)."""
+    """Return the dot products of the rows of two arrays: (..., n) and (..., n) of float32 -> (...)."""
     return _sums(xp.multiply(a, b, dtype=xp.float64), -1, a.dtype)  # 24 + 24 bits: each product is exact
 
 
 def rounded_once(function):
-    """Decorate a function of a float64 array: it gets float32 or float64 ones, and its result is rounded to theirs."""
+    """Decorate a function of float64 arrays: it takes float32, too, and rounds its result to the argument's dtype."""
 
     @wraps(function)
     def call(x, out=None):
@@ -157,7 +157,7 @@ def rounded_once(function):
 
 
 def _power_of_two(x) -> tuple:
-    """2^x for |x| <= 1000 as s (1 + q), returned as (s, q): s is a power of two, and q between -0.3 and 0.42."""
+    """Return (s, q) with 2^x = s (1 + q) for |x| <= 1000: s is a power of two, and q between -0.3 and 0.42."""
     anchored = x + ANCHOR  # the last bits are those of the nearest integer n
     f = x - (anchored - ANCHOR)
     anchored = anchored.view(xp.int64)
@@ -172,7 +172,7 @@ def _power_of_two(x) -> tuple:
 
 @rounded_once
 def exp2(x):
-    """2^x."""
+    """Return 2^x."""
     scale, q = _power_of_two(x.clip(-1000, 1000))
     q += 1
     return q * scale
@@ -188,7 +188,7 @@ def exp(x):
 
 @rounded_once
 def tanh(x):
-    """p / (p + 2) with p = e^2x - 1, which is accurate also where x is small."""
+    """tanh x = p / (p + 2) with p = e^2x - 1, accurate for small x, too."""
     scale, q = _power_of_two((x * (2 * LOG2E)).clip(-100, 100))
     q *= scale
     q += scale - 1
@@ -197,7 +197,7 @@ def tanh(x):
 
 @rounded_once
 def log(x):
-    """n log 2 + 2 artanh s, where x = 2^n m, s = (m - 1) / (m + 1), and m lies around 1."""
+    """log x = n log 2 + 2 artanh s, where x = 2^n m, s = (m - 1) / (m + 1), and m lies around 1."""
     mantissa, exponent = xp.frexp(x)
     low = mantissa < 0.7071
     mantissa, exponent = xp.where(low, 2 * mantissa, mantissa), exponent - low

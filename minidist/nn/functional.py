@@ -25,7 +25,7 @@ CHUNK = 1 << 15  # elements, few enough to stay in the cache for a dozen passes
 def sum_over_heads(heads):
     """Sum (H, ...) over the heads to (...), in float64 and not yet rounded.
 
-    In a process with only some of the heads this is a partial sum: add the others' before rounding.
+    In a process with only some of the heads this is a partial sum: add the other processes' sums before rounding.
     """
     total = xp.empty(heads.shape[1:], xp.float64)
     _sum_over_heads(heads, len(heads), total)
@@ -48,10 +48,10 @@ def _sum_over_heads(heads, count, total):
 
 
 class CopyToHeads(Function):
-    """Gives every head the same activations, (..., C) -> (H, ..., C). The heads' gradients add up.
+    """Broadcast of activations to all heads, (..., C) -> (H, ..., C). The heads' gradients add up.
 
-    This is f of Megatron-LM (Shoeybi et al., 2019, section 3), the identity in forward, a sum in backward, between the
-    heads of one process. Between processes it is ``copy_to_group``, which all-reduces (parallel/tools/mappings.py).
+    This is f of Megatron-LM (Shoeybi et al., 2019, section 3) between the heads of one process: the identity in
+    forward, a sum in backward. Between processes ``copy_to_group`` all-reduces instead (parallel/tools/mappings.py).
     """
 
     kernel = False
@@ -63,18 +63,18 @@ class CopyToHeads(Function):
 
     @staticmethod
     def backward(ctx: Context, gradient):
-        return sum_over_heads(gradient), None  # (..., C) float64: rounded once, where it arrives
+        return sum_over_heads(gradient), None  # (..., C) float64: rounded once, on arrival
 
 
 copy_to_heads = CopyToHeads.apply
 
 
 class ReduceFromHeads(Function):
-    """Sums the heads' outputs: (H, ..., C) -> (..., C), in float64, rounded once. Every head gets the same gradient.
+    """Sum of the heads' outputs: (H, ..., C) -> (..., C), in float64, rounded once. Every head gets the same gradient.
 
     This is g of Megatron-LM, the conjugate of ``copy_to_heads``; between processes it is ``reduce_from_group``.
-    ``dtype`` is the result's; None for that of ``y``. With only some of the heads, float64 leaves the partial sum
-    unrounded, so that the others' can be added.
+    ``dtype`` is the result's; None for that of ``y``. In a process with only some of the heads, float64 leaves the
+    partial sum unrounded, so that the other processes' sums can be added.
     """
 
     kernel = False
@@ -99,8 +99,8 @@ class Linear(Function):
         x: (H, ..., in)
         weight: (H, in, out), in the order of the product; PyTorch stores (out, in).
         bias: (H, out), or None.
-        transposed: the weight is (H, out, in), as a tied embedding is.
-        partial: the heads' outputs are terms of a sum, so none is rounded to 16 bits before the sum is.
+        transposed: whether the weight is (H, out, in), as a tied embedding is.
+        partial: whether the heads' outputs are terms of a sum; then none is rounded to 16 bits before the sum is.
 
     Returns:
         (H, ..., out)
@@ -153,7 +153,7 @@ linear = Linear.apply
 
 
 class Gelu(Function):
-    """The GELU in its tanh form, as in GPT-2 (Hendrycks & Gimpel, 2016), of any shape.
+    """GELU in its tanh form, as in GPT-2 (Hendrycks & Gimpel, 2016), for any shape.
 
     y = x (1 + tanh(u)) / 2 with u = sqrt(2/pi) (x + 0.044715 x^3), and its slope dy/dx = g + 2 y (1 - g) du/dx.
 
@@ -215,7 +215,7 @@ def _gelu(x, with_slope, linear, cubic, linear2, cubic6, tanh=None):
 
 
 class LayerNorm(Function):
-    """Each token's values shifted to mean 0 and scaled to variance 1, then ``* gain + bias`` (Ba et al., 2016).
+    """Layer norm (Ba et al., 2016): each token's values at mean 0 and variance 1, then ``* gain + bias``.
 
     Args:
         x: (..., C); made C-contiguous, because NumPy would sum in another order otherwise.
@@ -293,7 +293,7 @@ def _grad_of_normalized(grad_normal, total, projection, width, normal, inverse_s
 
 
 def dropout_mask(generator: np.random.Generator, shape: tuple[int, ...], rate: float):
-    """A bool array, True where dropout keeps the value: each with probability 1 - rate."""
+    """Return a bool array that is True where dropout keeps a value, each with probability 1 - rate."""
     return from_host(generator.random(shape, np.float32) >= rate)
 
 
@@ -316,7 +316,7 @@ dropout = Dropout.apply
 
 
 class Embedding(Function):
-    """The weight's row for each token.
+    """Look-up of the weight's row for each token.
 
     Args:
         weight: (H, V/H, C), the vocabulary in H consecutive parts.
@@ -350,10 +350,10 @@ embedding = Embedding.apply
 
 
 class AddPositions(Function):
-    """Adds to each token (B, T, C) the row of ``weight`` (context, C) for its position.
+    """Sum of each token (B, T, C) and the row of ``weight`` (context, C) for its position.
 
     Args:
-        first: the first token's position, or each one's, integers (B, T) in host memory.
+        first: position of the first token, or integers (B, T) in host memory, the position of each token.
 
     Raises:
         ValueError: if a position is beyond the context.

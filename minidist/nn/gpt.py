@@ -21,7 +21,7 @@ from minidist.nn.moe.experts import mixture
 from minidist.nn.random import DropoutRNG
 from minidist.nn.tensor import Tensor
 
-STD = 0.02  # of the initial weights, as in GPT-2
+STD = 0.02  # standard deviation of the initial weights, as in GPT-2
 
 
 class Attention(Module):
@@ -32,18 +32,18 @@ class Attention(Module):
         self.chunks, self.core = chunks, CoreAttention(config, layer, chunks)
         self.qkv = ColumnLinear(config.heads, config.width, 3 * head_width, STD)
         assert self.qkv.bias is not None
-        self.qkv.bias.zero_gradient = ..., slice(head_width, 2 * head_width)  # a key's bias moves all scores of a row
+        self.qkv.bias.zero_gradient = ..., slice(head_width, 2 * head_width)  # a key's bias shifts all scores of a row
         self.out = RowLinear(config.heads, head_width, config.width, STD / sqrt(2 * config.layers))
 
     def forward(self, parts: list[Tensor], dropout_rng: DropoutRNG | None, documents: Documents | None) -> list[Tensor]:
-        """n chunks (B, t, C) to as many; by default n = 1."""
+        """Attend across n chunks, (B, t, C) -> (B, t, C) each; by default n = 1."""
         qkv = join(list(map(self.qkv, parts)))  # (H, B, n t, 3 D)
         y = self.core(qkv, dropout_rng, documents)  # (H, B, n t, D)
         return list(map(self.out, self.chunks.split(y)))  # (B, t, C) each
 
 
 class MLP(Module):
-    """(..., C) -> (..., C) with the model's hidden units, unless told how many; each head has the same number."""
+    """MLP with a GELU: (..., C) -> (..., C). hidden: units in all, the same number per head; None for the model's."""
 
     def __init__(self, config: GPTConfig, hidden: int | None = None) -> None:
         hidden = (hidden or config.hidden_units) // config.heads
@@ -55,12 +55,12 @@ class MLP(Module):
 
 
 class Block(Module):
-    """One layer: attention and MLP, each applied to a normalised copy and added to the residual stream.
+    """Layer of a model: attention and MLP, each applied to a normalised copy and added to the residual stream.
 
-    The MLP may be a mixture of experts; then ``balance`` is that of the model.
+    The MLP may be a mixture of experts; it then needs the model's ``balance``.
     """
 
-    norm, attend, feed_forward = LayerNorm, Attention, MLP  # its parts
+    norm, attend, feed_forward = LayerNorm, Attention, MLP
 
     def __init__(
         self, config: GPTConfig, layer: int, chunks: Chunks | None = None, balance: Balance | None = None
@@ -85,7 +85,7 @@ class Block(Module):
 
 
 class Embeddings(Module):
-    """Token plus position embedding: integers (B, T) -> (B, T, C), of the sequence chunks that are here."""
+    """Token plus position embedding: integers (B, T) -> (B, T, C), for the sequence chunks computed here."""
 
     def __init__(self, config: GPTConfig, chunks: Chunks) -> None:
         self.chunks = chunks
@@ -95,7 +95,7 @@ class Embeddings(Module):
 
     def forward(self, tokens, dropout_rng: DropoutRNG | None, documents: Documents | None = None) -> Tensor:
         parts, rngs = [], self.chunks.rngs(dropout_rng, documents)
-        # Where the chunks do not divide the tokens, as in sampling, there is one slice, and more names of dropout.
+        # If the chunks do not divide the tokens, as in sampling, there is one slice for several DropoutRNGs.
         for chunk, rng in zip(self.chunks.slices(tokens.shape[1], documents), rngs, strict=False):
             x = self.token(tokens[:, chunk])  # (B, t, C)
             if self.position is not None:
@@ -105,7 +105,7 @@ class Embeddings(Module):
 
 
 class Head(Module):
-    """The model's end: from the last layer to the logits and the loss, through ``token``, the tied embedding."""
+    """End of a model: from the last layer to the logits and the loss, through ``token``, the tied embedding."""
 
     norm_of, tied = LayerNorm, True
 
@@ -113,27 +113,27 @@ class Head(Module):
         self.norm, self.token, self.vocab, self.chunks = self.norm_of(config.width), token, config.vocab, chunks
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits by heads: (B, T, C) -> (H, B, T, V/H)."""
+        """Return the logits by heads: (B, T, C) -> (H, B, T, V/H)."""
         return self.output(self.norm(x))
 
     def output(self, x: Tensor) -> Tensor:
-        """The product with the tied weight: (B, T, C) -> (H, B, T, V/H)."""
+        """Multiply by the tied weight: (B, T, C) -> (H, B, T, V/H)."""
         x = functional.copy_to_heads(x, self.token.weight.shape[0])  # (H, B, T, C)
         return functional.linear(x, self.token.weight, transposed=True)
 
     def loss(self, x: Tensor, targets, documents: Documents | None = None) -> Tensor:
-        """The sum over the targets (B, T) that count, over B T: (B, T, C) -> a scalar; of some chunks, their part."""
+        """Sum the losses of the targets (B, T) that count, in the chunks here, over B T: (B, T, C) -> a scalar."""
         slices = self.chunks.slices(targets.shape[1], documents)
         parts = ((self(part), targets[:, chunk]) for part, chunk in zip(self.chunks.split(x), slices, strict=True))
         return mean_over_places(self.mean_loss, parts, (documents and documents.places) or targets.size)
 
     def mean_loss(self, logits: Tensor, targets) -> Tensor:
-        """The mean cross-entropy: (H, ..., V/H) and targets (...) -> a scalar."""
+        """Return the mean cross-entropy: (H, ..., V/H) and targets (...) -> a scalar."""
         return cross_entropy(logits, targets, self.vocab)
 
 
 class GPT(Module):
-    """The model.
+    """Language model: a transformer that predicts the next token.
 
     Args:
         seed: seed of the initial weights, each of which depends only on the seed and the weight's name. None leaves the
@@ -168,7 +168,7 @@ class GPT(Module):
     ) -> Tensor:
         """Return the mean cross-entropy of one micro-batch, a scalar in nats per token (ignored targets: see loss.py).
 
-        Where only some sequence chunks are computed here, it is their share. Without targets: logits (H, B, T, V/H).
+        If only some sequence chunks are computed here, return their share. Without targets: logits (H, B, T, V/H).
 
         Args:
             tokens, targets: integers (B, T) below the vocabulary, T at most the context. With B = 0 the loss is 0.
@@ -176,8 +176,8 @@ class GPT(Module):
             documents: where the samples' documents are; None if each sample is one.
 
         Raises:
-            ValueError: for tokens that are no integers or out of range (not looked at on a GPU), too many of them, or
-                shapes that differ.
+            ValueError: if tokens are not integers, out of range (not checked on a GPU) or too many, or if the shapes
+                differ.
         """
         if tokens.ndim != 2 or tokens.shape[1] == 0:
             raise ValueError(f"tokens must have shape (samples, length), the length not 0, not {tokens.shape}")
@@ -196,10 +196,10 @@ class GPT(Module):
         return self.head(x) if targets is None else self.head.loss(x, targets, documents)
 
     def logits(self, tokens) -> Tensor:
-        """The logits of the next token after each token: integers (B, T) -> (B, T, vocab).
+        """Return the logits of the next token after each token: integers (B, T) -> (B, T, vocab).
 
         Raises:
-            ValueError: as ``forward``; also if part of the vocabulary is in another process.
+            ValueError: see ``forward``; also if part of the vocabulary is in another process.
         """
         joined = self(tokens).transpose(1, 2, 0, 3).reshape(*tokens.shape, -1)  # (B, T, V)
         if joined.shape[-1] < self.config.vocab:

@@ -1,33 +1,33 @@
-"""Kernels: what NumPy does in several lines, in any order, or by a BLAS, and what a GPU does in its place.
+"""Kernels: operations that NumPy does in several lines, in any order or by a BLAS, and what a GPU runs instead.
 
 **Fused lines.** Each line of NumPy is a pass over memory. On a GPU it is also a kernel launch, some microseconds of the
 host's time however small the array, and arithmetic waits for memory: ten lines take ten times as long as one. So the
 lines that a training step runs most often are written twice, side by side: in NumPy, and in C for a single element.
 With CuPy the C runs, for all elements in one pass (``cupy.ElementwiseKernel``).
 
-Both have the same bits, but for ``tanh``, of which every library has its own, and for subnormal numbers, which CuPy's
-kernels take for 0 (``-ftz=true``, cupy/cuda/compiler.py). They take the same steps, or others that are exact, and
-``--fmad=false`` keeps the compiler from joining ``a * b + c`` into one operation that rounds once instead of twice.
+Both give the same bits, except for ``tanh``, of which every library has its own, and for subnormal numbers, which
+CuPy's kernels flush to 0 (``-ftz=true``, cupy/cuda/compiler.py). They take the same steps, or others that are exact,
+and ``--fmad=false`` keeps the compiler from fusing ``a * b + c`` into one operation that rounds once instead of twice.
 Division and square root are rounded correctly on both sides: that is NVRTC's default (``--prec-div``, ``--prec-sqrt``).
 
-**Sums.** CuPy's own kernel adds in an order that the number of terms decides and, if the terms of neighbouring results
-lie side by side in memory, the number of results up to 32 (``_get_contiguous_size`` and ``_get_block_specs`` in
-cupy/_core/_reduction.pyx). So a sum over the last axis depends on its length alone, and ``x.sum(axis=-1)`` is right. A
-sum over another axis is ``column_sums``.
+**Sums.** The order in which CuPy's own kernel adds depends on the number of terms and, if the terms of neighbouring
+results are adjacent in memory, on the number of results up to 32 (``_get_contiguous_size`` and ``_get_block_specs`` in
+cupy/_core/_reduction.pyx). So a sum over the last axis depends on its length alone, and ``x.sum(axis=-1)`` is right.
+For sums over another axis there is ``column_sums``.
 
-Two other ways to add, which CuPy would take, are avoided. CUB loads four numbers at once where the address of a row
-allows, and adds in another order where it does not (``AgentReduce`` in cub/agent/agent_reduce.cuh), so ``backend.find``
-switches it off. ``einsum`` makes one batched matrix product of all rows, whose kernel depends on how many are here, so
-dot products are ``dot_each``. And atomic additions have no order at all: ``add_at`` is for float64 sums that are
+Two other ways to add, which CuPy would choose, are avoided. CUB loads four numbers at once if the address of a row
+allows it, and otherwise adds in another order (``AgentReduce`` in cub/agent/agent_reduce.cuh), so ``backend.find``
+switches it off. ``einsum`` makes one batched matrix product of all rows, whose kernel depends on their number, so dot
+products use ``dot_each``. And atomic additions have no order at all: ``add_at`` is for float64 sums that are
 ``rounded`` afterwards, so that the order does not show.
 
-**Products** of a GPU are in nn/cublaslt.py.
+**Products** on a GPU are in nn/cublaslt.py.
 
 **16 bits.** The product of two bfloat16 or float16 numbers is exact in float32, unless it over- or underflows: it has
 8 + 8, or 11 + 11, significant bits of 24. So a GPU multiplies the 16-bit codes in its tensor cores and adds up in
 float32, and the result is that of a float32 product of the same numbers, added in another order. It is kept in float32.
-Then ``CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION`` has nothing to forbid: it is for results that have fewer bits
-than their sums (cuBLAS documentation, "cublasMath_t").
+Then ``CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION`` has no effect: it is for results that have fewer bits than
+their sums (cuBLAS documentation, "cublasMath_t").
 """
 
 import threading
@@ -43,9 +43,9 @@ import numpy as np
 from minidist.backend import cache_blocks, xp
 from minidist.nn import cublaslt
 
-OPTIONS = ("--fmad=false",)  # of NVIDIA's runtime compiler, NVRTC
-ROW = 1024  # elements of a row of ``reduced``
-PIECE = 1 << 14  # elements of one array, in a launch for many of them
+OPTIONS = ("--fmad=false",)  # for NVIDIA's runtime compiler, NVRTC
+ROW = 1024  # elements in a row of ``reduced``
+PIECE = 1 << 14  # elements of an array per piece of work, in a launch for many arrays
 IN_C = {"f": "float", "d": "double", "float64": "double"}  # dtypes of arrays that share a launch
 CHUNK = 1 << 15  # elements, few enough to stay in the cache for four passes
 
@@ -53,15 +53,15 @@ CHUNK = 1 << 15  # elements, few enough to stay in the cache for four passes
 def fused(inputs: str, outputs: str, operation: str, preamble: str = "") -> Callable:
     """Decorate elementwise lines of NumPy with the same lines in C, which run in their place on a GPU.
 
-    The function takes the inputs and returns the outputs as new arrays; the lines in NumPy may overwrite the first
-    input, to save a pass over memory, so nobody uses it afterwards. Or it takes the outputs too, after the inputs, and
-    overwrites them, having read them if it likes.
+    The function takes the inputs and returns the outputs as new arrays; its NumPy lines may overwrite the first input
+    to save a pass over memory, so callers must not use it afterwards. Or it takes the outputs, too, after the inputs,
+    and overwrites them; it may read them first.
 
     Args:
-        inputs, outputs: the parameters in C, ``"T x, float64 scale"``. A type is NumPy's name of it, or a capital
-            letter for one that the arrays decide. Inputs broadcast; a Python number is converted to its type.
-        operation: what C does with one element of each.
-        preamble: C functions that it calls.
+        inputs, outputs: the parameters in C, ``"T x, float64 scale"``. A type is a NumPy type name, or a capital
+            letter for a type that the arrays determine. Inputs broadcast; a Python number is converted to its type.
+        operation: C statements for one element of each.
+        preamble: C functions that ``operation`` calls.
     """
 
     def decorate(function: Callable) -> Callable:
@@ -76,21 +76,21 @@ def fused(inputs: str, outputs: str, operation: str, preamble: str = "") -> Call
             return _kernel(xp.module, *in_c)(*arguments)
 
         count = len(_parameters(in_c))
-        call.in_c = in_c  # pyright: ignore[reportAttributeAccessIssue]: for whoever wants to compile it
+        call.in_c = in_c  # pyright: ignore[reportAttributeAccessIssue]: for callers that compile it
         return call
 
     return decorate
 
 
-# CuPy compiles a kernel when it first meets a dtype, and remembers that in the kernel. The module is an argument, so
-# that no kernel of a stand-in is taken for CuPy's.
+# CuPy compiles a kernel when it first meets a dtype, and caches the result in the kernel. The module is an argument so
+# that a stand-in's kernels are not confused with CuPy's.
 @cache
 def _kernel(cupy, inputs: str, outputs: str, operation: str, name: str, preamble: str):
     return cupy.ElementwiseKernel(inputs, outputs, operation, name, preamble=preamble, options=OPTIONS)
 
 
 class _Waiting(threading.local):
-    calls: dict[tuple, list[tuple]] | None = None  # within ``together``: of one function for arrays of the same dtypes
+    calls: dict[tuple, list[tuple]] | None = None  # within ``together``: the calls by function and dtypes
 
 
 _waiting = _Waiting()
@@ -98,10 +98,10 @@ _waiting = _Waiting()
 
 @contextmanager
 def together():
-    """Let fused functions that write into given arrays run at the end of the block: each once, for all its arrays.
+    """Defer fused functions that write into given arrays to the end of the block: one launch each, for all arrays.
 
     On a GPU a small array takes less time than a launch, and a model has many small parameters; PyTorch's optimizers
-    have ``foreach`` for that. Within the block nothing may read what such a function writes.
+    have ``foreach`` for this purpose. Within the block nothing may read the arrays that such a function writes.
     """
     if xp.name == "numpy":
         yield
@@ -116,27 +116,27 @@ def together():
 
 
 def _parameters(in_c: tuple) -> list[tuple[str, ...]]:
-    """The types and names of all parameters."""
+    """Return the type and the name of each parameter."""
     return [tuple(one.split()) for one in f"{in_c[0]}, {in_c[1]}".split(",")]
 
 
 def _char(argument) -> str:
-    """The dtype of an array, as a letter; "" for a number."""
+    """Return the dtype of an array as a letter; "" for a number."""
     return argument.dtype.char if isinstance(argument, xp.ndarray) else ""
 
 
 def _alike(arguments: tuple) -> bool:
-    """Whether all arrays have the same number of elements, floats without gaps."""
+    """Return whether all arrays are C-contiguous floats with the same number of elements."""
     arrays = [one for one in arguments if isinstance(one, xp.ndarray)]
     size = arrays[0].size
     return all(one.size == size and one.dtype.char in IN_C and one.flags.c_contiguous for one in arrays)
 
 
 def _launch(in_c: tuple, dtypes: tuple[str, ...], calls: list[tuple]) -> None:
-    """One kernel for all calls. A table tells its threads which call, PIECE of its elements each, is theirs.
+    """Launch one kernel for all calls. A table assigns each thread to a piece: PIECE elements of one call.
 
-    The table: for each piece the line of its call, then the lines: the first piece, the number of elements, and the
-    arguments, an address or a float64 each.
+    The table holds for each piece the line of its call, then the lines: the first piece, the number of elements, and
+    the arguments, an address or a float64 each.
     """
     columns = list(zip(*calls, strict=True))
     sizes = np.array([array.size for array in columns[next(i for i, char in enumerate(dtypes) if char)]])
@@ -160,11 +160,11 @@ def _kernel_for_all(cupy: ModuleType, in_c: tuple, dtypes: tuple[str, ...]):
 
 
 def for_all(in_c: tuple, dtypes: tuple[str, ...]) -> tuple[str, ...]:
-    """Write a fused function's C for the elements of many arrays: inputs, outputs, operation, name, preamble.
+    """Return a fused function's C for the elements of many arrays: inputs, outputs, operation, name, preamble.
 
     Args:
-        in_c: of a function that is ``fused``.
-        dtypes: the letters of its arguments' dtypes; "" for a number.
+        in_c: the C of a ``fused`` function for one array.
+        dtypes: letters of its arguments' dtypes; "" for a number.
     """
     *_, operation, name, preamble = in_c
     parameters = list(zip(_parameters(in_c), dtypes, strict=True))
@@ -186,7 +186,7 @@ def for_all(in_c: tuple, dtypes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def joined(arrays: list) -> list:
-    """The arrays; on a GPU, where a pass costs less than a launch, all their elements in one array for each dtype."""
+    """Return the arrays; on a GPU, where a pass costs less than a launch, join those of each dtype into one."""
     if xp.name == "numpy" or len(arrays) < 2:
         return arrays
     found = []
@@ -208,12 +208,12 @@ def _copied(source, target) -> None:
 def rounded(total, dtype, count: float | None = None):
     """Round a float64 sum, or its mean over ``count`` terms, to ``dtype``, C-contiguous.
 
-    An array of that precision or less is only divided and converted.
+    An array that is no more precise than ``dtype`` is only divided and converted.
 
     A sum of a few float32 numbers often lies exactly halfway between two of them. Then a term of 2^-58, which one order
     of adding keeps and another one loses, would decide to which of the two it rounds. So a float32 is not made from all
-    53 bits of a sum but from its 43 highest, rounded (Veltkamp's splitting, in Dekker, 1971), which such a term does
-    not reach.
+    53 bits of a sum but from its 43 highest, rounded (Veltkamp's splitting, in Dekker, 1971): such a term does not
+    reach them.
     """
     if xp.dtype(dtype).itemsize >= total.dtype.itemsize:
         return (total if count is None else total / count).astype(dtype, copy=False)
@@ -237,7 +237,7 @@ def _round_high_bits(total, count, result) -> None:
 
 
 def dot_each(a, b):
-    """The dot products of the rows of two arrays: (..., n) and (..., n) of one dtype -> (...)."""
+    """Return the dot products of the rows of two arrays: (..., n) and (..., n) of one dtype -> (...)."""
     if xp.name == "numpy":
         return xp.einsum("...n,...n->...", a, b)
     return _dot_kernel(xp.module)(xp.ascontiguousarray(a), xp.ascontiguousarray(b), axis=-1)
@@ -245,19 +245,19 @@ def dot_each(a, b):
 
 @cache
 def _dot_kernel(cupy: ModuleType):
-    """One kernel for all of them, which adds in the order of CuPy's sums."""
+    """Return a kernel of dot products that adds in the order of CuPy's sums."""
     return cupy.ReductionKernel(
         "T x, T y", "T out", "x * y", "a + b", "out = a", "0", "dot_each", options=OPTIONS
     )  # fmt: skip
 
 
 def row_sums(values):
-    """The sums over the last axis: (..., n) -> (...)."""
+    """Return the sums over the last axis: (..., n) -> (...)."""
     return values.sum(axis=-1)
 
 
 def column_sums(values):
-    """The sums over the last axis but one: (..., n, m) -> (..., m).
+    """Return the sums over the last axis but one: (..., n, m) -> (..., m).
 
     A GPU adds term by term. So does NumPy, except for a single column, which it adds pairwise.
     """
@@ -283,15 +283,15 @@ def _column_sums(values, rows, columns, total):
 def sum_over_tokens(values):
     """Sum (..., C) over all axes except the last to (C,), in float64: a parameter's gradient, one term per token."""
     rows = values.reshape(-1, values.shape[-1])
-    if xp.name != "numpy":  # by parts first, which keep more of a GPU busy than columns alone
+    if xp.name != "numpy":  # by parts first: they keep more of a GPU busy than columns alone
         rows = rows.reshape(gcd(len(rows), 64), -1, rows.shape[1]).sum(axis=1, dtype=xp.float64)
     return rows.sum(axis=0, dtype=xp.float64)
 
 
 def counts_of(values, count: int):
-    """How often each of the integers below ``count`` is among ``values`` (n,): integers (count,).
+    """Count how often each integer below ``count`` occurs in ``values`` (n,): integers (count,).
 
-    CuPy's ``bincount`` makes the host wait, to look at the least value and at the largest.
+    CuPy's ``bincount`` makes the host wait for the smallest and the largest value.
     """
     if xp.name == "numpy":
         return xp.bincount(values, minlength=count)
@@ -299,10 +299,10 @@ def counts_of(values, count: int):
 
 
 def reduced(reduce, array):
-    """``reduce(array)`` over all elements: ``xp.max``, ``xp.min``, ``xp.all``, or ``xp.sum`` of integers.
+    """Return ``reduce(array)`` over all elements, for ``xp.max``, ``xp.min``, ``xp.all``, or ``xp.sum`` of integers.
 
-    In any order these find the same. On a GPU rows come first, then their results: CuPy's kernel has one block of
-    threads for each result, and would leave all but one of the multiprocessors idle.
+    Their results do not depend on the order. On a GPU rows are reduced first, then their results: CuPy's kernel has one
+    block of threads for each result, and would leave all but one of the multiprocessors idle.
     """
     if xp.name == "numpy" or array.size < 2 * ROW:
         return reduce(array)
@@ -313,17 +313,17 @@ def reduced(reduce, array):
 
 
 def add_at(target, index, values) -> None:
-    """``target[index] += values`` along the first axis, where indices may repeat (``np.add.at``)."""
+    """Add ``values`` to ``target[index]`` along the first axis, where indices may repeat (``np.add.at``)."""
     xp.add.at(target, index, values)
 
 
 def multiplies_codes() -> bool:
-    """Whether products of 16-bit numbers take their codes, and not the float32 numbers that these stand for."""
+    """Return whether products of 16-bit numbers take their codes, not the float32 numbers that the codes stand for."""
     return xp.name != "numpy"
 
 
 def matmul_each(a, b, out=None):
-    """``a @ b``, each head by itself.
+    """Return ``a @ b``, head by head.
 
     Args:
         a: (H, ..., n, k), or a vector (k,) that is the same for all heads.
@@ -340,11 +340,11 @@ def matmul_codes(a, b, kind: str, out=None):
     """Multiply the codes of 16-bit numbers in a GPU's tensor cores: uint16 in, float32 out.
 
     Args:
-        kind: what the codes stand for, "bfloat16" or "float16".
+        kind: format of the codes, "bfloat16" or "float16".
     """
     return cublaslt.product(a, b, out, kind)
 
 
 def repeats(values) -> bool:
-    """Whether an array shows the same values along all of its first axis, as what goes into the heads does."""
+    """Return whether an array repeats the same values along its first axis, as the input of the heads does."""
     return values.ndim > 0 and values.shape[0] > 1 and values.size > 0 and values.strides[0] == 0

@@ -19,19 +19,20 @@ from minidist.nn.tensor import Tensor
 
 
 class Parameter(Tensor):
-    """A leaf that training changes.
+    """Leaf that training changes.
 
     It starts at its mean; ``init`` adds the random part once its name is known.
 
     Args:
-        shape: the heads first, if the parameter has that axis.
-        mean, std: mean and standard deviation of the normal initial values. With ``std`` 0 it is constant.
-        decay: whether weight decay applies: to weight matrices and the token embedding, to nothing else.
+        shape: shape of the array; the axis of the heads comes first, if there is one.
+        mean, std: mean and standard deviation of the normal initial values. With ``std`` 0 they are constant.
+        decay: whether weight decay applies: only to weight matrices and the token embedding.
 
     Attributes:
         sharded: whether some of its heads are in other processes (Megatron-LM: ``tensor_model_parallel``).
-        expert_axis: the axis along which each expert of a mixture has its own part; None for a parameter of all tokens.
-        summed_late: whether a pipeline sums its gradient over both ends, after the last backward; it is full till then.
+        expert_axis: the axis along which the experts of a mixture have their parts; None for any other parameter.
+        summed_late: whether a pipeline sums its gradient over first and last stage, after the last backward; it stays
+            full until then.
         format: the format in which it is stored; None for its array's dtype.
         stored: the array in memory: ``data`` itself, or the bits of a smaller format.
     """
@@ -50,7 +51,7 @@ class Parameter(Tensor):
         self.stored = values
 
     def _store_in(self, format: Format | None) -> None:
-        """Take the class that decodes at each use, or the one that does not: a use without a format costs no call."""
+        """Switch between the class that decodes at each use and the one that, without a format, costs no call."""
         self._format = format
         self.__class__ = StoredParameter if format else Parameter  # pyright: ignore[reportAttributeAccessIssue]: meant
 
@@ -58,7 +59,7 @@ class Parameter(Tensor):
     shape, size, dtype = (property(attrgetter(f"stored.{name}")) for name in ("shape", "size", "dtype"))
 
     def init(self, name: str, seed: int, dtype) -> None:
-        """Take a name, and the initial values of that name and seed, always for the full parameter."""
+        """Set the name, and the initial values of (seed, name), always for the full parameter."""
         self.name = name
         if self.std == 0:
             self.data = xp.full(self.shape, self.mean, dtype)
@@ -68,9 +69,9 @@ class Parameter(Tensor):
 
 
 class StoredParameter(Parameter):
-    """A parameter whose ``format`` is set: ``data`` is decoded at each use.
+    """Parameter whose ``format`` is set: ``data`` is decoded at each use.
 
-    It is read-only, because an in-place update would be lost.
+    ``data`` is read-only, because an in-place update would be lost.
     """
 
     @property
@@ -87,13 +88,13 @@ class StoredParameter(Parameter):
 
 
 class Module:
-    """Anything with parameters. Attributes that are parameters, modules, or lists of them belong to it.
+    """Base class of everything with parameters: attributes that are parameters, modules, or lists of them.
 
-    ``forward_pre_hook`` is called before forward, ``forward_hook`` after it with the output, which it may replace; ZeRO
-    stage 3 uses both.
+    ``forward_pre_hook`` is called before forward. ``forward_hook`` is called after it with the output, which it may
+    replace. ZeRO stage 3 uses both.
     """
 
-    forward: Callable[..., Any]  # what a subclass computes
+    forward: Callable[..., Any]  # defined by a subclass
     forward_pre_hook: Callable[[], object] | None = None
     forward_hook: Callable[[Tensor], Tensor] | None = None
 
@@ -104,17 +105,17 @@ class Module:
         return output if self.forward_hook is None else self.forward_hook(output)
 
     def register_forward_pre_hook(self, hook: Callable[[], object]) -> None:
-        """Call ``hook`` before forward, too, after whatever is called there already."""
+        """Call ``hook`` before forward, after the hooks that are registered already."""
         earlier = self.forward_pre_hook
         self.forward_pre_hook = hook if earlier is None else lambda: (earlier(), hook())
 
     def register_forward_hook(self, hook: Callable[["Tensor"], "Tensor"]) -> None:
-        """Call ``hook`` with the output, too, after whatever is called with it already."""
+        """Call ``hook`` with the output, after the hooks that are registered already; it returns the new output."""
         earlier = self.forward_hook
         self.forward_hook = hook if earlier is None else lambda output: hook(earlier(output))
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Each parameter once, in order of definition, with a dotted name such as ``blocks.0.attention.qkv.weight``."""
+        """Yield each parameter once, in order of definition, under a dotted name: ``blocks.0.attention.qkv.weight``."""
         seen = set()
         for name, parameter in self._walk(""):
             if parameter not in seen:
@@ -134,11 +135,11 @@ class Module:
         return [parameter for _, parameter in self.named_parameters()]
 
     def extra_state(self) -> dict:
-        """Arrays that training changes and that are not parameters, by name. (In torch: ``get_extra_state``.)"""
+        """Return, by name, the arrays that training changes besides parameters. (In torch: ``get_extra_state``.)"""
         return {}
 
     def load_extra_state(self, arrays: dict) -> None:
-        """Take them over: NumPy arrays, by name. (In torch: ``set_extra_state``.)"""
+        """Load the arrays of ``extra_state``: NumPy arrays by name. (In torch: ``set_extra_state``.)"""
 
     def init_parameters(self, seed: int, dtype=xp.float32) -> None:
         """Give every parameter its name and its initial values, which depend only on (seed, name)."""
@@ -152,7 +153,7 @@ class Module:
 
 
 class ColumnLinear(Module):
-    """A linear layer into the heads: (..., in) -> (H, ..., out), with columns of its own for each head.
+    """Linear layer into the heads: (..., in) -> (H, ..., out). Each head has its own columns.
 
     In one process it is a plain linear layer, H * out wide, with its output in H parts. Split over ranks by heads it is
     Megatron-LM's ``ColumnParallelLinear``.
@@ -161,7 +162,7 @@ class ColumnLinear(Module):
         heads: H.
         inputs, outputs: widths; ``outputs`` is the width of one head.
         std: standard deviation of the initial weights.
-        bias: whether it has one.
+        bias: whether the layer has a bias.
     """
 
     def __init__(self, heads: int, inputs: int, outputs: int, std: float, bias: bool = True) -> None:
@@ -174,7 +175,7 @@ class ColumnLinear(Module):
 
 
 class RowLinear(Module):
-    """A linear layer out of the heads: (H, ..., in) -> (..., out), the sum of the heads' products.
+    """Linear layer out of the heads: (H, ..., in) -> (..., out), the sum of the heads' products.
 
     In one process it is a plain linear layer with H * in inputs. Split over ranks by heads it is Megatron-LM's
     ``RowParallelLinear``. The bias is added once, after the sum.
@@ -183,7 +184,7 @@ class RowLinear(Module):
         heads: H.
         inputs, outputs: widths; ``inputs`` is the width of one head.
         std: standard deviation of the initial weights.
-        bias: whether it has one.
+        bias: whether the layer has a bias.
     """
 
     def __init__(self, heads: int, inputs: int, outputs: int, std: float, bias: bool = True) -> None:
@@ -197,7 +198,7 @@ class RowLinear(Module):
 
 
 class LayerNorm(Module):
-    """Normalises each token's values: (..., C) -> (..., C)."""
+    """Layer normalisation of each token's values: (..., C) -> (..., C)."""
 
     normalize = staticmethod(functional.layer_norm)
 
@@ -210,7 +211,7 @@ class LayerNorm(Module):
 
 
 class RMSNorm(Module):
-    """Divides each token's values by their root mean square: (..., C) -> (..., C)."""
+    """Division of each token's values by their root mean square, times a gain: (..., C) -> (..., C)."""
 
     normalize = staticmethod(rms_norm)
 
@@ -222,7 +223,7 @@ class RMSNorm(Module):
 
 
 class Embedding(Module):
-    """A row of weights for each token: integers (...) -> (..., C).
+    """Embedding: a row of weights for each token, integers (...) -> (..., C).
 
     The rows are divided among the heads. Their number is rounded up to a multiple of H, as with Megatron-LM's
     ``make_vocab_size_divisible_by``; no token looks up a padding row.
@@ -242,11 +243,11 @@ class Embedding(Module):
 
 
 class Dropout(Module):
-    """Sets each value to 0 with probability ``rate``, if the forward pass has a DropoutRNG.
+    """Dropout: sets each value to 0 with probability ``rate`` if the forward pass has a DropoutRNG.
 
     Args:
         rate: 0 for no dropout.
-        layer, place: its place in the model: part of the name of its random numbers.
+        layer, place: its position in the model, part of the name of its random numbers.
     """
 
     def __init__(self, rate: float, layer: int, place: str) -> None:
@@ -258,14 +259,14 @@ class Dropout(Module):
         return functional.dropout(x, self.keep(x.shape, dropout_rng), self.rate)
 
     def keep(self, shape: tuple[int, ...], dropout_rng: DropoutRNG):
-        """A bool mask of that shape: the values to keep."""
+        """Return a bool mask of the given shape: True for the values to keep."""
         return functional.dropout_mask(dropout_rng.generator(self.layer, self.place), shape, self.rate)
 
 
 class CoreAttention(Module):
-    """Attention between its linear layers, where tokens meet: (H, B, T, 3 D) -> (H, B, T, D). It has no parameters.
+    """Attention without its linear layers, the only place where tokens interact: (H, B, T, 3 D) -> (H, B, T, D).
 
-    (Megatron-LM: ``core_attention``.)
+    It has no parameters. (Megatron-LM: ``core_attention``.)
     """
 
     def __init__(self, config: GPTConfig, layer: int, chunks: Chunks) -> None:
@@ -277,11 +278,11 @@ class CoreAttention(Module):
         self, qkv: Tensor, dropout_rng: DropoutRNG | None, documents: Documents | None,
         kv: Tensor | None = None, all_sum=identity,
     ) -> Tensor:  # fmt: skip
-        """Attention of one micro-batch.
+        """Compute the attention of one micro-batch.
 
         Args:
-            qkv, documents, kv, all_sum: as for ``causal_attention``.
-            dropout_rng: names which attention weights dropout keeps; None keeps all.
+            qkv, documents, kv, all_sum: see ``causal_attention``.
+            dropout_rng: names the dropout of attention weights; None keeps all.
         """
         _, batch, length, _ = qkv.shape
         count = self.chunks.of(length)
@@ -295,7 +296,7 @@ class CoreAttention(Module):
         return tiled_attention(qkv, keep, self.rate, documents, kv, all_sum, tile, count, self.softmax)
 
     def _keep_in_tiles(self, batch: int, parts: list[slice], dropout_rng: DropoutRNG | None) -> Keep | None:
-        """The weights that dropout keeps, generated tile by tile when asked; None for all."""
+        """Return a function that generates the weights to keep, tile by tile; None to keep all."""
         if dropout_rng is None or self.rate == 0:
             return None
         sizes = [part.stop - part.start for part in parts]

@@ -4,7 +4,7 @@
     norm        LayerNorm                          RMSNorm: no mean, no bias
     position    a learned vector is added          queries and keys are rotated
     attention   each head has keys and values      H / G heads share them (grouped queries)
-    MLP         GELU, 4 C hidden units             SwiGLU: a gate beside, and 8/3 C hidden units
+    MLP         GELU, 4 C hidden units             SwiGLU: gated, with 8/3 C hidden units
     biases      everywhere                         nowhere
     output      the embedding again (tied)         a weight of its own, unless ``tied``
 
@@ -27,7 +27,7 @@ from minidist.nn.tensor import Tensor
 
 
 class GroupedLinears(Module):
-    """The linear layers into queries, and into the keys and values that several heads share.
+    """Linear layers into queries, and into the keys and values that several heads share.
 
     Args:
         heads, groups: H and G, which divides H.
@@ -40,7 +40,7 @@ class GroupedLinears(Module):
         self.kv = Parameter((groups, width, 2 * head_width), std=STD, decay=True)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, T, C) -> queries (H, B, T, D), and keys and values (G, B, T, 2 D)."""
+        """Project (B, T, C) to queries (H, B, T, D), and to keys and values (G, B, T, 2 D)."""
         x = self.enter(x)
         return self.project(x, self.q), self.project(self.once(x), self.kv)
 
@@ -48,11 +48,11 @@ class GroupedLinears(Module):
         return linear(copy_to_heads(x, weight.shape[0]), weight)
 
     def enter(self, x: Tensor) -> Tensor:
-        """What comes in: all tokens, for both products."""
+        """Return the input of both products: all tokens."""
         return fork(x)
 
     def once(self, x: Tensor) -> Tensor:
-        """The input of keys and values, whose gradient counts once."""
+        """Return the input of keys and values, whose gradient counts once."""
         return x
 
     def all_sum(self, total: Total) -> Total:
@@ -84,7 +84,7 @@ class GroupedQueryAttention(Module):
 
 
 def turn(chunk: slice, documents: Documents | None, width: int, base: float) -> tuple:
-    """Cosines and sines for the tokens of a chunk: (t, D / 2) each, or (B, t, D / 2) where documents restart."""
+    """Return cosines and sines for the tokens of a chunk: (t, D / 2) each, or (B, t, D / 2) where documents restart."""
     positions = documents.at(chunk) if documents else chunk.start
     if isinstance(positions, int):
         return tuple(map(from_host, rotary_table(positions, chunk.stop - chunk.start, width, base)))
@@ -92,7 +92,7 @@ def turn(chunk: slice, documents: Documents | None, width: int, base: float) -> 
 
 
 class SwiGLU(Module):
-    """(..., C) -> (..., C) through gated hidden units, the same number in each head."""
+    """MLP with gated hidden units, the same number in each head: (..., C) -> (..., C)."""
 
     def __init__(self, config: GPTConfig, hidden: int | None = None) -> None:
         hidden = (hidden or config.hidden_units) // config.heads
@@ -108,7 +108,7 @@ class LlamaBlock(Block):
 
 
 class TokenEmbeddings(Embeddings):
-    """Token embeddings alone: the positions are in attention."""
+    """Token embeddings alone: positions enter in attention."""
 
     def __init__(self, config: GPTConfig, chunks: Chunks) -> None:
         super().__init__(config, chunks)

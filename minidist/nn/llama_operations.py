@@ -1,4 +1,4 @@
-"""The operations that a Llama has and a GPT-2 has not, each forward right above its backward.
+"""Operations of a Llama that a GPT-2 lacks, each forward right above its backward.
 
 RMSNorm (Zhang & Sennrich, 2019), rotary positions (Su et al., "RoFormer", 2021) and the gate of SwiGLU (Shazeer, "GLU
 Variants Improve Transformer", 2020).
@@ -14,7 +14,7 @@ from minidist.overrides import overridable
 
 
 class RMSNorm(Function):
-    """Each token's values divided by their root mean square, then ``* gain``: LayerNorm without its mean and bias.
+    """RMS norm: each token's values over their root mean square, then ``* gain``; LayerNorm without mean and bias.
 
     Args:
         x: (..., C); made C-contiguous, because NumPy would sum in another order otherwise.
@@ -36,7 +36,7 @@ class RMSNorm(Function):
 
 @overridable
 def rms_norm_forward(x, gain, eps):
-    """The output (..., C), the values before ``* gain`` (..., C), and what x was multiplied by for them (..., 1)."""
+    """Return the output (..., C), the values before ``* gain`` (..., C), and the factor on x (..., 1)."""
     squares = current().kernels.dot_each(x, x)[..., None]  # (..., 1)
     inverse = 1 / xp.sqrt(squares / x.shape[-1] + eps)  # (..., 1)
     normal = x * inverse  # (..., C)
@@ -45,7 +45,7 @@ def rms_norm_forward(x, gain, eps):
 
 @overridable
 def rms_norm_backward(gradient, normal, inverse, gain):
-    """The gradients of x (..., C) and, float64, of the gain (C,), from that of the output."""
+    """Return the gradients of x (..., C) and, in float64, of the gain (C,), from that of the output."""
     grad_normal = gradient * gain  # (..., C)
     projection = current().kernels.dot_each(grad_normal, normal)[..., None]  # (..., 1)
     grad_x = (grad_normal - normal * (projection / normal.shape[-1])) * inverse
@@ -57,12 +57,12 @@ rms_norm = RMSNorm.apply
 
 @overridable
 def rotary_table(first: int, count: int, width: int, base: float) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and sines of the angles of some positions: two float32 arrays (count, width / 2), of NumPy.
+    """Return cosines and sines of the angles of some positions: two float32 NumPy arrays (count, width / 2).
 
-    Position p turns the pair i by p base^(-2 i / width). Angles are float64, and cosines rounded once.
+    Position p turns pair i by p base^(-2 i / width). Angles are float64; cosines and sines are rounded once.
 
     Args:
-        first, count: positions from the sequence's begin.
+        first, count: the first position, from the start of the sequence, and the number of positions.
         width: D, even.
     """
     frequencies = float(base) ** (-2 * np.arange(width // 2) / width)  # (D / 2,)
@@ -71,10 +71,10 @@ def rotary_table(first: int, count: int, width: int, base: float) -> tuple[np.nd
 
 
 class Rotate(Function):
-    """Turn pairs of values by their token's angle: (..., T, W), of which the first D are turned, and the rest is kept.
+    """Rotation of pairs of values by their token's angle: (..., T, W); the first D values turn, the others stay.
 
     Value i is paired with value i + D / 2, as in Hugging Face's checkpoints. The product of a query and a key then
-    depends on the distance of their tokens alone. Backward turns by the negative angle.
+    depends only on the distance between their tokens. Backward turns by the negative angle.
 
     Args:
         cosines, sines: (T, D / 2)
@@ -96,7 +96,7 @@ rotate = Rotate.apply
 
 @overridable
 def rotate_forward(x, cosines, sines):
-    """The first D values of x (..., T, W) turned by the angles with these cosines and sines (T, D / 2)."""
+    """Return x (..., T, W), its first D values turned by the angles with these cosines and sines (T, D / 2)."""
     half = cosines.shape[-1]
     a, b = x[..., :half], x[..., half : 2 * half]
     return xp.concatenate((a * cosines - b * sines, b * cosines + a * sines, x[..., 2 * half :]), -1)
@@ -104,12 +104,12 @@ def rotate_forward(x, cosines, sines):
 
 @overridable
 def rotate_backward(gradient, cosines, sines):
-    """The gradient of x: the output's, turned by the negative angles."""
+    """Return the gradient of x: the output's, turned by the negative angles."""
     return rotate_forward(gradient, cosines, -sines)
 
 
 class SiluGate(Function):
-    """SwiGLU's product: gate and up, side by side (..., 2 h), to gate sigmoid(gate) up (..., h)."""
+    """Product in SwiGLU: gate and up, side by side (..., 2 h) -> gate sigmoid(gate) up (..., h)."""
 
     @staticmethod
     def forward(ctx: Context, x):
@@ -123,14 +123,14 @@ class SiluGate(Function):
 
 @overridable
 def silu_gate_forward(x):
-    """gate sigmoid(gate) up (..., h) of gate and up, side by side (..., 2 h)."""
+    """Return gate sigmoid(gate) up (..., h) for gate and up, side by side in x (..., 2 h)."""
     gate, up = xp.split(x, 2, axis=-1)
     return gate * sigmoid(gate) * up
 
 
 @overridable
 def silu_gate_backward(gradient, x):
-    """The gradient of x (..., 2 h) from that of the output (..., h)."""
+    """Return the gradient of x (..., 2 h) from that of the output (..., h)."""
     gate, up = xp.split(x, 2, axis=-1)
     share = sigmoid(gate)
     grad_gate = gradient * up * (share * (1 + gate * (1 - share)))
@@ -141,13 +141,13 @@ silu_gate = SiluGate.apply
 
 
 def sigmoid(x):
-    """1 / (1 + e^-x), from an exponential that does not overflow."""
+    """Return 1 / (1 + e^-x), with an exponential that does not overflow."""
     small = current().functions.exp(-xp.abs(x))
     return xp.where(x >= 0, 1, small) / (1 + small)
 
 
 class Fork(Function):
-    """Hands activations on to several readers, whose gradients are added in float64 and rounded once."""
+    """Identity on activations with several readers, whose gradients are added in float64 and rounded once."""
 
     kernel = False
 

@@ -4,11 +4,11 @@ Only three numbers per token cross the heads: the largest logit (exact in any or
 the target's logit (both summed in float64). So the heads may be in several processes, which exchange these three
 numbers and no logits. Megatron-LM calls this ``vocab_parallel_cross_entropy``.
 
-A target may be ignored: padding, or the words of a prompt. What a step minimises is then the sum over the targets that
-count, divided by their number in the *global* batch. To divide by what is here, in one micro-batch, on one rank or in
-one chunk, is another loss, which weights a token by how many others are beside it (torchtitan #2206, and gradient
-accumulation in transformers until October 2024). So a micro-batch divides its sum by its places, B T, the same for all,
-and the step by what is then missing, once (``ParallelModel.count_targets``).
+A target may be ignored: padding, or the words of a prompt. A step then minimises the sum over the targets that count,
+divided by their number in the *global* batch. Dividing by their number in one micro-batch, on one rank or in one chunk
+gives another loss, which weights a token by how many others are with it (torchtitan #2206, and gradient accumulation in
+transformers until October 2024). So each micro-batch divides its sum by its places, B T, the same for all, and the step
+divides once by the missing factor (``ParallelModel.count_targets``).
 """
 
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ from minidist.nn.tensor import Context, Function, Tensor
 
 
 def mask_padding(logits, vocab: int, first: int = 0):
-    """Logits with -inf for the padding of the vocabulary; the same array if there is no padding.
+    """Return logits with -inf for the padding of the vocabulary; the same array if there is no padding.
 
     Args:
         logits: (H, N, V/H)
@@ -36,7 +36,7 @@ def mask_padding(logits, vocab: int, first: int = 0):
 
 
 def identity(value):
-    """Join partial results in a process that has them all."""
+    """Return a partial result as it is: in a process that has all parts it is complete."""
     return value
 
 
@@ -75,22 +75,22 @@ class CrossEntropy(Function):
 
 
 def cross_entropy(logits: Tensor, targets, vocab: int, first: int = 0, all_max=identity, all_sum=identity) -> Tensor:
-    """The mean over all tokens of -log(probability of the target), from logits that are divided among the heads.
+    """Return the mean of -log(probability of the target) over all tokens, from logits divided among the heads.
 
     Args:
         logits: (H, ..., V/H); columns from ``vocab`` on are padding, with probability 0.
         targets: integers below ``vocab``, of shape (...).
         vocab: the number of real tokens.
         first: the token of the first head's first column; 0 in a process with all heads.
-        all_max, all_sum: join this maximum (N,), or this float64 sum (N,), with those of the processes with the other
-            heads. A process with all heads needs neither.
+        all_max, all_sum: functions that join a maximum (N,), or a float64 sum (N,), with those of the processes that
+            have the other heads. A process with all heads needs neither.
 
     Returns:
         A scalar of the logits' dtype; the tokens' losses are summed in float64 and rounded once.
 
     Raises:
-        ValueError: if the shapes do not match, there are no targets, or one is no integer from 0 to ``vocab - 1`` (the
-            numbers on a GPU are not looked at).
+        ValueError: if the shapes do not match, there are no targets, or one is not an integer from 0 to ``vocab - 1``
+            (values on a GPU are not checked).
     """
     if logits.shape[1:-1] != targets.shape:
         raise ValueError(f"cross_entropy: targets of shape {targets.shape} do not fit logits of shape {logits.shape}")
@@ -103,11 +103,11 @@ def cross_entropy(logits: Tensor, targets, vocab: int, first: int = 0, all_max=i
     return CrossEntropy.apply(logits, targets, vocab, first, all_max, all_sum)
 
 
-IGNORED = -100  # a target that does not count, as ``ignore_index`` of torch's cross_entropy
+IGNORED = -100  # a target that does not count, like ``ignore_index`` of torch's cross_entropy
 
 
 class TakeCounted(Function):
-    """The logits of some tokens: (H, B, T, V/H) to (H, 1, N, V/H)."""
+    """Selection of N tokens' logits: (H, B, T, V/H) -> (H, 1, N, V/H)."""
 
     @staticmethod
     def forward(ctx: Context, logits, counted):
@@ -122,7 +122,7 @@ class TakeCounted(Function):
 
 
 class WeightedSum(Function):
-    """Scalars times their weights, added in float64."""
+    """Weighted sum of scalars, added in float64."""
 
     @staticmethod
     def forward(ctx: Context, weights: list[float], *means):
@@ -135,14 +135,14 @@ class WeightedSum(Function):
 
 
 def mean_over_places(mean_loss: Callable, parts: Iterable[tuple[Tensor, Any]], places: int) -> Tensor:
-    """The sum of the losses of some targets that count, over a number of places: a scalar.
+    """Return the sum of the losses of the targets that count, divided by ``places``: a scalar.
 
-    Unless the targets are all, and all count, it is float64 and not rounded, since others are added to it.
+    It is float64 and not rounded, since others are added to it, unless one part has all places and all count.
 
     Args:
-        mean_loss: as ``cross_entropy``, of logits and targets.
+        mean_loss: function of logits and targets, as ``cross_entropy``.
         parts: logits (H, B, t, V/H) and targets (B, t) of each sequence chunk here.
-        places: B T, of all chunks, whether or not they count.
+        places: B T, the number of places in all chunks, whether or not they count.
     """
     means, weights = [], []
     for logits, targets in parts:

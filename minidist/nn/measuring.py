@@ -1,21 +1,21 @@
-"""What operations are measured by: FLOPs (flops.py), the bytes that wait for backward (ledger.py), spans (trace.py).
+"""Measurements of operations: FLOPs (flops.py), the bytes saved for backward (ledger.py), spans (trace.py).
 
-A trace also has what an operation would ask of a GPU, in one kernel for each forward and each backward: it reads its
-arguments from memory and writes its output there. Floating-point numbers count with the bytes of the format in force,
-also where this library keeps them as float32. A view moves nothing.
+A trace also has the work of an operation on a GPU, which runs one kernel for each forward and each backward: it reads
+its arguments from memory and writes its output there. Floating-point numbers count with the bytes of the format in
+force, even where this library keeps them as float32. A view moves nothing.
 
-Heads are an axis here for the sake of equal bits. On a GPU one product works on all heads at once, gets the same
-activations for all, and adds up the heads' terms itself. So an array that repeats along the heads counts once, and so
-do terms of a sum; the two operations that lead into the axis and out of it are no kernels (``Function.kernel``).
+Heads are an axis here so that all layouts have the same bits. On a GPU one product works on all heads at once, gets the
+same activations for all, and adds up the heads' terms itself. So an array that repeats along the heads counts once, and
+so do terms of a sum; the two operations that lead into the axis and out of it are not kernels (``Function.kernel``).
 
-A ``Function`` says what it costs:
+A ``Function`` declares its cost:
 
-    flops             how many operations forward's products take, from its output and its arguments; None: it has none
+    flops             function of forward's output and arguments: FLOPs of its products; None if it has no products
     gradient_flops    FLOPs of each argument's gradient, as a multiple of ``flops``
-    recomputed_flops  how many of the latter compute again what forward had computed
-    kernel            whether a GPU would run it by itself, and not as a part of the product before or after it
+    recomputed_flops  the part of these that repeats work of forward, as a multiple of ``flops``
+    kernel            whether a GPU would run it by itself, not as a part of the product before or after it
 
-Gradients are added to those of earlier micro-batches within the products that make them, as Megatron-LM's
+Gradients are added to those of earlier micro-batches within the products that compute them, as Megatron-LM's
 ``gradient_accumulation_fusion`` does.
 """
 
@@ -29,7 +29,7 @@ from minidist.nn.precision.policy import Packed, Policy
 
 
 class Measuring(Mode):
-    """Counts the FLOPs of every operation, enters what it saves into the ledger, and records it in the trace."""
+    """Mode that counts an operation's FLOPs, enters what it saves into the ledger, and records it in the trace."""
 
     def before(self, ctx, arguments):
         if trace.log is not None:
@@ -89,7 +89,7 @@ def record_backward(ctx, gradient, found: tuple, number: int) -> None:
 
 
 def memory_bytes(array, policy: Policy, terms: bool = False) -> int:
-    """Return the bytes that an array would take in a GPU's memory, or only its sum over heads if it has ``terms``."""
+    """Return the bytes of an array in a GPU's memory; with ``terms``, those of its sum over the heads."""
     array = array.codes if isinstance(array, Packed) else array
     elements = array.size // len(array) if array.ndim and len(array) and (terms or repeats(array)) else array.size
     dtype = policy.wire_dtype(xp.float32) if array.dtype.kind == "f" else array.dtype
@@ -97,7 +97,7 @@ def memory_bytes(array, policy: Policy, terms: bool = False) -> int:
 
 
 def is_view(array, others: list) -> bool:
-    """Whether an array shows what is in the memory of one of the others."""
+    """Return whether an array shares the memory of one of the others."""
     return any(ledger.owner(array) is ledger.owner(other) for other in others)
 
 

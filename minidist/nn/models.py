@@ -9,5 +9,5 @@ MODELS = {"gpt2": GPT, "llama": Llama}
 
 
 def model_of(config: GPTConfig, seed: int | None = 0, dtype=xp.float32) -> GPT:
-    """Return the model of a config. Arguments as of ``GPT``."""
+    """Return the model of a config. Arguments: see ``GPT``."""
     return MODELS[config.arch](config, seed, dtype)

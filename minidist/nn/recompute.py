@@ -1,4 +1,4 @@
-"""Activation recomputation: save less in forward, and compute it again in backward when it is needed.
+"""Activation recomputation: save less in forward, and compute the rest again in backward when it is needed.
 
 ``checkpoint(function, *inputs)`` runs a function whose operations forget what they saved for backward. When backward
 reaches the first of them, the function runs once more, from its inputs, which were kept, and every operation gets back
@@ -11,7 +11,7 @@ dropout is the same because its random numbers are keyed by name (nn/random.py).
 
 Those are the bytes of one block in 16 bits, with s tokens, b samples, h the width and a heads (Korthikanti et al.,
 "Reducing Activation Recomputation in Large Transformer Models", 2022, section 4). Selective recomputation is theirs:
-what depends on s squared takes most of the memory and little time to compute. The blocks here save the same, with two
+arrays of s squared elements take most of the memory and little time to compute. The blocks here save the same, with two
 differences (tests/nn/test_recompute.py counts them, to the byte):
 
 - 3 a s / h in place of 5: the softmax after dropout is not saved, but multiplied again in backward.
@@ -36,20 +36,20 @@ MODES = ("none", "selective", "full")
 
 @overridable
 def checkpoint(function: Callable[..., Tensor], *inputs) -> Tensor:
-    """``function(*inputs)``, of which only the inputs are kept for backward.
+    """Return ``function(*inputs)``, and keep only the inputs for backward.
 
     Args:
-        function: called again in backward. It must then do what it did: use the same parameters, and no random
-            numbers but those that have a name. That other operations are done, or of other shapes, is noticed and an
-            error; that they come in another order may not be.
-        inputs: tensors, whose arrays are kept, and anything else.
+        function: called again in backward, where it must do the same: use the same parameters, and no random numbers
+            but those that have a name. Other operations or shapes raise RuntimeError; another order of the operations
+            may go unnoticed.
+        inputs: tensors, whose arrays are kept, and any other values.
     """
     with within(Region(function, inputs)):
         return function(*inputs)
 
 
 class Region(Mode):
-    """One call under ``checkpoint``: the operations that have forgotten what they saved, and what brings it back."""
+    """One call under ``checkpoint``: operations that have forgotten their saved arrays, and how to restore them."""
 
     def __init__(self, function: Callable[..., Tensor], inputs: tuple) -> None:
         self.function, self.policy = function, current()
@@ -66,7 +66,7 @@ class Region(Mode):
         return ctx.saved
 
     def run_again(self) -> None:
-        """Give every operation back what it had saved."""
+        """Run the function again, and give every operation back what it had saved."""
         again = Again(self.forgotten)
         inputs = [value.tensor() if isinstance(value, Input) else value for value in self.inputs]
         with trace.span("recompute"), flops.phase("recompute"), grad_mode(True), autocast(self.policy), within(again):
@@ -76,7 +76,7 @@ class Region(Mode):
 
 
 class Again(Mode):
-    """The operations of a function that runs once more, beside those that have forgotten."""
+    """The second run of a function: matches each operation with the one that has forgotten its arrays."""
 
     def __init__(self, forgotten: list[Context]) -> None:
         self.forgotten, self.done = forgotten, []
@@ -94,7 +94,7 @@ class Again(Mode):
         self.done.append(ctx)
 
     def hand_over(self) -> None:
-        """Give what was saved again to those that had forgotten it."""
+        """Give the arrays that were saved again to the operations that had forgotten them."""
         if len(self.done) < len(self.forgotten):
             missing = self.forgotten[len(self.done)]
             raise RuntimeError(
@@ -103,11 +103,11 @@ class Again(Mode):
             )
         for before, again in zip(self.forgotten, self.done, strict=True):
             before.saved, before.exact, again.saved = again.saved, again.exact, ()
-        self.done = []  # its nodes hold this mode, and would keep the inputs until somebody looks for cycles
+        self.done = []  # its nodes hold this mode, and would keep the inputs until a garbage collection
 
 
 class Input:
-    """A tensor that a checkpointed function got, without the graph behind it."""
+    """Tensor that a checkpointed function got, without the graph behind it."""
 
     def __init__(self, tensor: Tensor, policy: Policy) -> None:
         self.requires_grad, self.made_under, self.unrounded = tensor.requires_grad, tensor.made_under, tensor.unrounded
@@ -122,13 +122,13 @@ class Input:
 
 
 def recompute_blocks(model: GPT, mode: str) -> None:
-    """Have a model's blocks recompute activations in backward.
+    """Make a model's blocks recompute activations in backward.
 
     Args:
         mode: one of MODES.
 
     Raises:
-        ValueError: for another.
+        ValueError: for any other mode.
     """
     if mode not in MODES:
         raise ValueError(f"recompute={mode}: choose from {', '.join(MODES)}")

@@ -5,8 +5,8 @@ the graph, which keeps what backward will need and points at the nodes that its 
 the nodes from the loss to the leaves, each once, after everything that used its output.
 
 The names are PyTorch's (``torch.autograd.Function``). Simpler here: a Function has one output, a graph is walked once,
-and gradients are plain arrays. Operators such as ``a + b`` are in arithmetic.py; what stands around an operation
-(precision, recomputation, measurements) is a mode (modes.py).
+and gradients are plain arrays. Operators such as ``a + b`` are in arithmetic.py; hooks around an operation (precision,
+recomputation, measurements) are modes (modes.py).
 """
 
 from collections.abc import Callable
@@ -23,11 +23,11 @@ from minidist.nn.kernels import rounded
 
 
 class Tensor:
-    """An array, and where it came from: a *leaf* was made by hand, any other tensor is the output of a Function.
+    """Array with its origin: a *leaf* was made by hand, any other tensor is the output of a Function.
 
     ``backward()`` adds into the ``grad`` of leaves that require one. It is an array of dtype ``grad_dtype``, float64
     unless set otherwise: a gradient is summed over micro-batches, ranks and uses of the leaf, and rounded once, at the
-    end. A ``grad`` that exists, a view into a communication buffer say, is added to in place.
+    end. An existing ``grad``, such as a view into a communication buffer, is added to in place.
 
     Args:
         data: an array, or anything ``asarray`` takes.
@@ -38,10 +38,10 @@ class Tensor:
     """
 
     __array_ufunc__ = None  # so that `array + tensor` asks the tensor, instead of looping over the array's elements
-    made_under: Any = None  # this and the next two are what a precision notes (precision/policy.py)
+    made_under: Any = None  # this and the next two are set by a precision policy (precision/policy.py)
     packed: Any = None
     unrounded = False
-    zero_gradient: Any = None  # where a leaf's gradient is 0 in exact arithmetic: an index
+    zero_gradient: Any = None  # index of the elements whose gradient is 0 in exact arithmetic
 
     if TYPE_CHECKING:  # arithmetic.py sets them
 
@@ -78,11 +78,11 @@ class Tensor:
         """Round a contribution to the leaf's dtype, add it in ``grad_dtype``, and after the last one run the hooks.
 
         **Order.** n float32 terms whose sizes differ by less than 2^29 / n have an exact sum in float64, in any order.
-        Of others, float64 loses 2^-53 of the largest, and the result, 24 bits, shows that where the sum happens to lie
-        so close to the place where its rounding changes: a chance of 2^-29, times the share of such sums. A sum that
-        cancels to 2^-k of its terms shows it 2^k times as often, but is as rare; unless it has to cancel. One has to: a
-        key's bias, which adds the same to all scores of a row, has the gradient 0 (``zero_gradient``). It is set to 0,
-        because what float32 leaves of it is the rounding of terms that cancel.
+        With other terms, float64 loses 2^-53 of the largest. The result has 24 bits, so this shows only if the sum lies
+        that close to a point where its rounding changes: a chance of 2^-29, times the share of such sums. A sum that
+        cancels to 2^-k of its terms shows it 2^k times as often, but is as rare, unless it has to cancel. One has to: a
+        key's bias adds the same to all scores of a row, so its gradient is 0 (``zero_gradient``). It is set to 0,
+        because float32 would leave only the rounding errors of terms that cancel.
 
         Raises:
             RuntimeError: if there is a ``grad`` of another dtype or shape.
@@ -131,7 +131,7 @@ class Function:
     """A differentiable operation: subclass it and write the two static methods, the one right below the other."""
 
     flops, gradient_flops, recomputed_flops, kernel = None, (), 0, True  # what it costs (measuring.py)
-    factors = 0  # how many arguments, the first ones, arrive as ``ctx.policy.matmul`` takes them
+    factors = 0  # number of leading arguments that arrive as ``ctx.policy.matmul`` takes them
 
     @staticmethod
     def forward(ctx: "Context", *arguments, **settings):
@@ -142,8 +142,8 @@ class Function:
     def backward(ctx: "Context", gradient):
         """Return the gradient of each argument of ``forward``, in order; None for one that has, or needs, none.
 
-        A gradient may be more precise than the argument, a float64 sum over tokens say: it is rounded to the argument's
-        dtype, or the ``grad_dtype`` of what made it, once, when it gets there.
+        A gradient may be more precise than the argument, for instance a float64 sum over tokens. On arrival it is
+        rounded once, to the argument's dtype or to the ``grad_dtype`` of the node that made it.
         """
         raise NotImplementedError
 
@@ -158,7 +158,7 @@ class Function:
         output = output if isinstance(output, xp.ndarray) else xp.asarray(output)
         tensor = Tensor(output, grad_fn=ctx if True in ctx.needs_input_grad else None)
         ctx._shape, ctx._dtype, ctx.grad_dtype = output.shape, output.dtype, ctx.grad_dtype or output.dtype
-        if ctx.saved:  # of a leaf the leaf: ZeRO's stage 3 frees and gathers what it holds in between
+        if ctx.saved:  # for a leaf's array, the leaf: ZeRO's stage 3 frees and gathers the array in between
             pairs = zip(arrays, arguments, strict=True)
             leaves = {id(x): one for x, one in pairs if isinstance(one, Tensor) and one.grad_fn is None}
             ctx.saved = tuple(map(leaves.get, map(id, ctx.saved), ctx.saved))
@@ -168,7 +168,7 @@ class Function:
 
 
 def own(name: str) -> property:
-    """Return an attribute of a node that a Function must not set."""
+    """Return a property for an attribute of a node that a Function must not set."""
 
     def taken(ctx: "Context", value) -> None:
         raise RuntimeError(f"{ctx.name}.forward sets ctx.{name}, where the graph keeps its own: choose another name")
@@ -179,21 +179,21 @@ def own(name: str) -> property:
 class Context:
     """One call of a Function: the node of the graph, and the ``ctx`` that its forward and backward share.
 
-    It points at the nodes its inputs came from, not at the inputs: an activation that nobody saved is freed as soon as
+    It points at the nodes its inputs came from, not at the inputs: an activation that no node saved is freed as soon as
     forward lets go of it.
 
     Attributes:
         needs_input_grad: whether each argument needs a gradient.
         grad_dtype: dtype of the output's incoming gradient; the output's own unless forward sets another. A function
             whose backward adds it to the gradients of other processes asks for float64, to round the sum once.
-        rounds: whether the output, and the gradient that comes back to it, are rounded to a format of few bits where
-            one is in force. A function whose output is a term of a sum yet to be taken says no.
-        saved: what waits for backward: arrays, or objects that give one as ``array`` and as ``factor``, as a leaf
-            does; or a function that returns all of it. A mode may replace it.
-        exact: how many of these, the last ones, no mode may round.
+        rounds: whether the output, and the gradient that comes back to it, are rounded to a format of few bits if one
+            is in force. False for a function whose output is a term of a sum yet to be taken.
+        saved: values saved for backward: arrays, or objects with the attributes ``array`` and ``factor``, such as
+            leaves; or a function that returns all of them. A mode may replace it.
+        exact: number of saved values, the last ones, that no mode may round.
         sources: the node or leaf that each argument's gradient goes to; None if none is needed.
         shape, dtype: shape and dtype of the output.
-        policy: the precision in force, which multiplies (precision/policy.py).
+        policy: the precision in force, which computes products (precision/policy.py).
     """
 
     grad_dtype, rounds, saved, exact, freed = None, True, (), 0, False
@@ -201,7 +201,7 @@ class Context:
     name = property(attrgetter("_function.__name__"))
     _policy: Any  # fp32 unless a mode sets another: see precision/policy.py
 
-    if TYPE_CHECKING:  # forward keeps for backward what it likes
+    if TYPE_CHECKING:  # forward may set any attribute for backward
 
         def __getattr__(self, name: str) -> Any: ...
         def __setattr__(self, name: str, value: Any) -> None: ...
@@ -216,11 +216,11 @@ class Context:
         self.needs_input_grad, self._sources = tuple(needs), tuple(sources)
 
     def save_for_backward(self, *arrays, exact: tuple = ()) -> None:
-        """Keep arrays for ``backward``: it finds them in ``ctx.saved_arrays``. Nothing is kept if none is needed.
+        """Keep arrays for ``backward``, which finds them in ``ctx.saved_arrays``. Keep none if no gradient is needed.
 
         Args:
             arrays: float32 ones may be stored in 16 bits (precision/policy.py).
-            exact: arrays that are stored as they are: statistics, one number for many.
+            exact: arrays that are stored as they are, such as statistics, one number for many.
         """
         if True in self.needs_input_grad:
             self.saved, self.exact = (*arrays, *exact), len(exact)
@@ -229,7 +229,7 @@ class Context:
         """Return the arrays given to ``save_for_backward``, then the exact ones.
 
         Args:
-            form: "factor" for them as ``policy.matmul`` takes them: on a GPU those of 16 bits stay packed.
+            form: "factor" to get them as ``policy.matmul`` takes them: on a GPU 16-bit arrays stay packed.
         """
         saved = self.saved() if callable(self.saved) else self.saved
         return tuple(map(getattr, saved, repeat(form), saved))  # itself, where it has no such form
@@ -238,12 +238,12 @@ class Context:
 
 
 class Walk:
-    """Backward from a tensor: each node once, when all the nodes that used its output have run.
+    """Backward pass from a tensor: it visits each node once, after all the nodes that used its output.
 
     Attributes:
-        awaited: node or leaf -> contributions to its gradient that are still to come.
-        gradients: by node, the sum of those that have come.
-        ready: pairs of a node that all contributions have reached, and its gradient.
+        awaited: node or leaf -> number of contributions to its gradient that are still to come.
+        gradients: node -> sum of the contributions so far.
+        ready: pairs of a node that has all contributions, and its gradient.
     """
 
     def __init__(self, output: Tensor, gradient) -> None:
@@ -292,7 +292,7 @@ class Walk:
             self.ready.append((source, gradient))
 
     def visit(self, node: Context, gradient, last: bool = True) -> None:
-        """Run the node's backward, and give each gradient to its argument's source; ``last`` frees the node."""
+        """Run the node's backward and pass each gradient on to the argument's source. ``last``: free the node."""
         for mode in node.modes:
             gradient = mode.before_backward(node, gradient)
         contributions = node.function.backward(node, gradient)
@@ -325,7 +325,7 @@ _grad_enabled = True
 
 @contextmanager
 def grad_mode(enabled: bool):
-    """Build graphs within it, or build none. (``torch.set_grad_enabled``.)"""
+    """Build graphs in the ``with`` block, or build none. (``torch.set_grad_enabled``.)"""
     global _grad_enabled
     before, _grad_enabled = _grad_enabled, enabled
     try:
@@ -335,5 +335,5 @@ def grad_mode(enabled: bool):
 
 
 def no_grad():
-    """Build no graph within it, and save nothing for backward. Also usable as a decorator."""
+    """Build no graph in the ``with`` block, and save nothing for backward. Also usable as a decorator."""
     return grad_mode(False)

@@ -1,8 +1,8 @@
-"""What a token is: a byte, or what a tokenizer.json of Hugging Face's says.
+"""Tokenizers: a token is a byte, or defined by a tokenizer.json in Hugging Face's format.
 
-Their package ``tokenizers`` reads such a file, and is imported where one is named: bytes need nothing. A trained
-tokenizer is a byte-level BPE, as GPT-2's (Radford et al., 2019): its first 256 tokens are the bytes, so it has no
-unknown ones, and every merge joins the pair of tokens that is most frequent in the text.
+Their package ``tokenizers`` reads such a file. It is imported only when a file is named: bytes need no package. A
+trained tokenizer is a byte-level BPE, like GPT-2's (Radford et al., 2019): its first 256 tokens are the bytes, so it
+has no unknown tokens, and every merge joins the pair of tokens that is most frequent in the text.
 """
 
 import hashlib
@@ -13,43 +13,43 @@ from pathlib import Path
 
 import numpy as np
 
-TOKENIZER = "tokenizer.json"  # what Hugging Face and checkpoints call the file
+TOKENIZER = "tokenizer.json"  # name of the file at Hugging Face and in checkpoints
 
 
 class ByteTokenizer:
-    """Each byte is a token.
+    """Tokenizer whose tokens are the bytes.
 
     Attributes:
-        name: for people.
-        vocab: the number of tokens, and one more than the largest.
-        content: of the file that says so; empty, because there is none.
+        name: its name in messages.
+        vocab: the number of tokens, one more than the largest.
+        content: bytes of the tokenizer's file; empty, because there is none.
     """
 
     name, vocab, content = "the byte tokenizer", 256, b""
 
     @property
     def sha256(self) -> str:
-        """What tells two tokenizers apart: the SHA-256 of the file; "" without one."""
+        """SHA-256 of the file; it identifies the tokenizer. "" without a file."""
         return hashlib.sha256(self.content).hexdigest() if self.content else ""
 
     def place_to_cut(self, text: bytes, place: int) -> int:
-        """The first place from ``place`` on where a text may be cut in two.
+        """Return the first place from ``place`` on where a text may be cut in two.
 
         Raises:
-            ValueError: for a text that it can never split.
+            ValueError: for a text that the tokenizer cannot split anywhere.
         """
         return place
 
     def encode(self, text: bytes | memoryview) -> np.ndarray:
-        """The tokens of a text: unsigned integers (count,).
+        """Return the tokens of a text: unsigned integers (count,).
 
         Raises:
-            ValueError: for a text that it cannot split.
+            ValueError: for a text that the tokenizer cannot split.
         """
         return np.frombuffer(text, np.uint8)
 
     def decode(self, tokens: Sequence[int]) -> bytes:
-        """The text of tokens."""
+        """Return the text of some tokens."""
         return bytes(tokens)
 
 
@@ -57,7 +57,7 @@ BYTES = ByteTokenizer()
 
 
 class FileTokenizer(ByteTokenizer):
-    """The tokens of a file, in UTF-8 text. What it adds to the ends of a text, cuts off or pads is left out."""
+    """Tokenizer of a file, for UTF-8 text. It adds no special tokens, and neither truncates nor pads."""
 
     def __init__(self, path: str, content: bytes) -> None:
         try:
@@ -77,7 +77,7 @@ class FileTokenizer(ByteTokenizer):
         written = as_utf8(text)
         try:
             (found,) = self.inner.encode_batch_fast([written], add_special_tokens=False)
-        except Exception as error:  # the package has no kinds of them
+        except Exception as error:  # the package raises nothing more specific
             raise ValueError(f"the tokenizer {self.name} cannot split the text: {error}") from None
         return np.array(found.ids, np.uint32)
 
@@ -86,19 +86,19 @@ class FileTokenizer(ByteTokenizer):
 
 
 def open_tokenizer(path: str | None) -> ByteTokenizer:
-    """The tokenizer of a file, or bytes if ``path`` is None.
+    """Open the tokenizer of a file; ``path`` None is the byte tokenizer.
 
     Raises:
-        ValueError: if the file cannot be read, or is none, or the package that reads it is missing.
+        ValueError: if the file cannot be read or is not a tokenizer, or the package that reads it is missing.
     """
     return BYTES if path is None else FileTokenizer(path, read_file(path, "tokenizer"))
 
 
 def read_file(path: str, what: str) -> bytes:
-    """The bytes of a file.
+    """Return the bytes of a file.
 
     Raises:
-        ValueError: if it cannot be read or is empty, naming ``what`` it is.
+        ValueError: if it cannot be read or is empty; the message says ``what`` it is.
     """
     if Path(path).exists() and not Path(path).is_file():
         raise ValueError(f"the {what} {path} is not a file")  # a folder, or a device that never ends
@@ -112,7 +112,7 @@ def read_file(path: str, what: str) -> bytes:
 
 
 def as_utf8(text: bytes | memoryview) -> str:
-    """The characters of a text.
+    """Decode a text from UTF-8.
 
     Raises:
         ValueError: if it is not UTF-8.
@@ -125,12 +125,12 @@ def as_utf8(text: bytes | memoryview) -> str:
 
 
 def package():
-    """Hugging Face's package.
+    """Import Hugging Face's package ``tokenizers``.
 
     Raises:
-        ValueError: if it is not installed, saying how to.
+        ValueError: if it is not installed; the message says how to install it.
     """
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a rank has one core; and its threads outlive no fork
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # a rank has one core, and threads do not survive a fork
     try:
         import tokenizers
     except ImportError:
@@ -146,9 +146,9 @@ def _parsed(content: bytes):
         raise ValueError("it is not JSON") from None
     except ValueError:
         raise
-    except Exception as error:  # the package has no kinds of them
+    except Exception as error:  # the package raises nothing more specific
         raise ValueError(str(error)) from None
-    if getattr(found.model, "dropout", None):  # of merges, by chance: ranks would read other tokens
+    if getattr(found.model, "dropout", None):  # it skips merges at random: ranks would get different tokens
         found.model.dropout = None
     found.no_truncation()
     found.no_padding()
@@ -158,10 +158,10 @@ def _parsed(content: bytes):
 
 
 def train_tokenizer(text: bytes, vocab: int) -> bytes:
-    """The tokenizer.json of a byte-level BPE with ``vocab`` tokens, trained on a text. The same for the same text.
+    """Train a byte-level BPE with ``vocab`` tokens on a text, and return its tokenizer.json: one result for one text.
 
     Raises:
-        ValueError: for a text that is not UTF-8, and for a number of tokens below 256 or beyond what the text has.
+        ValueError: for a text that is not UTF-8, and for a number of tokens below 256 or more than the text yields.
     """
     if vocab < BYTES.vocab:
         raise ValueError(f"a vocabulary begins with the {BYTES.vocab} bytes, so it has that many tokens or more")

@@ -23,8 +23,8 @@ def _parsed(layouts: str) -> list[Layout]:
     return [Layout.parse(text) for text in layouts.split()]
 
 
-# ``minidist verify`` tries these where none are named; all fit its usual model of two layers.
-# Every axis, every way to sync gradients, every algorithm, stage, schedule and mode of recomputation at least once.
+# ``minidist verify`` tries these if none are named; all fit its usual model of two layers. They have every axis, every
+# way to sync gradients, every algorithm, stage, schedule and mode of recomputation at least once.
 DEFAULT_LAYOUTS = _parsed("""
     dp=2,sync=naive,algorithm=naive  dp=3,sync=bucketed,bucket_mb=0.01,algorithm=direct
     dp=4,algorithm=ring  dp=4,algorithm=two_shot  dp=4,algorithm=halving_doubling
@@ -38,7 +38,7 @@ DEFAULT_LAYOUTS = _parsed("""
     dp=3,compress=topk:1,bucket_mb=0.01  dp=3,sync=server,servers=2
 """)
 
-# With --all these too: more ranks, and more settings that meet.
+# ``--all`` adds these: more ranks, and more combinations of settings.
 MORE_LAYOUTS = _parsed("""
     dp=2  dp=4  dp=8,bucket_mb=0.02  dp=2,sync=naive  dp=3,sync=bucketed,bucket_mb=0.01
     dp=4,algorithm=naive  dp=4,algorithm=tree  dp=4,algorithm=direct  dp=8,node_size=4,algorithm=hierarchical
@@ -50,7 +50,7 @@ MORE_LAYOUTS = _parsed("""
     dp=2,compress=powersgd:64  dp=2,sync=server
 """)
 
-# What the usual runs end on with exact products, wherever they run: README prints the first.
+# Fingerprints of the usual runs with exact products, the same on every machine: README prints the first.
 PUBLISHED = {
     TrainConfig(products="exact", steps=20): "5c2eef9c926f0be5a8250d582eb06cbe8842ee6eaafdd9ce5fdf67eec8220cb2",
     TrainConfig(
@@ -63,7 +63,7 @@ PUBLISHED = {
 
 
 def published(run: Run) -> str | None:
-    """Return the fingerprint that this run has on every machine; None for one that is not published."""
+    """Return the fingerprint that this run has on every machine; None if none is published."""
     return PUBLISHED.get(replace(run.config, backend="numpy"))
 
 
@@ -77,12 +77,12 @@ class Difference:
     expected: np.floating
     found: np.floating
     ulps: int
-    elements: int  # how many of the array's elements differ
+    elements: int  # number of the array's elements that differ
     shape: tuple[int, ...]
 
     @property
     def place(self) -> str:
-        """The element, such as ``blocks.0.mlp.fc.weight[0, 3, 5]``."""
+        """The element that differs, such as ``blocks.0.mlp.fc.weight[0, 3, 5]``."""
         return self.name + (str(list(self.index)) if self.index else "")
 
     @property
@@ -91,13 +91,13 @@ class Difference:
 
     @property
     def numbers(self) -> str:
-        """The two numbers, with their dtypes where those differ."""
+        """The two numbers, with their dtypes if those differ."""
         expected, found = self.expected, self.found
         same = expected.dtype == found.dtype
         return f"expected {expected!s}, got {found!s}" if same else f"expected {expected!r}, got {found!r}"
 
     def lines(self) -> list[str]:
-        """Four short lines: when, where, how far, how much."""
+        """Return four short lines: when, where, how far, how much."""
         return [
             f"first differs after step {self.step}",
             f"in {self.place}",
@@ -123,7 +123,7 @@ def verify(
     ``rank_function`` runs in place of ``train_rank`` in all but the first run: tests inject a bug with it.
 
     Raises:
-        ValueError: where a layout does not fit the run, or is not meant to have these bits, before anything is trained.
+        ValueError: if a layout does not fit the run or is not meant to have these bits, before anything is trained.
     """
     for layout in layouts:
         check_exact(config, layout)
@@ -136,14 +136,14 @@ def verify(
 
 
 def check_exact(config: TrainConfig, layout: Layout) -> None:
-    """Raises ValueError where a layout does not fit the run, or is not meant to have the bits of one process."""
+    """Raise ValueError if a layout does not fit the run, or is not meant to have the bits of one process."""
     config.check(layout)
     if why := why_it_differs(config, layout):
         raise ValueError(f"layout {layout} is not meant to have the bits of one process: {why}")
 
 
 def agrees(reference: Run, candidate: Run) -> bool:
-    """Whether every rank of the candidate has the reference's fingerprint. (A rank has all of a model's state here.)"""
+    """Return whether every rank of the candidate has the reference's fingerprint. (Each has the whole state here.)"""
     return all(rank.fingerprint == reference.fingerprint for rank in candidate.ranks)
 
 
@@ -154,13 +154,13 @@ def first_difference(
     ranks: Callable[[int], AbstractContextManager[Cluster]] = new_cluster,
     init_from: str | None = None,
 ) -> Difference | None:
-    """The first difference of two runs that disagree: both run again up to the first step that differs.
+    """Return the first difference of two runs that disagree; both run again up to the first step that differs.
 
-    None if they agree this time: then a run does not repeat itself, as with a race between ranks.
-    ``ranks(n)`` gives the ranks to run on: by default new ones. ``init_from`` is that of both runs' options.
+    None if they agree this time: then a run is not reproducible, as with a race between ranks. ``ranks(n)`` returns the
+    n ranks to run on, by default new ones. ``init_from`` is the option of that name, for both runs.
 
     Raises:
-        ValueError: for an array whose shapes differ.
+        ValueError: if the shapes of an array differ.
     """
     steps = [_first_step_that_differs(reference.ranks[0], rank) for rank in candidate.ranks]
     if all(step is None for step in steps):
@@ -188,7 +188,7 @@ def first_difference(
 
 
 def _unstacked(array: np.ndarray, shape: tuple[int, ...]) -> list[np.ndarray]:
-    """The array alone, or, where ranks stepped apart and it is a stack of theirs, each of these."""
+    """Return the array alone or, if it is a stack of the arrays of ranks that stepped apart, each of them."""
     return list(array) if array.ndim > len(shape) and array.shape[1:] == shape else [array]
 
 
@@ -198,5 +198,5 @@ def _first_step_that_differs(expected: RankResult, found: RankResult) -> int | N
 
 
 def bits(array: np.ndarray) -> np.ndarray:
-    """Each element's bits as an unsigned integer, in the array's shape: -0.0 is not 0.0, and a NaN equals itself."""
+    """Return each element's bits as an unsigned integer, in the array's shape: -0.0 is not 0.0, a NaN equals itself."""
     return array.view(f"u{array.itemsize}")

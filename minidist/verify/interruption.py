@@ -1,4 +1,4 @@
-"""Runs that are interrupted and go on in another layout: they too must end on the bits of one process.
+"""Runs that are interrupted and resumed in another layout: they, too, must end with the bits of one process.
 
 There are as many interruptions as triples (layout before, layout after, step). As in the matrix, a small set of them is
 run, in which every setting of a layout before meets every setting of a layout after, and every step.
@@ -23,7 +23,7 @@ from minidist.verify.matrix import Combination, covering
 
 @dataclass(frozen=True)
 class Interruption:
-    """A run that is cut off after ``step`` steps, and goes on in another layout."""
+    """Run that stops after ``step`` steps and is resumed in another layout."""
 
     before: Layout
     after: Layout
@@ -31,7 +31,7 @@ class Interruption:
 
     @property
     def settings(self) -> dict[str, object]:
-        """What can meet in it: the settings of both layouts, and the step."""
+        """Settings that meet in the run: those of both layouts, and the step."""
         found: dict[str, object] = {"step": self.step}
         for when, layout in (("before", self.before), ("after", self.after)):
             found |= {f"{when} {key}": value for key, value in Combination("fp32", layout).settings.items()}
@@ -39,12 +39,12 @@ class Interruption:
 
 
 def covering_interruptions(layouts: Sequence[Layout], steps: int) -> list[Interruption]:
-    """Interruptions in which every two settings meet, and every layout is left once and entered once, at least.
+    """Return interruptions in which every two settings meet, and every layout is left and entered at least once.
 
-    They come after the first step, half way, and before the last step.
+    The interruptions come after the first step, half way, and before the last step.
 
     Args:
-        steps: steps of the whole run, 2 or more.
+        steps: number of steps of the whole run, 2 or more.
     """
     when = sorted({1, steps // 2, steps - 1})
     every = [Interruption(*triple) for triple in product(layouts, layouts, when) if triple[0] != triple[1]]
@@ -58,11 +58,11 @@ def covering_interruptions(layouts: Sequence[Layout], steps: int) -> list[Interr
 def run_interrupted(
     interruptions: Sequence[Interruption], config: TrainConfig, on_start: Callable[[str], None]
 ) -> Iterator[tuple[Interruption | None, Run, bool]]:
-    """Run one process, then every layout before up to the last step at which it is left, then what goes on from there.
+    """Run one process, then each layout up to the last step at which it is left, then the runs resumed from there.
 
     Yields:
-        None, the run of one process and True; then for each interruption the run that went on, and whether it ended on
-        the fingerprint of one process, on all ranks.
+        None, the run of one process and True; then each interruption, the resumed run, and whether that ended with the
+        fingerprint of one process, on all ranks.
     """
     preload("minidist.train.trainer")
     with WarmClusters() as clusters, scratch_folder() as scratch:

@@ -2,7 +2,7 @@
 
 There are thousands of combinations, too many to run. Most faults need only two settings to meet: a schedule and
 recomputation, sequence parallelism and an odd number of ranks. So a set is run in which every two settings that can
-stand together do so at least once ("pairwise testing"; Cohen et al., "The AETG System", 1997; Kuhn et al., "Software
+meet do so at least once ("pairwise testing"; Cohen et al., "The AETG System", 1997; Kuhn et al., "Software
 Fault Interactions", 2004, count how many faults that finds).
 """
 
@@ -36,7 +36,7 @@ Pair = frozenset[tuple[str, object]]
 
 @dataclass(frozen=True)
 class Combination:
-    """A precision, a layout, how many experts the model has (0, or None where none ever has), and its products."""
+    """A precision, a layout, the number of experts (0; None if no combination has any), and the products."""
 
     precision: str
     layout: Layout
@@ -44,25 +44,25 @@ class Combination:
     products: str = "fast"
 
     def config(self, base: TrainConfig) -> TrainConfig:
-        """A run in this precision, with these products, with experts or without."""
+        """Return the settings of a run in this precision, with these products, with experts or without."""
         model = base if self.experts else base.without_experts()
         return replace(model, precision=self.precision, products=self.products)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The value of each of KEYS; None for one that has no meaning here, such as a schedule without a pipeline."""
+        """The value of each of KEYS; None for a key without a meaning here, such as a schedule without a pipeline."""
         layout = self.layout
         meaningless = {
             "zero": layout.replicas == 1,
             "shard": not layout.zero,
             "ep": not self.experts or layout.dp == 1,
             "sp": layout.tp == 1,
-            "cp": layout.cp == 1,  # most runs have no sequence chunks, and then there is nothing else
+            "cp": layout.cp == 1,  # most runs have no sequence chunks, and then no other value
             "cp_kind": layout.cp == 1,
             "schedule": layout.pp == 1,
             "virtual": layout.schedule != "interleaved",
             "node_size": layout.world_size == 1,
-            "sync": not layout.servers,  # looser steps are settings only where there are some
+            "sync": not layout.servers,  # looser steps are settings only if there are any
             "compress": not layout.compress,
         }
         return {
@@ -72,19 +72,19 @@ class Combination:
 
     @property
     def pairs(self) -> set[Pair]:
-        """Every two settings that meet here."""
+        """Pairs of settings that meet here."""
         return pairs_of(self.settings)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of running one combination."""
+    """Outcome of running one combination."""
 
     combination: Combination
-    same: bool  # the bits of one process in this precision
-    seconds: float  # a step
-    memory: int  # bytes that the fullest rank held at most
-    traffic: int  # bytes a step that the busiest rank sent
+    same: bool  # whether the bits are those of one process in this precision
+    seconds: float  # per step
+    memory: int  # bytes, the peak of the fullest rank
+    traffic: int  # bytes per step that the busiest rank sent
 
     @classmethod
     def of(cls, combination: Combination, result: Run, same: bool) -> "Outcome":
@@ -99,13 +99,13 @@ class Outcome:
 
 
 def pairs_of(settings: dict[str, object]) -> set[Pair]:
-    """Every two settings of a combination that have a meaning in it."""
+    """Return the pairs of settings that have a meaning in a combination."""
     known = [(key, value) for key, value in settings.items() if value is not None]
     return {frozenset(pair) for pair in combinations(known, 2)}
 
 
 def every_combination(config: TrainConfig, max_ranks: int) -> list[Combination]:
-    """All legal combinations for a run on up to ``max_ranks`` ranks, those of the fewest ranks first."""
+    """Return all legal combinations for a run on up to ``max_ranks`` ranks, fewest ranks first."""
     sizes, dense = range(1, max_ranks + 1), config.without_experts()
     layouts = []
     for dp, tp, cp, pp in product(sizes, repeat=4):
@@ -121,13 +121,13 @@ def every_combination(config: TrainConfig, max_ranks: int) -> list[Combination]:
             "schedule": SCHEDULES if pp > 1 else (Layout.schedule,),
             "virtual": (1, 2),
             "node_size": node_sizes(dp * tp * cp * pp),
-            "sync": (Layout.sync, "server") if dp < max_ranks else (Layout.sync,),  # the server is a rank more
+            "sync": (Layout.sync, "server") if dp < max_ranks else (Layout.sync,),  # the server is one more rank
             "compress": ("", "topk:1"),  # all of each gradient: the trivial setting
         }
         for values in product(*choices.values()):
             try:
                 layout = Layout(dp=dp, tp=tp, cp=cp, pp=pp, **dict(zip(choices, values, strict=True)))
-                (config if layout.ep > 1 else dense).check(layout)  # what a model without experts may is more
+                (config if layout.ep > 1 else dense).check(layout)  # more layouts are legal without experts
             except ValueError:
                 continue
             layouts.append(layout)
@@ -156,22 +156,22 @@ def _fits(config: TrainConfig, layout: Layout) -> bool:
 
 
 def node_sizes(ranks: int) -> tuple[int, ...]:
-    """All ranks on one node, and as few nodes as there can be otherwise: two for an even number of ranks."""
+    """Return 0, for one node, and the size of the fewest nodes otherwise: two nodes for an even number of ranks."""
     return (0, *(n for n in range(ranks // 2, 0, -1) if ranks % n == 0))[:2]
 
 
 def covering(rows: Sequence[dict[str, object]]) -> list[int]:
-    """Some of the rows in which every two settings meet that meet in any row. Greedy: near the fewest, not the fewest.
+    """Choose rows in which every two settings meet that meet in any row. Greedy: near the fewest, not the fewest.
 
-    What a row would add never grows, so a row that still adds as much as the next one ever did is the best of all, and
-    few rows are looked at again ("lazy greedy"; Minoux, 1978).
+    The gain of a row never grows, so a row that still adds as much as the next one ever did is the best of all, and few
+    rows are evaluated again ("lazy greedy"; Minoux, 1978).
 
     Args:
-        rows: combinations, each a value for every setting, None where it has no meaning. Of two that add as much, the
-            earlier is taken.
+        rows: combinations, each a value for every setting, None if it has no meaning. Of two rows with the same gain,
+            the earlier is chosen.
 
     Returns:
-        The places of the chosen rows, in the order of choice.
+        The indices of the chosen rows, in the order of choice.
     """
     settings: dict[tuple[str, object], int] = {}  # a number for each
     pairs: dict[tuple[int, int], int] = {}
@@ -181,12 +181,12 @@ def covering(rows: Sequence[dict[str, object]]) -> list[int]:
         masks.append(sum(1 << pairs.setdefault(pair, len(pairs)) for pair in combinations(own, 2)))
     missing = (1 << len(pairs)) - 1
     chosen = []
-    gains = [(-mask.bit_count(), place) for place, mask in enumerate(masks)]  # what each would add, as last computed
+    gains = [(-mask.bit_count(), place) for place, mask in enumerate(masks)]  # minus each gain, as last computed
     heapq.heapify(gains)
     while missing:
         _, best = heapq.heappop(gains)
         gain = (masks[best] & missing).bit_count()
-        if gain and gains and (-gain, best) > gains[0]:  # it has less to add than it had, and another may have more
+        if gain and gains and (-gain, best) > gains[0]:  # its gain has shrunk, and another row may have more
             heapq.heappush(gains, (-gain, best))
         elif gain:
             chosen.append(best)
@@ -195,7 +195,7 @@ def covering(rows: Sequence[dict[str, object]]) -> list[int]:
 
 
 def covering_set(everything: Sequence[Combination]) -> list[Combination]:
-    """Some of the combinations, in which every two settings meet that meet in any; those with the most pairs first."""
+    """Choose combinations in which every two settings meet that meet in any, those that add most pairs first."""
     return [everything[i] for i in covering([combination.settings for combination in everything])]
 
 
@@ -205,10 +205,10 @@ def run_all(
     on_start: Callable[[Combination], None] = lambda _: None,
     rank_function: Callable | None = None,
 ) -> Iterator[tuple[Outcome, Run, Run]]:
-    """Run combinations, those of the fewest ranks first; yield what came of each, its run, and the one process's.
+    """Run combinations, fewest ranks first; yield the outcome of each, its run, and the run of one process.
 
-    One process is run first in each of their precisions, with their products and experts, and yielded too.
-    ``rank_function`` runs in place of ``train_rank`` in all others: tests inject a bug with it.
+    One process is run first in each of their precisions, with their products and experts, and yielded, too.
+    ``rank_function`` runs in place of ``train_rank`` in all other runs: tests inject a bug with it.
     """
     references: dict[TrainConfig, Run] = {}
     options = RunOptions(step_digests=True)  # so that the first difference can be found
@@ -230,7 +230,7 @@ def run_all(
 
 
 def values_of(combinations: Sequence[Combination]) -> list[tuple[str, object]]:
-    """Every (setting, value) that occurs, in the order of the settings."""
+    """Return every (setting, value) that occurs, in the order of the settings."""
     found = {pair for combination in combinations for pair in combination.settings.items() if pair[1] is not None}
     return [
         (key, value)
@@ -253,8 +253,8 @@ def bad_and_all(outcomes: Sequence[Outcome]) -> dict[Pair, tuple[int, int]]:
 def suspicious_pairs(outcomes: Sequence[Outcome]) -> list[Pair]:
     """Return the pairs to blame for a bug: those without a good run, and among them those with the most bad ones.
 
-    A bug that shows where two settings meet spoils every run in which they do, and each such run contains many other
-    pairs. But those have also met in good runs.
+    A bug that shows when two settings meet spoils every run in which they meet, and each such run contains many other
+    pairs. But those pairs have also met in good runs.
     """
     always = {pair: bad for pair, (bad, met) in bad_and_all(outcomes).items() if bad == met}
     most = max(always.values(), default=0)
@@ -262,7 +262,7 @@ def suspicious_pairs(outcomes: Sequence[Outcome]) -> list[Pair]:
 
 
 def triangle(outcomes: Sequence[Outcome]) -> tuple[list[tuple[str, object]], list[list[str]]]:
-    """All (setting, value), and for each of them a row: with each one before it, SAME, DIFFERENT or IMPOSSIBLE."""
+    """Return all (setting, value), and for each a row: SAME, DIFFERENT or IMPOSSIBLE with each one before it."""
     values, met = values_of([outcome.combination for outcome in outcomes]), bad_and_all(outcomes)
 
     def verdict(pair: Pair) -> str:

@@ -1,4 +1,4 @@
-"""How far apart floating-point numbers are, counted in ulps.
+"""Distances between floating-point numbers, counted in ulps.
 
 An ulp (unit in the last place) is the step from one floating-point number to the next.
 """
@@ -40,7 +40,7 @@ def ulps_between(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def in_words(ulps: int) -> str:
-    """A distance as text: the exact count, or its order of magnitude from a million on."""
+    """Return a distance as text: the exact count, or its order of magnitude from a million on."""
     ulps = abs(int(ulps))
     if ulps == 1:
         return "1 ulp"
@@ -48,6 +48,6 @@ def in_words(ulps: int) -> str:
 
 
 def _ordinals(values: np.ndarray) -> np.ndarray:
-    """An integer for each number, larger by one from each floating-point number to the next."""
+    """Return an integer for each number, which grows by one from each floating-point number to the next."""
     bits = np.asarray(values, order="C").view(f"i{values.itemsize}").astype(np.int64)
     return np.where(bits >= 0, bits, -(1 << (8 * values.itemsize - 1)) - bits)

@@ -1,4 +1,4 @@
-"""The online softmax that everybody else lives with: float32, and bits that depend on the order of the tiles.
+"""The usual online softmax: all in float32, with bits that depend on the order of the tiles.
 
 It has the names of online_softmax.py. There M is an integer, so rescaling is exact, and sums are two float64; here M is
 the largest score itself, each rescaling rounds, and so does each addition. ``--softmax online32`` trains with it.
@@ -14,17 +14,17 @@ LEAST = -1e30  # a score smaller than any
 
 
 def exponent_of(scores, axis: int):
-    """The largest score along ``axis``, which stays, with length 1."""
+    """Return the largest score along ``axis``, which stays, with length 1."""
     return scores.max(axis=axis, keepdims=True)
 
 
 def weights(scores, exponent):
-    """2^(x - M) for scores x in base 2."""
+    """Return 2^(x - M) for scores x in base 2."""
     return current().functions.exp2(scores - exponent)
 
 
 class Total(online_softmax.Total):
-    """A float32 sum.
+    """Sum of arrays in float32.
 
     Args:
         shape: shape of the arrays that are added.
@@ -47,7 +47,7 @@ class Total(online_softmax.Total):
 
 
 class OnlineSoftmax(online_softmax.OnlineSoftmax):
-    """The weighted sums of some rows, (..., rows, D), over the tiles seen so far: all in float32."""
+    """Weighted sums of some rows, (..., rows, D), over the tiles seen so far, all in float32."""
 
     Total, exponent_dtype, least = Total, EXPONENT, LEAST
 

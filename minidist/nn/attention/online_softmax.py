@@ -23,17 +23,17 @@ from minidist.nn.precision.policy import current
 EXPONENT = "int32"  # the dtype of M
 LOG2E = log2(e)
 LEAST = -2000  # smaller exponents make no difference: 2^-2000 is 0
-EACH = (slice(None),) * 3  # all of (B, T, D), behind the axis of the heads
+EACH = (slice(None),) * 3  # all of (B, T, D), after the axis of the heads
 HIDDEN = -(2.0**100)  # a score whose weight is 0 next to that of any other
 
 
 def exponent_of(scores, axis: int):
-    """The least integer that no score (in base 2) along ``axis`` exceeds; that axis stays, with length 1. float32."""
+    """Return the least integer that no score (in base 2) along ``axis`` exceeds: float32; the axis stays, length 1."""
     return xp.ceil(scores.max(axis=axis, keepdims=True))
 
 
 def weights(scores, exponent):
-    """2^(x - M) for scores x in base 2 and an integer M: the same bits times a power of two, whatever M is.
+    """Return 2^(x - M) for scores x in base 2 and an integer M: the same bits times a power of two, whatever M is.
 
     Args:
         scores: float32, in base 2.
@@ -47,13 +47,13 @@ def weights(scores, exponent):
 
 
 class Total:
-    """A sum of float32 arrays times powers of two, as the unevaluated sum of two float64 arrays: high and low.
+    """Sum of float32 arrays times powers of two, kept as the unevaluated sum of two float64 arrays: high and low.
 
     Args:
         shape: shape of the arrays.
 
     Attributes:
-        parts: the arrays that the sum is made of.
+        parts: the arrays high and low.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -65,7 +65,7 @@ class Total:
             xp.ldexp(part, exponent, out=part)
 
     def add(self, term, rows: slice = slice(None)) -> None:
-        """Add an array to some rows. What the addition rounds away is found (Knuth's TwoSum) and kept in ``low``."""
+        """Add an array to some rows. The rounding error is computed (Knuth's TwoSum) and added to ``low``."""
         high, low = (part[..., rows, :] for part in self.parts)
         total = high + term
         part = total - high
@@ -80,24 +80,24 @@ class Total:
 
     @classmethod
     def of(cls, arrays) -> "Total":
-        """Return the sum that ``arrays`` made an array of."""
+        """Return the sum that has these arrays as its parts."""
         total = cls(())
         total.parts = tuple(arrays)
         return total
 
     def at(self, index) -> "Total":
-        """Return the part of the sum at an index, a view: what is added to it is added here."""
+        """Return the part of the sum at an index, a view: additions to it change this sum."""
         return self.of([part[index] for part in self.parts])
 
     def add_heads(self, total: "Total", heads: slice, share: int) -> None:
-        """Add some heads' sums, (..., h, B, T, D), to those of their groups, (..., G, B, T, D), of ``share`` heads."""
+        """Add h heads' sums, (..., h, B, T, D), to those of their groups of ``share`` heads, (..., G, B, T, D)."""
         for first in range(heads.start, min(heads.start + share, heads.stop)):  # a head of each group
             groups = slice(first // share, (heads.stop - 1 - first) // share + first // share + 1)
             for part in total.parts:
                 self.at((..., groups, *EACH)).add(part[(..., slice(first - heads.start, None, share), *EACH)])
 
     def arrays(self):
-        """Return its arrays in one, (2, ...): a message."""
+        """Return the parts in one array, (2, ...), as a message."""
         return xp.stack(self.parts)
 
     def rounded(self, dtype):
@@ -107,7 +107,7 @@ class Total:
 
 
 class OnlineSoftmax:
-    """The weighted sums of some rows, (..., rows, D), over the tiles seen so far.
+    """Weighted sums of some rows, (..., rows, D), over the tiles seen so far.
 
     Args:
         shape: shape of the result, (..., rows, D).

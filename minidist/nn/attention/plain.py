@@ -12,12 +12,13 @@ class CausalAttention(Function):
     """softmax(q k^T / sqrt(D)) v for each head, where a token attends to itself and the tokens before it.
 
     Args:
-        qkv: (H, B, T, 3 D), each head's queries, keys and values side by side; (H, B, T, D) queries beside ``kv``.
+        qkv: (H, B, T, 3 D), each head's queries, keys and values side by side; with ``kv`` only queries, (H, B, T, D).
         keep: (H, B, T, T) bool, keys by queries: the attention weights that dropout keeps; None keeps all.
         rate: the dropout probability; kept weights are scaled by 1 / (1 - rate).
-        documents: where each token's document begins, which is all that it sees; None for one document.
+        documents: where each token's document begins; a token sees only its own. None for one document.
         kv: (G, B, T, 2 D), keys and values that H / G consecutive heads share; their gradients add up.
-        all_sum: adds to the gradients of these keys and values, a ``Total``, those of the processes that share them.
+        all_sum: function that adds to these keys' and values' gradients, a ``Total``, those of the processes that
+            share them.
 
     Returns:
         (H, B, T, D)
@@ -93,22 +94,22 @@ causal_attention = CausalAttention.apply
 
 
 def outside(documents: Documents, length: int, dtype):
-    """What is added to the scores, keys by queries: -inf where a query does not see a key, and 0 elsewhere."""
+    """Return the mask to add to the scores, keys by queries: -inf where a query does not see a key, 0 elsewhere."""
     every = slice(0, length)
     return xp.where(from_host(hidden_keys(documents.first, every, every)), -xp.inf, 0).astype(dtype)  # (B, T, T)
 
 
 def queries_keys_values(qkv, kv) -> list:
-    """Return queries (H, B, T, D), keys and values (G, B, T, D): views of one array, or out of two, without gaps."""
+    """Return queries (H, B, T, D), keys and values (G, B, T, D): views of ``qkv``, or with ``kv`` without gaps."""
     return xp.split(qkv, 3, axis=-1) if kv is None else [qkv, *map(xp.ascontiguousarray, xp.split(kv, 2, axis=-1))]
 
 
 def key_heads_of(heads: slice, q, k):
-    """Return the index of the keys that some heads read, of G that all H heads share: a slice, or integers (h,)."""
+    """Return the index of the keys that some heads read, of G keys for H heads: a slice, or integers (h,)."""
     share = len(q) // len(k)
     return heads if share == 1 else xp.arange(heads.start, heads.stop) // share
 
 
 def dropped(values, keep, rate: float, cast=lambda result: result):
-    """``values`` after dropout by a mask of their shape, and ``cast``; unchanged where the mask is None."""
+    """Apply dropout by a mask of the values' shape, then ``cast``; without a mask return ``values`` unchanged."""
     return values if keep is None else cast(unpacked(values) * keep * (1 / (1 - rate)))

@@ -1,8 +1,8 @@
-"""What attention reads and writes: its two forms on a memory that counts.
+"""Memory traffic of attention: its two forms on a memory that counts reads and writes.
 
-A GPU has a large slow memory (HBM) and in each multiprocessor a small fast one (SRAM). Attention is limited by what
-goes between them, not by arithmetic. Here arrays lie in the slow memory; a computation may use only what it has loaded
-into a fast memory of ``fast`` elements. For N queries and keys of width d, without a causal mask, in elements:
+A GPU has a large slow memory (HBM) and in each multiprocessor a small fast one (SRAM). Attention is limited by the
+traffic between them, not by arithmetic. Here arrays lie in the slow memory; a computation may use only what it has
+loaded into a fast memory of ``fast`` elements. For N queries and keys of width d, without a causal mask, in elements:
 
     standard    4 N^2 + 4 N d                        scores are written, read, written as softmax, and read again
     tiled       2 N d + 2 N d ceil(N / B) + N        keys and values are read once for each tile of B queries
@@ -21,10 +21,10 @@ ALL = slice(None)
 
 
 class SlowMemory:
-    """Counts what goes between a slow memory and a fast one of ``fast`` elements.
+    """Slow memory that counts its traffic with a fast memory of ``fast`` elements.
 
     Attributes:
-        reads, writes: elements that were loaded from the slow memory, and stored to it.
+        reads, writes: numbers of elements that were loaded from the slow memory, and stored to it.
         most: the most elements that the fast memory has held at once.
     """
 
@@ -34,7 +34,7 @@ class SlowMemory:
 
     @contextmanager
     def hold(self, *shape: int) -> Iterator[np.ndarray]:
-        """Zeros in the fast memory, freed at the end of the ``with`` block.
+        """Allocate zeros in the fast memory, and free them at the end of the ``with`` block.
 
         Raises:
             MemoryError: if they do not fit.
@@ -51,7 +51,7 @@ class SlowMemory:
 
     @contextmanager
     def load(self, array: np.ndarray, rows: slice = ALL) -> Iterator[np.ndarray]:
-        """A copy of some rows in the fast memory."""
+        """Copy some rows into the fast memory, and free them at the end of the ``with`` block."""
         with self.hold(*array[rows].shape) as values:
             values[...] = array[rows]
             self.reads += values.size
@@ -64,7 +64,7 @@ class SlowMemory:
 
 
 def standard_attention(memory: SlowMemory, q: np.ndarray, k: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """softmax(q k^T / sqrt(d)) v in three passes, with all scores in the slow memory: (N, d) each -> (N, d).
+    """Compute softmax(q k^T / sqrt(d)) v in three passes, with all scores in the slow memory: (N, d) each -> (N, d).
 
     The fast memory must hold all keys, or all values, and a row of scores.
     """
@@ -91,10 +91,10 @@ def standard_attention(memory: SlowMemory, q: np.ndarray, k: np.ndarray, v: np.n
 def tiled_attention(
     memory: SlowMemory, q: np.ndarray, k: np.ndarray, v: np.ndarray, tile: int, causal: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Attention tile by tile, with an online softmax; scores never leave the fast memory.
+    """Compute attention tile by tile, with an online softmax; scores never leave the fast memory.
 
     Args:
-        tile: how many queries, and how many keys, are in the fast memory at a time.
+        tile: number of queries, and of keys, in the fast memory at a time.
         causal: a query attends to itself and the keys before it; tiles of later keys are not loaded.
 
     Returns:
@@ -127,24 +127,24 @@ def tiled_attention(
 
 
 def merge(o: np.ndarray, sums: np.ndarray, largest: np.ndarray, s: np.ndarray, values: np.ndarray) -> None:
-    """Add a tile to what some rows have summed, in place and in the fast memory: the step of an online softmax.
+    """Add a tile to the sums of some rows, in place and in the fast memory: the step of an online softmax.
 
     Args:
         o: sums of weighted values, (rows, d), relative to the largest score so far.
-        sums, largest: each row's sum of weights, relative to it too, and that score, (rows,).
+        sums, largest: each row's sum of weights, also relative to the largest score so far, and that score, (rows,).
         s: scores of the tile, (rows, columns); they become weights.
         values: (columns, d)
     """
     before = largest.copy()
     np.maximum(largest, s.max(axis=1), out=largest)
     s[...] = np.exp(s - largest[:, None])
-    rescale = np.exp(before - largest)  # what has been summed was relative to a smaller maximum
+    rescale = np.exp(before - largest)  # the sums were relative to a smaller maximum
     sums[...] = rescale * sums + s.sum(axis=1)
     o[...] = rescale[:, None] * o + s @ values
 
 
 def largest_tile(fast: int, width: int) -> int:
-    """The largest tile that fits a fast memory: queries, outputs, keys and values, its scores, and two numbers a row.
+    """Return the largest tile that fits a fast memory: queries, outputs, keys, values, scores, two numbers a row.
 
     Raises:
         MemoryError: if not even one query and one key fit.

@@ -7,8 +7,8 @@ Backward computes the scores again from queries and keys, and with the saved sum
 On a GPU the point is traffic: a tile fits the fast memory of a multiprocessor, and scores never travel to the slow one
 (slow_memory.py counts). In NumPy only the memory is saved.
 
-A tile is a grain: its products have the same shapes whoever computes it, and what crosses tiles is added in an order
-that leaves no trace (online_softmax.py). In 16 bits the operands of all products are rounded, as in plain attention.
+A tile is a grain: its products have the same shapes on every rank, and sums over tiles do not depend on the order
+(online_softmax.py). In 16 bits the operands of all products are rounded, as in plain attention.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +33,7 @@ SOFTMAXES = {"exact": online_softmax, "online32": online32}  # two modules with 
 
 
 def tiles(length: int, tile: int, chunks: int = 1) -> list[slice]:
-    """Consecutive tokens, ``tile`` of them each; fewer in the last one of each of the sequence chunks."""
+    """Return slices of consecutive tokens, ``tile`` in each; fewer in the last slice of each sequence chunk."""
     chunk = length // chunks
     return [
         slice(start + first, start + min(first + tile, chunk))
@@ -44,7 +44,7 @@ def tiles(length: int, tile: int, chunks: int = 1) -> list[slice]:
 
 @dataclass(frozen=True)
 class TileMask:
-    """Which tiles of scores are computed, and what is hidden in them.
+    """Mask over tiles of scores: the tiles to compute, and the hidden scores in them.
 
     Attributes:
         parts: the tokens of each tile, in the whole sequence.
@@ -55,7 +55,7 @@ class TileMask:
     documents: Documents | None = None
 
     def pairs(self, mine: NumberedTiles | None = None, theirs: NumberedTiles | None = None) -> Iterator[Pair]:
-        """Yield the pairs to compute: a tile of queries in ``mine``, and of keys in ``theirs`` that it sees some of.
+        """Yield the pairs to compute: a tile of queries in ``mine``, and a tile of keys in ``theirs`` that it sees.
 
         Args:
             mine, theirs: None for all tiles of the sequence.
@@ -66,14 +66,14 @@ class TileMask:
                     yield i, queries, j, keys
 
     def seen(self, i: int, j: int) -> bool:
-        """Whether tile i of queries sees something of tile j of keys."""
+        """Return whether tile i of queries sees any key of tile j."""
         if self.documents is None:
             return j <= i
         return any_key_seen(self.documents.first, self.parts[i], self.parts[j])
 
     def hidden(self, pair: Pair, dtype):
-        """What is added to a pair's scores, (keys, queries) or (B, keys, queries); None where all keys are seen."""
-        i, _, j, _ = pair  # not its slices: they are in this rank's tokens, and ``parts`` in the whole sequence
+        """Return the mask to add to a pair's scores, (keys, queries) or (B, keys, queries); None to hide no key."""
+        i, _, j, _ = pair  # not its slices: they index this rank's tokens, and ``parts`` the whole sequence
         if self.documents is None:
             length = self.parts[i].stop - self.parts[i].start
             return xp.tril(xp.full((length, length), HIDDEN, dtype), -1) if i == j else None
@@ -82,25 +82,25 @@ class TileMask:
 
 
 def flops_of_pairs(output, pairs: Iterable[Pair]) -> int:
-    """Operations of forward's two products, over these pairs of tiles; ``output`` is (H, B, T, D)."""
+    """Return the FLOPs of forward's two products over these pairs of tiles; ``output`` is (H, B, T, D)."""
     heads, batch, _, width = output.shape
     return 2 * 2 * heads * batch * scores_in(pairs) * width
 
 
 def scores_in(pairs: Iterable[Pair]) -> int:
-    """How many scores these pairs of tiles have."""
+    """Return the number of scores in these pairs of tiles."""
     return sum((queries.stop - queries.start) * (keys.stop - keys.start) for _, queries, _, keys in pairs)
 
 
 @dataclass(frozen=True)
 class TileMath:
-    """What is done with one pair of tiles, the same in one process and in each of several.
+    """Arithmetic on one pair of tiles, the same in one process and in each of several.
 
     Attributes:
-        mask: which pairs there are, and what is hidden in them.
+        mask: the pairs to compute, and the hidden scores in them.
         keep, rate: the attention weights that dropout keeps, and its rate; None keeps all.
         softmax: the module of a softmax in pieces: one of SOFTMAXES.
-        policy: rounds the operands of products, and multiplies them.
+        policy: the precision, which rounds the operands of products and multiplies them.
     """
 
     mask: TileMask
@@ -110,14 +110,14 @@ class TileMath:
     policy: Policy
 
     def attend(self, heads: slice, pair: Pair, q, k, v) -> tuple:
-        """Forward, in h heads. Where a query sees none of these keys, M and the sums are those of no keys.
+        """Compute forward in h heads. If a query sees none of these keys, its M and sums are those of no keys.
 
         Args:
             q: (H, B, T, D), scaled so that the scores come in base 2.
             k, v: (G, B, T, D)
 
         Returns:
-            What ``OnlineSoftmax.merge`` takes: M (h, B, queries, 1), and the sums of weights (h, B, queries, 1) and of
+            Arguments of ``OnlineSoftmax.merge``: M (h, B, queries, 1), the sums of weights (h, B, queries, 1) and of
             weighted values (h, B, queries, D), times 2^-M.
         """
         as_factor = self.policy.rounded_factor
@@ -133,7 +133,7 @@ class TileMath:
         return exponent.swapaxes(-1, -2), self.policy.kernels.column_sums(exps)[..., None], value
 
     def add_gradients(self, into, heads: slice, pair: Pair, q, k, v, exponents, gradient, shift) -> None:
-        """Backward, in h heads: add what the pair contributes to the gradients of q, k and v.
+        """Compute backward in h heads: add the pair's contributions to the gradients of q, k and v.
 
         Args:
             into: the three ``Total``s of those heads, (h, B, T, D) each.
@@ -167,7 +167,7 @@ class TileMath:
         return scores
 
     def kept(self, heads: slice, pair: Pair):
-        """Return the weights that dropout keeps of a pair, (h, B, keys, queries) bool; None for all."""
+        """Return the mask of a pair's weights that dropout keeps, (h, B, keys, queries) bool; None for all."""
         i, _, j, _ = pair
         return self.keep and xp.stack([self.keep(h, i, j) for h in range(heads.start, heads.stop)])
 
@@ -180,20 +180,20 @@ def tiles_of(heads: slice, pair: Pair, q, k, v) -> Iterator:
 
 
 def contiguous(tile):
-    """The tile without gaps, whoever computes: a BLAS may take another path for one that is part of a larger array."""
+    """Return the tile without gaps: a BLAS may take another path for a tile that is part of a larger array."""
     if isinstance(tile, Packed):
         return Packed(xp.ascontiguousarray(tile.codes), tile.format)
     return xp.ascontiguousarray(tile)
 
 
 def head_blocks(heads: int, batch: int, parts: list[slice]) -> list[slice]:
-    """The heads whose tiles are computed together. A NumPy product of several matrices takes each by itself."""
+    """Return blocks of heads whose tiles are computed together. NumPy multiplies several matrices one by one."""
     largest = max(part.stop - part.start for part in parts)
     return cache_blocks(heads, max(1, CACHE // max(1, batch * largest**2)))
 
 
 def scaled_queries(q, policy: Policy):
-    """Queries whose products with keys are scores in base 2."""
+    """Scale queries so that their products with keys are scores in base 2."""
     return policy.rounded_factor(q * (q.shape[-1] ** -0.5 * LOG2E))
 
 
@@ -226,8 +226,8 @@ class TiledAttention(Function):
     """softmax(q k^T / sqrt(D)) v for each head, where a token attends to itself and the tokens before it.
 
     Args:
-        qkv, kv, all_sum: as for ``causal_attention``.
-        math: what is done with each pair of tiles, and which pairs there are.
+        qkv, kv, all_sum: see ``causal_attention``.
+        math: the arithmetic on each pair of tiles, and the pairs to compute.
     """
 
     gradient_flops, recomputed_flops = (2.5,), 0.5  # five products for forward's two: the scores are computed again
@@ -290,14 +290,14 @@ def tiled_attention(
     chunks: int = 1,
     softmax: str = "exact",
 ) -> Tensor:
-    """Attention of each head over the token itself and the tokens before it, tile by tile.
+    """Compute causal attention tile by tile: a token attends to itself and the tokens before it.
 
     Args:
-        qkv, rate, documents, kv, all_sum: as for ``causal_attention``.
+        qkv, rate, documents, kv, all_sum: see ``causal_attention``.
         keep: (head, tile of queries, tile of keys) -> bool (B, keys, queries), the attention weights that dropout
             keeps; called in forward and again in backward. None keeps all.
-        tile: how many queries, and how many keys, a tile has.
-        chunks: parts of the sequence, equally long, whose borders no tile crosses.
+        tile: number of queries, and of keys, in a tile.
+        chunks: number of equal parts of the sequence, whose borders no tile crosses.
         softmax: one of SOFTMAXES.
 
     Returns:

@@ -1,1 +1,1 @@
-"""A mixture of experts: many MLPs in place of one, of which each token uses a few."""
+"""Mixtures of experts: many MLPs in place of one; each token uses a few of them."""

@@ -5,7 +5,7 @@ Two remedies, and a loss that keeps the router itself stable:
 
 - The balance loss, E sum_i f_i P_i, with f_i the share of the choices that went to expert i and P_i the mean of its
   score (Switch Transformers, 2021, equation 4). It is 1 where all is even. Counts have no gradient: the loss pushes the
-  scores of experts down in proportion to their counts. Whose tokens are counted makes it another objective: those of
+  scores of experts down in proportion to their counts. The objective depends on whose tokens are counted: those of
   one micro-batch (and, with sequence chunks, of one chunk: the groups of GShard, 2020), or of the global batch (Qiu et
   al., "Demons in the Detail", 2025).
 - A bias for each expert in the choice alone, not in the weights, moved by a fixed step after each step: down where the
@@ -16,10 +16,10 @@ Two remedies, and a loss that keeps the router itself stable:
 
 Neither loss is part of the loss that is reported. Each is a node in the graph that passes its input on, and in backward
 adds the gradient of its loss, times the scale of the main loss (Megatron-LM's ``MoEAuxLossAutoScaler``). So it works in
-every stage of a pipeline, none of which has the main loss but the last.
+every stage of a pipeline, although only the last one has the main loss.
 
 **Counting once.** Tokens are counted in backward, which runs once for each micro-batch. Forward may run twice
-(recomputation) or alone (evaluation). Counts are integers: all layouts have the same.
+(recomputation) or alone (evaluation). Counts are integers, the same in all layouts.
 
 Simplified: with ``global_batch``, f comes from the step before, since a step's own counts are known only when its last
 micro-batch has been routed, and by then the first one's backward is over. So the first step has no balance loss.
@@ -37,60 +37,60 @@ from minidist.overrides import overridable
 
 
 class Balance:
-    """What the routers of a model share, L of them with E experts each.
+    """State that the routers of a model share: counts and biases of L routers with E experts each.
 
     Args:
         config: settings of the mixtures.
         layers: L.
-        chunks: how many sequence chunks a micro-batch has.
+        chunks: number of sequence chunks in a micro-batch.
 
     Attributes:
-        tally: integers (L, E + 2). In each row, of this step so far and on this rank: how many tokens chose each
-            expert, how many of these choices were dropped for lack of capacity, and how many different nodes the
-            tokens chose, added up.
-        last: the same of the step before, over all ranks.
+        tally: integers (L, E + 2), counts of this step so far on this rank. Each row: the number of tokens that chose
+            each expert, the number of these choices that were dropped for lack of capacity, and the number of
+            different nodes that a token chose, summed over tokens.
+        last: the tally of the step before, over all ranks.
         bias: (L, E) float32, added to the scores when experts are chosen.
-        loss_scale: what the main loss is multiplied by (nn/precision/underflow.py).
+        loss_scale: factor by which the main loss is multiplied (nn/precision/underflow.py).
     """
 
     def __init__(self, config: MoEConfig, layers: int, chunks: int = 1) -> None:
         self.config = config
-        self.share = 1 / chunks  # of a micro-batch' losses: each of its sequence chunks adds its own
+        self.share = 1 / chunks  # of a micro-batch's losses: each sequence chunk adds its own
         self.tally = xp.zeros((layers, config.experts + 2), xp.int64)
         self.last = xp.zeros_like(self.tally)
         self.bias = xp.zeros((layers, config.experts), xp.float32)
         self.loss_scale = 1.0
 
     def begin(self) -> None:
-        """Begin a step: nothing is counted yet."""
+        """Begin a step: set the counts to 0."""
         self.tally[:] = 0
 
     def end(self) -> None:
         """End a step, once ``tally`` has the sums over all ranks: move the biases.
 
-        Also after a step that the optimizer skipped because float16 overflowed: its tokens were routed all the same.
+        Call it also after a step that the optimizer skipped because float16 overflowed: its tokens were routed, too.
         """
         self.last = self.tally.copy()
         if self.config.bias_rate:
             self.bias = moved_bias(self.bias, self.last[:, : self.config.experts], self.config.bias_rate)
 
     def state(self) -> dict:
-        """Every array that the next steps depend on, by name."""
+        """Return every array that the next steps depend on, by name."""
         return {"router_bias": self.bias, "router_counts": self.last.astype(xp.float64)}  # exact below 2^53
 
     def load_state(self, arrays: dict) -> None:
-        """Take over what ``state`` returned, as NumPy arrays."""
+        """Load the arrays that ``state`` returned, as NumPy arrays."""
         self.bias = from_host(arrays["router_bias"])
         self.last = from_host(arrays["router_counts"].astype(np.int64))
 
     def report(self):
-        """``last``, in host memory."""
+        """Return ``last`` in host memory."""
         return to_host(self.last)
 
 
 @overridable
 def moved_bias(bias, counts, rate: float):
-    """The biases of the next step: ``rate`` lower where an expert had more tokens than the mean, higher where fewer.
+    """Return the next step's biases: ``rate`` lower if an expert had more tokens than the mean, higher if fewer.
 
     Args:
         bias: (L, E)
@@ -103,11 +103,11 @@ def moved_bias(bias, counts, rate: float):
 
 @overridable
 def balance_loss_gradient(scores, shares, coefficient: float, normalized: bool):
-    """The gradient of ``coefficient`` E sum_i f_i P_i with respect to the scores, f taken as constant.
+    """Return the gradient of ``coefficient`` E sum_i f_i P_i with respect to the scores, f taken as constant.
 
     Args:
         scores: (N, E)
-        shares: f, (E,): which share of all choices went to each expert.
+        shares: f, (E,): the share of all choices that went to each expert.
         coefficient: coefficient of the loss.
         normalized: whether a token's scores add up to 1. If not, P is the mean of scores divided by their sum.
 
@@ -124,7 +124,7 @@ def balance_loss_gradient(scores, shares, coefficient: float, normalized: bool):
 
 
 class AddBalanceLoss(Function):
-    """Passes scores (N, E) on. Backward adds the gradient of the balance loss, and counts the choices."""
+    """Identity on scores (N, E). Backward adds the gradient of the balance loss, and counts the choices."""
 
     @staticmethod
     def forward(ctx: Context, scores, chosen, layer: int, balance: Balance):
@@ -147,7 +147,7 @@ class AddBalanceLoss(Function):
 
 
 class AddZLoss(Function):
-    """Passes logits (N, E) on. Backward adds the gradient of the mean square of their logsumexp."""
+    """Identity on logits (N, E). Backward adds the gradient of the mean square of their logsumexp."""
 
     @staticmethod
     def forward(ctx: Context, logits, balance: Balance):
@@ -167,7 +167,7 @@ class AddZLoss(Function):
 
 
 def tally_of(chosen, config: MoEConfig, tokens: int):
-    """A row of ``Balance.tally`` for the choices (N, k) of one micro-batch: integers (E + 2,)."""
+    """Return a row of ``Balance.tally`` for the choices (N, k) of one micro-batch: integers (E + 2,)."""
     counts = counts_of(chosen.reshape(-1), config.experts)  # (E,)
     most = config.rows_at_most(tokens)
     dropped = xp.zeros_like(counts) if most is None else xp.maximum(counts - most, 0)

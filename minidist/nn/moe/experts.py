@@ -1,9 +1,9 @@
-"""The experts, and the mixture that stands in a transformer block in place of its MLP.
+"""The experts, and the mixture that replaces the MLP of a transformer block.
 
-The experts are E MLPs, each with its own weights, of which each computes the rows that were sent to it.
+The experts are E MLPs with their own weights; each computes the rows that were sent to it.
 
-The weights of all experts are in one array. A product is taken for each expert by itself, over its rows: on GPUs one
-kernel does all of them at once, a *grouped GEMM*. There are no biases, as in Mixtral and DeepSeek.
+The weights of all experts are in one array. Each expert's rows take a product of their own; on GPUs one kernel computes
+all of them at once, a *grouped GEMM*. There are no biases, as in Mixtral and DeepSeek.
 
 **Bits.** The grain of a mixture is the (micro-batch, expert), its tokens in their order: the first rows of a product
 may have other bits than the product of the first rows. A rank that gets rows from several micro-batches multiplies them
@@ -25,11 +25,11 @@ from minidist.nn.moe.permutation import Route, combine, dispatch
 from minidist.nn.moe.router import Router
 from minidist.nn.tensor import Context, Function, Tensor
 
-Counts = list[int]  # of the rows of each expert
+Counts = list[int]  # number of rows of each expert
 
 
 class GroupedLinear(Function):
-    """Multiply the rows of each expert, head by head: (H, R, in) -> (H, R, out).
+    """Products of each expert's rows and weight, head by head: (H, R, in) -> (H, R, out).
 
     With ``partial`` the output is a term of the sum over heads, not rounded yet.
     """
@@ -67,14 +67,14 @@ class GroupedLinear(Function):
 
 
 def groups(counts: Counts):
-    """Each expert that has rows, and which they are."""
+    """Yield each expert that has rows, and the slice of its rows."""
     for expert, (first, last) in enumerate(pairwise(accumulate(counts, initial=0))):
         if last > first:
             yield expert, slice(first, last)
 
 
 class TakeRows(TakeTokens):
-    """Some of the rows (R, C): those of one grain."""
+    """Slice of the rows (R, C): those of one grain."""
 
     @staticmethod
     def forward(ctx: Context, x, rows: slice):
@@ -83,7 +83,7 @@ class TakeRows(TakeTokens):
 
 
 class JoinRows(Function):
-    """The rows of all grains, one grain's after the other's: (H, r, C) each to (H, R, C)."""
+    """Rows of all grains in one array, grain after grain: (H, r, C) each to (H, R, C)."""
 
     @staticmethod
     def forward(ctx: Context, *parts):
@@ -117,7 +117,7 @@ class Experts(Module):
             weight.expert_axis = 1
 
     def forward(self, x: Tensor, counts: list[Counts]) -> Tensor:
-        """The rows (R, C) of some grains, each with the ``counts`` of its experts, to (R, C)."""
+        """Apply the experts to the rows of some grains, each with its ``counts``: (R, C) -> (R, C)."""
         x = self.enter(x)  # (R, C)
         ends = accumulate(map(sum, counts), initial=0)
         grains = [x] if len(counts) == 1 else [TakeRows.apply(x, slice(*rows)) for rows in pairwise(ends)]
@@ -125,22 +125,22 @@ class Experts(Module):
         return self.leave(parts[0] if len(parts) == 1 else JoinRows.apply(*parts))  # (R, C)
 
     def grain(self, x: Tensor, counts: Counts) -> Tensor:
-        """One grain: (r, C) to the heads' partial sums (H, r, C)."""
+        """Compute one grain: (r, C) to the heads' partial sums (H, r, C)."""
         x = functional.copy_to_heads(x, self.fc.shape[0])  # (H, r, C)
         hidden = self.activation(GroupedLinear.apply(x, self.fc, counts, False))  # (H, r, hidden / H)
         return GroupedLinear.apply(hidden, self.proj, counts, True)  # (H, r, C)
 
     def enter(self, x: Tensor) -> Tensor:
-        """Enter the heads: f, where they are on several ranks."""
+        """Enter the heads: f of Megatron-LM if they are on several ranks."""
         return x
 
     def leave(self, y: Tensor) -> Tensor:
-        """The sum over the heads, (H, R, C) to (R, C): with g, where they are on several ranks."""
+        """Sum over the heads, (H, R, C) to (R, C): also g of Megatron-LM if they are on several ranks."""
         return functional.reduce_from_heads(y)
 
 
 class Tokens(Function):
-    """The tokens one after the other: (B, T, C) -> (N, C).
+    """Tokens of all samples along one axis: (B, T, C) -> (N, C).
 
     Router, experts and the shared expert all read them; the gradients of the three are added in float64.
     """
@@ -156,11 +156,11 @@ class Tokens(Function):
 
 
 class MoE(Module):
-    """(B, T, C) -> (B, T, C): each token through k of E experts, and through the shared expert if there is one.
+    """Mixture of experts, (B, T, C) -> (B, T, C): k of E experts for each token, and the shared expert if there is one.
 
     Args:
-        router, experts: its parts.
-        shared: an MLP for all tokens, or None.
+        router, experts: parts of the mixture.
+        shared: the shared expert, an MLP for all tokens; or None.
     """
 
     def __init__(self, router: Router, experts: Experts, shared: Module | None) -> None:
@@ -179,16 +179,16 @@ class MoE(Module):
         return self.leave(y.reshape(*x.shape))  # (B, T, C)
 
     def enter(self, x: Tensor) -> Tensor:
-        """What the router needs: all tokens of the micro-batch, or of the sequence chunk."""
+        """Return the input of the router: all tokens of the micro-batch, or of the sequence chunk."""
         return x
 
     def leave(self, y: Tensor) -> Tensor:
-        """What follows the mixture gets: all tokens."""
+        """Return the output of the mixture, as the next layer takes it: all tokens."""
         return y
 
 
 def mixture(config: GPTConfig, layer: int, balance: Balance | None, mlp: Callable[..., Module], std: float) -> MoE:
-    """Return the mixture of experts of a layer, in place of an ``mlp``; ``std`` is that of its initial weights."""
+    """Return the mixture that replaces a layer's ``mlp``. std: standard deviation of the initial weights."""
     moe, out_std = config.moe, std / sqrt(2 * config.layers)
     assert moe and balance
     router = Router(moe, config.width, std, config.sparse_layers.index(layer), balance)

@@ -5,11 +5,12 @@ then an expert's rows are next to each other, and their order does not depend on
 
     tokens (N, C)   --dispatch-->   rows (R, C), by expert   --experts-->   rows (R, C)   --combine-->   (N, C)
 
-R is k N, less what is dropped for lack of capacity. A dropped copy counts as 0: the token goes on with its residual and
-what its other experts say. (Megatron-LM: permute and unpermute.)
+R is k N, less what is dropped for lack of capacity. A dropped copy counts as 0: the token keeps its residual and the
+outputs of its other experts. (Megatron-LM: permute and unpermute.)
 
-**Bits.** Both ways a token's k terms are read from their rows and added in the order of its choices, or in float64. A
-scatter-add would add them in the order in which rows arrive, on a GPU in none (torchtitan's pull request 1974).
+**Bits.** In both directions a token's k terms are read from their rows and added in the order of its choices, or in
+float64. A scatter-add would add them in the order in which rows arrive, on a GPU in no fixed order (torchtitan's pull
+request 1974).
 """
 
 from minidist.backend import to_host, xp
@@ -20,19 +21,19 @@ from minidist.overrides import overridable
 
 
 class Route:
-    """Where the tokens of one micro-batch, or sequence chunk, go.
+    """Assignment of the tokens of one micro-batch, or sequence chunk, to rows of the experts.
 
     Args:
         chosen: the experts of each token, integers (N, k).
-        experts: how many there are, E.
-        capacity: how many tokens an expert takes at most; None for all.
+        experts: E, the number of experts.
+        capacity: most tokens that an expert takes; None for no limit.
 
     Attributes:
         order: integers (R,), each row's number among the k N choices, counted token by token.
         token: integers (R,), each row's token.
-        rows: integers (N, k), each choice's row; -1 for one that is dropped.
-        counts: how many rows each expert has: E Python integers. (A GPU stops the host for them, and for how many rows
-            there are in all if there is a capacity.)
+        rows: integers (N, k), each choice's row; -1 for a dropped choice.
+        counts: number of rows of each expert: E Python integers. (On a GPU the host waits for them, and with a capacity
+            also for the number of all rows.)
     """
 
     def __init__(self, chosen, experts: int, capacity: int | None) -> None:
@@ -46,7 +47,7 @@ class Route:
 
 @overridable
 def sort_by_expert(chosen, experts: int, capacity: int | None):
-    """The choices expert by expert, each expert's in the order of the tokens, and how many each expert has.
+    """Sort the choices by expert, each expert's in the order of the tokens, and count the choices of each expert.
 
     Args:
         chosen: integers (N, k).
@@ -54,20 +55,20 @@ def sort_by_expert(chosen, experts: int, capacity: int | None):
         capacity: largest number of choices that an expert takes, the first ones; None for all.
 
     Returns:
-        Numbers of choices (a token's are k in a row), integers (R,), and counts, integers (E,).
+        Numbers of choices (a token has k consecutive numbers), integers (R,), and counts, integers (E,).
     """
     flat = chosen.reshape(-1)  # (N k,)
     order = xp.argsort(flat, kind="stable")
     counts = counts_of(flat, experts)  # (E,)
     if capacity is None:
         return order, counts
-    first = xp.cumsum(counts) - counts  # (E,): where each expert's begin
-    place = xp.arange(len(order)) - first[flat[order]]  # (N k,): among those of the same expert
+    first = xp.cumsum(counts) - counts  # (E,): the start of each expert's choices
+    place = xp.arange(len(order)) - first[flat[order]]  # (N k,): place among the choices of the same expert
     return order[place < capacity], xp.minimum(counts, capacity)
 
 
 class Dispatch(Function):
-    """A copy of each token for each of its experts, sorted by expert: (N, C) to (R, C). Gradients add up."""
+    """Copies of each token for its experts, sorted by expert: (N, C) to (R, C). Gradients add up."""
 
     @staticmethod
     def forward(ctx: Context, x, route: Route):
@@ -78,14 +79,14 @@ class Dispatch(Function):
     def backward(ctx: Context, gradient):
         (rows,) = ctx.saved_arrays
         gradient = with_zeros(gradient)
-        total = xp.zeros((len(rows), gradient.shape[1]))  # float64: rounded once, where it arrives
+        total = xp.zeros((len(rows), gradient.shape[1]))  # float64: rounded once, on arrival
         for j in range(rows.shape[1]):
             total += gradient[rows[:, j]]
         return total, None
 
 
 class Combine(Function):
-    """The weighted sum of the rows of each token: (R, C) and (N, k) to (N, C)."""
+    """Weighted sum of the rows of each token: (R, C) and (N, k) to (N, C)."""
 
     @staticmethod
     def forward(ctx: Context, rows, weights, route: Route):
@@ -99,12 +100,12 @@ class Combine(Function):
 
 @overridable
 def combine_rows(rows, weights, places):
-    """Each token's weighted sum of what its experts say, in the order of its choices.
+    """Return each token's weighted sum of its experts' outputs, added in the order of its choices.
 
     Args:
         rows: (R, C)
         weights: (N, k)
-        places: the row of each choice, integers (N, k); -1 for one that was dropped and counts as 0.
+        places: the row of each choice, integers (N, k); -1 for a dropped choice, which counts as 0.
 
     Returns:
         (N, C)
@@ -118,19 +119,19 @@ def combine_rows(rows, weights, places):
 
 @overridable
 def combine_rows_backward(gradient, rows, order, token, places, weights):
-    """The gradients of ``combine_rows`` with respect to its rows (R, C) and weights (N, k), from its output's (N, C).
+    """Return the gradients of ``combine_rows`` for its rows (R, C) and weights (N, k), from its output's (N, C).
 
     Args:
         order, token: integers (R,), the choice of each row, and its token.
     """
     per_row = gradient[token]  # (R, C)
     grad_weights = xp.zeros(weights.size, weights.dtype)
-    grad_weights[order] = current().kernels.dot_each(per_row, rows)  # what was dropped has no gradient
+    grad_weights[order] = current().kernels.dot_each(per_row, rows)  # dropped choices have no gradient
     return per_row * weights.reshape(-1)[order][:, None], grad_weights.reshape(weights.shape)
 
 
 def with_zeros(rows):
-    """Rows (R, C) and one more of zeros, which is number -1."""
+    """Append a row of zeros, number -1, to rows (R, C)."""
     return xp.concatenate([rows, xp.zeros((1, rows.shape[1]), rows.dtype)])
 
 

@@ -1,4 +1,4 @@
-"""The router: which experts a token uses, and how much it listens to each.
+"""The router chooses the experts that a token uses, and the weight of each.
 
     logits = x W                            in float32, whatever the precision of the rest
     scores = softmax(logits)                or sigmoid(logits), each expert by itself (DeepSeek-V3)
@@ -11,8 +11,8 @@ The choice has no gradient: the router learns through the weights alone. So for 
 Shazeer et al., "Outrageously Large Neural Networks" (2017); Fedus et al., "Switch Transformers" (2021), for k = 1;
 DeepSeek-AI, "DeepSeek-V3 Technical Report" (2024), section 2.1.2, for sigmoid, bias and node limits.
 
-**Bits.** Choices are discontinuous: one other bit in a logit sends a token elsewhere. The product is taken over the
-whole micro-batch (or sequence chunk) at once, wherever its tokens are to be split later.
+**Bits.** Choices are discontinuous: one different bit in a logit sends a token elsewhere. The product is taken over the
+whole micro-batch (or sequence chunk) at once, even if its tokens are split later.
 """
 
 from minidist.backend import xp
@@ -26,7 +26,7 @@ from minidist.overrides import overridable
 
 
 class RouterLogits(Function):
-    """x W, (N, C) by (C, E), neither rounded to 16 bits on the way out nor to 8 on the way in."""
+    """Product x W, (N, C) by (C, E): its output is not rounded to 16 bits, nor its factors to 8."""
 
     gradient_flops = 1, 1
 
@@ -70,7 +70,7 @@ class Scores(Function):
 
 
 class GateWeights(Function):
-    """The scores of the chosen experts, (N, E) -> (N, k); with ``normalize`` divided by their sum."""
+    """Scores of the chosen experts, (N, E) -> (N, k); with ``normalize`` divided by their sum."""
 
     @staticmethod
     def forward(ctx: Context, scores, chosen, normalize: bool):
@@ -94,7 +94,7 @@ class GateWeights(Function):
 
 @overridable
 def top_k_experts(scores, k: int):
-    """The k experts with the highest scores of each token, the highest first; of equal ones the lower index first.
+    """Return the k experts with the highest scores of each token, highest first; if equal, the lower index first.
 
     Args:
         scores: (N, E)
@@ -106,7 +106,7 @@ def top_k_experts(scores, k: int):
 
 
 def within_nodes(scores, nodes: int, most: int, k: int):
-    """Scores (N, E) with -inf for the experts of all nodes but the ``most`` best: then a token visits no more of them.
+    """Return scores (N, E) with -inf for the experts outside of each token's ``most`` best nodes.
 
     A node is worth the sum of its k / ``most`` highest scores (DeepSeek-V3, section 2.1.2).
     """
@@ -120,7 +120,7 @@ def within_nodes(scores, nodes: int, most: int, k: int):
 
 
 class Router(Module):
-    """Chooses the experts of each token.
+    """Router of a mixture: chooses the experts of each token, and their weights.
 
     Args:
         config: settings of the mixture.
@@ -135,7 +135,7 @@ class Router(Module):
         self.config, self.layer, self.balance = config, layer, balance
 
     def forward(self, x: Tensor) -> tuple[Tensor, object]:
-        """(N, C) to the weights (N, k) and the numbers (N, k) of the chosen experts."""
+        """Return the weights (N, k) and the numbers (N, k) of the experts chosen for tokens (N, C)."""
         config = self.config
         logits = RouterLogits.apply(x, self.weight)  # (N, E)
         logits = AddZLoss.apply(logits, self.balance) if config.z_loss else logits
@@ -145,7 +145,7 @@ class Router(Module):
         return GateWeights.apply(scores, chosen, config.top_k > 1), chosen
 
     def choose(self, scores):
-        """The experts that each token uses, integers (N, k), from its scores (N, E)."""
+        """Choose the experts of each token, integers (N, k), by its scores (N, E)."""
         config = self.config
         ranking = scores + self.balance.bias[self.layer]
         if config.route_nodes:

@@ -52,9 +52,9 @@ def clip_grad_norm(
     """Scale all gradients by one factor so that their global norm is at most ``max_norm``.
 
     Args:
-        parameters: those without a gradient are skipped.
-        max_norm: ``math.inf`` only measures the norm.
-        all_max, all_sum: as for ``grad_norm``.
+        parameters: parameters to clip; those without a gradient are skipped.
+        max_norm: the bound; ``math.inf`` only measures the norm.
+        all_max, all_sum: see ``grad_norm``.
         owns: whether this process counts a parameter in the norm. If several processes hold the same gradient, exactly
             one of them must count it.
 
@@ -63,7 +63,7 @@ def clip_grad_norm(
 
     Raises:
         ValueError: if ``max_norm`` is not positive.
-        NotFinite: as ``grad_norm``.
+        NotFinite: see ``grad_norm``.
     """
     parameters = [parameter for parameter in parameters if parameter.grad is not None]
     size = sum(map(attrgetter("size"), parameters))
@@ -83,15 +83,15 @@ def _scale(factor, gradient) -> None:
 
 
 def grad_norm(parameters: Iterable[Parameter], all_max: Callable = identity, all_sum: Callable = identity) -> float:
-    """The square root of the sum of the squares of all gradients.
+    """Return the square root of the sum of the squares of all gradients.
 
     Args:
         parameters: each gradient, or part of one, in exactly one process; those without a gradient are skipped.
-        all_max, all_sum: join a float, or an integer below 2^62, with those of the processes with the other gradients.
-            A process with all gradients needs neither.
+        all_max, all_sum: functions that join a float, or an integer below 2^62, with those of the processes that have
+            the other gradients. A process with all gradients needs neither.
 
     Raises:
-        NotFinite: if a gradient is not finite, in all of these processes.
+        NotFinite: if any gradient is not finite; all of these processes raise it.
     """
     parameters = [parameter for parameter in parameters if parameter.grad is not None]
     gradients = joined([parameter.grad for parameter in parameters if parameter.size])
@@ -109,12 +109,12 @@ def grad_norm(parameters: Iterable[Parameter], all_max: Callable = identity, all
 
 
 def largest_magnitude(gradient):
-    """The largest |g| of one element or more, on the gradient's device; NaN if any is NaN."""
+    """Return the largest |g| of a gradient that is not empty, on its device; NaN if any element is NaN."""
     return xp.maximum(reduced(xp.max, gradient), -reduced(xp.min, gradient))
 
 
 def grid_scale(largest: float, count: int) -> float:
-    """The power of two that scales gradients so that the sum of ``count`` squares, rounded to integers, is below 2^62.
+    """Return the power of two that scales gradients so that ``count`` squares, rounded to integers, add to below 2^62.
 
     Each scaled square is below 4^bits, so ``count`` of them are below 2^62.
     """
@@ -124,7 +124,7 @@ def grid_scale(largest: float, count: int) -> float:
 
 
 def squares_on_grid(gradient, scale: float):
-    """The sum of ``round((scale * g)^2)``, an int64 on the gradient's device; 0 without elements.
+    """Return the sum of ``round((scale * g)^2)``, an int64 on the gradient's device; 0 without elements.
 
     A float32 has 24 bits, so its square is exact in float64.
     """
@@ -146,7 +146,7 @@ def _squares_on_grid(elements, scale):
 
 
 def clip_factor(norm: float, max_norm: float) -> float:
-    """The factor for gradients of this norm: ``max_norm / (norm + 1e-6)``, but at most 1.
+    """Return the factor for gradients of this norm: ``max_norm / (norm + 1e-6)``, but at most 1.
 
     Raises:
         ValueError: if ``max_norm`` is not positive.
@@ -157,7 +157,7 @@ def clip_factor(norm: float, max_norm: float) -> float:
 
 
 def _first_not_finite(parameters: list[Parameter]) -> str:
-    """Which gradient of this process is not finite, in words; "" if all of them are."""
+    """Describe the first gradient of this process that is not finite; "" if all are finite."""
     for parameter in parameters:
         bad = parameter.size - int(xp.isfinite(parameter.grad).sum())
         if bad:

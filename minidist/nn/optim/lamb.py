@@ -1,9 +1,9 @@
-"""LAMB: AdamW whose step on each weight matrix is as long, beside the matrix, as the learning rate says.
+"""LAMB: AdamW whose step on each weight matrix has the learning rate as its length relative to the matrix.
 
 You et al., "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes" (2020, arXiv 1904.00962),
-algorithm 2. With large batches one learning rate does not fit all layers: where weights are small beside their update,
-a step throws them about. So each matrix w takes its update u, AdamW's with the weight decay in it, times its *trust
-ratio*:
+algorithm 2. With large batches one learning rate does not fit all layers: where weights are small relative to their
+update, a step changes them too much. So the update u of each matrix w, AdamW's including weight decay, is multiplied by
+its *trust ratio*:
 
     w = w - lr (|w| / |u|) u
 
@@ -31,15 +31,15 @@ from minidist.nn.optim.clip import NotFinite, grid_scale, largest_magnitude, squ
 from minidist.nn.optim.optimizers import AdamW
 from minidist.overrides import overridable
 
-Join = Callable[[np.ndarray], np.ndarray]  # of a vector with those of the processes with other shards
+Join = Callable[[np.ndarray], np.ndarray]  # joins a vector with those of the processes with other shards
 
 
 def lamb_direction(
     data, grad, exp_avg, exp_avg_sq, step: int, betas: tuple[float, float], eps: float, weight_decay: float
 ):
-    """LAMB's update u of one array, or of any slice of it: a new array of its shape. The means change in place.
+    """Return LAMB's update u of one array, or of any slice of it, as a new array. The running means change in place.
 
-    Args: the same as for ``adamw_update``, except that weight decay is in u, and the learning rate is not.
+    Arguments: see ``adamw_update``; here the update includes weight decay, and has no learning rate.
     """
     beta1, beta2 = betas
     exp_avg *= beta1
@@ -57,13 +57,13 @@ def lamb_direction(
 def trust_ratios(
     weights: Mapping, updates: Mapping, sizes: Mapping[str, int], all_max: Join = identity, all_sum: Join = identity
 ) -> dict[str, float]:
-    """|w| / |u| of each full matrix; 1 where one of the two is 0. The same on all processes, to the last bit.
+    """Return |w| / |u| of each full matrix; 1 if one of the two is 0. All processes get the same bits.
 
     Args:
-        weights, updates: name -> the shard that this process counts; all processes together have each element once.
-        sizes: matrix name -> elements, in one order on all processes. Some may not be in ``weights``.
-        all_max, all_sum: join a vector, elementwise, with those of the processes that count other shards: float64, and
-            int64 with sums below 2^62.
+        weights, updates: name -> the shard that this process counts; all processes together count each element once.
+        sizes: matrix name -> number of elements, in one order on all processes. Some may not be in ``weights``.
+        all_max, all_sum: functions that join a vector, elementwise, with those of the processes that count other
+            shards: float64, and int64 with sums below 2^62.
 
     Raises:
         NotFinite: if a weight or an update is not finite, on all processes.
@@ -79,7 +79,7 @@ def _ratio(weight: float, update: float) -> float:
 def norms(
     shards: Mapping, sizes: Mapping[str, int], all_max: Join = identity, all_sum: Join = identity
 ) -> dict[str, float]:
-    """The Euclidean norm of each full array from its shards: sums of integers. Otherwise as ``trust_ratios``."""
+    """Return each full array's Euclidean norm, by sums of integers over shards. Arguments: see ``trust_ratios``."""
     held = {name: array for name, array in shards.items() if array.size}
     magnitudes = [float(largest_magnitude(held[name])) if name in held else 0.0 for name in sizes]
     largest = dict(zip(sizes, map(float, all_max(np.array(magnitudes, np.float64))), strict=True))
@@ -96,8 +96,8 @@ class LAMB(AdamW):
     """LAMB: AdamW, with each matrix's step scaled by its trust ratio. Its states are AdamW's.
 
     Args:
-        sizes: elements of each full parameter of the model, by name, in one order on all processes.
-        all_max, all_sum: as for ``trust_ratios``.
+        sizes: parameter name -> elements of the full parameter, in one order on all processes.
+        all_max, all_sum: see ``trust_ratios``.
         owns: whether this process counts a parameter, or its shard of it, in a norm.
     """
 
@@ -115,7 +115,7 @@ class LAMB(AdamW):
         self.sizes, self.all_max, self.all_sum, self.owns = dict(sizes), all_max, all_sum, owns
 
     def step(self) -> None:
-        """Change each parameter that has a gradient. All processes that hold other shards call it together."""
+        """Update each parameter that has a gradient. All processes that hold shards call it together."""
         trained = [parameter for parameter in self.parameters if parameter.grad is not None]
         self.steps += bool(trained) or not self.parameters
         updates = {parameter.name: self._direction(parameter) for parameter in trained}
@@ -129,7 +129,7 @@ class LAMB(AdamW):
             parameter.data -= (self.lr * ratio) * updates[parameter.name]
 
     def _direction(self, parameter: Parameter):
-        trace.kernel("lamb", 0, 12 * parameter.data.nbytes)  # seven passes as AdamW's, two for norms, three to apply
+        trace.kernel("lamb", 0, 12 * parameter.data.nbytes)  # seven passes like AdamW's, two for norms, three to apply
         return lamb_direction(
             parameter.data,
             parameter.grad,

@@ -29,8 +29,8 @@ def average_gradients(parameters: Iterable[Parameter], count: float) -> None:
     communication buffer, does not change.
 
     Args:
-        parameters: those without a gradient are skipped.
-        count: the number of micro-batches in the sum, over all ranks; of those whose targets do not all count, parts.
+        parameters: parameters with summed gradients; those without a gradient are skipped.
+        count: number of micro-batches in the sum, over all ranks; one whose targets do not all count adds a fraction.
 
     Raises:
         ValueError: if ``count`` is not above 0.
@@ -44,12 +44,12 @@ def average_gradients(parameters: Iterable[Parameter], count: float) -> None:
 
 
 def sgd_update(data, grad, momentum_buffer, lr: float, momentum: float, weight_decay: float = 0.0) -> None:
-    """One step of stochastic gradient descent on one array, in place, as in ``torch.optim.SGD``.
+    """Take one step of stochastic gradient descent on one array, in place, as in ``torch.optim.SGD``.
 
     Args:
-        data, grad, momentum_buffer: the weights, their gradient, and the running sum of it; all of one shape. Without
-            momentum there is no such sum: None.
-        weight_decay: the same as for ``adamw_update``. (torch adds it to the gradient, and so to its sum.)
+        data, grad, momentum_buffer: the weights, their gradient, and its running sum; all of one shape. The sum is None
+            without momentum.
+        weight_decay: see ``adamw_update``. (torch adds it to the gradient, and so to the running sum.)
     """
     if momentum:
         momentum_buffer *= momentum
@@ -64,7 +64,7 @@ def sgd_update(data, grad, momentum_buffer, lr: float, momentum: float, weight_d
 def adamw_update(
     data, grad, exp_avg, exp_avg_sq, step: int, lr: float, betas: tuple[float, float], eps: float, weight_decay: float
 ) -> None:
-    """One step of AdamW on one array, in place (Loshchilov & Hutter, 2019), as in ``torch.optim.AdamW``.
+    """Take one step of AdamW on one array, in place (Loshchilov & Hutter, 2019), as in ``torch.optim.AdamW``.
 
     Args:
         data, grad, exp_avg, exp_avg_sq: the weights, their gradient, and the running means of it and its square; all of
@@ -74,7 +74,7 @@ def adamw_update(
     """
     beta1, beta2 = betas
     correction1, correction2 = 1 - beta1**step, sqrt(1 - beta2**step)
-    shrink = 1 - lr * weight_decay  # of the weights
+    shrink = 1 - lr * weight_decay  # factor of the weights
     _adamw(
         grad, beta1, 1 - beta1, beta2, 1 - beta2, correction2, eps, lr / correction1, shrink, data, exp_avg, exp_avg_sq
     )
@@ -109,17 +109,17 @@ def _adamw(grad, beta1, rest1, beta2, rest2, correction2, eps, rate, shrink, dat
 
 
 class Optimizer:
-    """What changes parameters by their gradients, step by step.
+    """Base class of optimizers, which update parameters by their gradients.
 
     Args:
         parameters: parameters to train; each needs a unique name.
         lr: the learning rate, an attribute that may change before each step.
-        weight_decay: applies to parameters with ``decay``.
-        states: the names of the arrays that it keeps for each parameter; they start at zero.
+        weight_decay: weight decay of the parameters with ``decay``.
+        states: names of the arrays to keep for each parameter; they start at zero.
 
     Attributes:
-        steps: how many it has taken.
-        kinds: state, as ``exp_avg.`` -> the arrays of all parameters, by name.
+        steps: number of steps taken.
+        kinds: state, such as ``exp_avg.`` -> the arrays of all parameters, by name.
     """
 
     def __init__(self, parameters: Iterable[Parameter], lr: float, weight_decay: float, states: Sequence[str]) -> None:
@@ -131,19 +131,19 @@ class Optimizer:
         }
 
     def step(self) -> None:
-        """Change each parameter that has a gradient. Without any gradient it is no step."""
+        """Update each parameter that has a gradient. Without any gradient it does not count as a step."""
         trained = [parameter for parameter in self.parameters if parameter.grad is not None]
-        self.steps += bool(trained) or not self.parameters  # a rank without parameters counts what all others count
+        self.steps += bool(trained) or not self.parameters  # a rank without parameters counts steps like the others
         with together():
             for parameter in trained:
                 self.update(parameter, self.weight_decay if parameter.decay else 0.0)
 
     def update(self, parameter: Parameter, weight_decay: float) -> None:
-        """Change one parameter by its gradient."""
+        """Update one parameter by its gradient."""
         raise NotImplementedError
 
     def state(self) -> dict:
-        """Every array of the optimizer, by name: ``exp_avg.<parameter>`` and so on."""
+        """Return every array of the optimizer, by name: ``exp_avg.<parameter>`` and so on."""
         return {f"{kind}{name}": array for kind, arrays in self.kinds.items() for name, array in arrays.items()}
 
 
@@ -151,7 +151,7 @@ class SGD(Optimizer):
     """Stochastic gradient descent, with decoupled weight decay. Without momentum it keeps no arrays.
 
     Args:
-        momentum: the share of the last step's direction that the next step keeps. Others: as of ``Optimizer``.
+        momentum: the share of the last step's direction that the next step keeps. Others: see ``Optimizer``.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class AdamW(Optimizer):
 
     Args:
         betas: the share of each running mean (of the gradient and of its square) that a step keeps.
-        eps: added to the square root of the second running mean. Others: as of ``Optimizer``.
+        eps: added to the square root of the second running mean. Others: see ``Optimizer``.
     """
 
     def __init__(
@@ -195,13 +195,13 @@ class AdamW(Optimizer):
 
 
 def warmup_cosine(step: int, steps: int, peak: float, warmup: int = 0, final: float = 0.0) -> float:
-    """The learning rate of one step: linear warm-up to ``peak``, then half a cosine down to ``final``.
+    """Return the learning rate of one step: linear warm-up to ``peak``, then half a cosine down to ``final``.
 
     Args:
         step: counted from 0.
         steps: total steps of the run; later steps stay at ``final``.
         peak: the highest rate, reached at step ``warmup``.
-        warmup: the number of steps before it; the first has ``peak / (warmup + 1)``, and each has as much more.
+        warmup: number of steps before ``peak``; each raises the rate by ``peak / (warmup + 1)``, the first from 0.
         final: the rate at the end.
     """
     if step < warmup:
@@ -213,15 +213,15 @@ def warmup_cosine(step: int, steps: int, peak: float, warmup: int = 0, final: fl
 def warmup_stable_decay(
     step: int, steps: int, peak: float, warmup: int = 0, decay: int = 0, final: float = 0.0
 ) -> float:
-    """The learning rate of one step: linear warm-up to ``peak``, which stays; in the last steps linear to ``final``.
+    """Return the learning rate of one step: linear warm-up to ``peak``, a plateau, then linear decay to ``final``.
 
-    Before the decay it does not depend on how long the run is, so a run can be prolonged from there. (Hu et al.,
+    Before the decay it does not depend on the length of the run, so a run can be prolonged from there. (Hu et al.,
     "MiniCPM", 2024, section 4; Hägele et al., "Scaling Laws and Compute-Optimal Training Beyond Fixed Training
-    Durations", 2024.) Where a short run has the warm-up and the decay in the same steps, the lower rate counts.
+    Durations", 2024.) If warm-up and decay overlap in a short run, the lower rate applies.
 
     Args:
-        step, steps, peak, warmup, final: as of ``warmup_cosine``; ``final`` is reached in the last step.
-        decay: the number of the last steps that fall; 0 for a constant rate.
+        step, steps, peak, warmup, final: see ``warmup_cosine``; ``final`` is reached in the last step.
+        decay: number of last steps, in which the rate falls; 0 for a constant rate.
     """
     rising = min(1.0, (step + 1) / (warmup + 1))
     falling = max(0, step + 1 - (steps - decay)) / max(1, decay)

@@ -56,7 +56,7 @@ __device__ unsigned short nearest_bfloat16(float value) {
 @overridable
 @fused("float32 value", "uint16 code", "code = nearest_bfloat16(value)", BFLOAT16_IN_C)
 def bfloat16_bits(values):
-    """The bits of the nearest bfloat16 numbers: the upper halves of the float32s, rounded.
+    """Return the bits of the nearest bfloat16 numbers: the upper halves of the float32s, rounded.
 
     Args:
         values: float32, one axis.
@@ -65,7 +65,7 @@ def bfloat16_bits(values):
         uint16 of the same length.
     """
     bits = values.view(xp.uint32)
-    upper = drop_bits(bits, 16).astype(xp.uint16)  # a carry gets as far as infinity, and no sign changes
+    upper = drop_bits(bits, 16).astype(xp.uint16)  # a carry reaches infinity at most, and no sign changes
     nan = xp.isnan(values)
     if nan.any():  # rounding its bits might turn a NaN into a number
         upper[nan] = (bits[nan] >> 16) & xp.uint32(0x8000) | xp.uint32(0x7FC0)
@@ -77,7 +77,7 @@ class Format:
     """A floating-point format no wider than float32.
 
     Args:
-        name: the field's name for it.
+        name: the usual name of the format.
         exponent, mantissa: bits of each.
         infinite: whether the highest exponent is reserved for infinity and NaN, as in IEEE 754. Otherwise it also has
             numbers, except for the very last code, which is NaN; values too large for the format become NaN.
@@ -99,7 +99,7 @@ class Format:
 
     @cached_property
     def bias(self) -> int:
-        """The stored exponent minus the exponent."""
+        """The stored exponent minus the true exponent."""
         return (1 << (self.exponent - 1)) - 1
 
     @property
@@ -118,7 +118,7 @@ class Format:
         return float(self.decode(xp.asarray([1], self.dtype))[0])
 
     def encode(self, values):
-        """The bits of the nearest numbers of this format, ties to even.
+        """Return the bits of the nearest numbers of this format, ties to even.
 
         Args:
             values: a float32 array of any shape.
@@ -146,7 +146,7 @@ class Format:
         return _shorter(flat, self.mantissa, self.bias, self.overflow, self.bits)
 
     def decode(self, codes):
-        """The float32 values of these bits, which are exact.
+        """Return the float32 values of codes, which are exact.
 
         Args:
             codes: an array of ``dtype``, of any shape.
@@ -156,7 +156,7 @@ class Format:
         return _wider(codes, self.mantissa, self.bias, self.overflow, self.bits)
 
     def round(self, values):
-        """The nearest numbers of this format, as a new float32 array: ``decode(encode(values))``."""
+        """Return the nearest numbers of this format as a new float32 array: ``decode(encode(values))``."""
         return _nearest_bfloat16(values) if self.bias == 127 else self.decode(self.encode(values))
 
 
@@ -194,8 +194,8 @@ def _shorter(values, mantissa, bias, overflow, bits):
     lower = (127 - bias) << mantissa  # the difference between the two biases, in this format's places
     code = xp.maximum(drop_bits(magnitude, 23 - mantissa), lower) - xp.uint32(lower)
     code = xp.minimum(code, overflow)
-    # Below the smallest normal number the last place no longer shrinks: it is that of ``smallest``. Adding a
-    # float32 that has its last place there makes the addition round there.
+    # Below the smallest normal number the last place no longer shrinks: it stays that of ``smallest``. Adding a
+    # float32 with its last place there makes the addition round there.
     anchor = xp.float32(2.0 ** (24 - bias - mantissa))
     with np.errstate(invalid="ignore"):  # NaN is a value like any other here
         small = (magnitude.view(xp.float32) + anchor).view(xp.uint32)
@@ -221,7 +221,7 @@ def _shorter(values, mantissa, bias, overflow, bits):
 def _wider(codes, mantissa, bias, overflow, bits):
     """Convert codes of a format with a shorter exponent to the float32s of the same values.
 
-    NumPy's way passes through subnormal float32 numbers, which a GPU takes for 0. The C writes the exponent instead.
+    The NumPy lines pass through subnormal float32 numbers, which a GPU flushes to 0; the C writes the exponent instead.
     """
     spare = 23 - mantissa
     magnitude = (1 << (bits - 1)) - 1
@@ -245,7 +245,7 @@ FORMATS = {format.name: format for format in (BFLOAT16, FLOAT16, E5M2, E4M3)}
 
 @overridable
 def scale_to(format: Format, values, axes: tuple[int, ...]):
-    """The power of two that brings the largest |value * scale| within the format's range and near its end.
+    """Return the power of two that brings the largest |value * scale| within the format's range and near its end.
 
     8-bit formats have so little range that each tensor needs its own scale: values are multiplied by it before rounding
     and divided by it after the product. A power of two makes both exact. (Micikevicius et al., 2022, section 4;
@@ -269,6 +269,6 @@ def scale_to(format: Format, values, axes: tuple[int, ...]):
 
 
 def round_scaled(format: Format, values, axes: tuple[int, ...]):
-    """``values`` rounded to a format with one scale over ``axes``, as float32 of their original magnitude."""
+    """Round ``values`` to a format with one scale over ``axes``; return float32 of their original magnitude."""
     scale = scale_to(format, values, axes)
     return format.round(values * scale) / scale

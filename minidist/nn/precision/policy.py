@@ -3,15 +3,15 @@
 The usual recipe (Micikevicius et al., "Mixed Precision Training", 2018; Megatron-LM's ``--bf16`` and ``--fp16``):
 
     16 bits     the parameters that the model computes with, activations, gradients of activations;
-                hence what is saved for backward, and what is sent
+                hence the arrays saved for backward, and messages
     float32     the master copy of the parameters, AdamW's moments, the gradients of parameters
                 inside an operation: sums of products, softmax, the norms' statistics, the loss
     float64     sums over micro-batches and ranks (``reduce_dtype``)
 
 A ``Policy`` states this for one precision. Those of 16 bits are modes, which ``autocast`` puts around every operation:
 its output is rounded to the format, and so is the gradient that comes back to it. Between operations an array is
-float32 and holds only values of the format. Where memory or traffic counts, in what is saved for backward, sent, or
-kept as a parameter, it is stored in 16 bits. A GPU multiplies the 16-bit codes themselves (``Policy.matmul``).
+float32 and holds only values of the format. It is stored in 16 bits where memory or traffic counts: when it is saved
+for backward, sent, or kept as a parameter. A GPU multiplies the 16-bit codes themselves (``Policy.matmul``).
 
 This differs from ``torch.autocast``, which leaves LayerNorm's output and the residual stream in float32. Here they have
 16 bits, as in Megatron-LM.
@@ -34,14 +34,14 @@ from minidist.nn.tensor import Context, Tensor
 
 @dataclass(frozen=True)
 class Policy:
-    """What is rounded to which format: in float32 nothing. That policy multiplies, and stands around no operation.
+    """Rules of one precision for rounding and products. This class is for float32: it rounds nothing and is no mode.
 
     Attributes:
-        name: str, of the precision.
+        name: str, name of the precision.
         compute: Format of parameters, activations and their gradients; None for float32.
         scales_loss: bool, whether gradients may be too small for the format, so that the loss must be scaled.
-        kernels: the module that sums and multiplies: nn/kernels.py, or nn/exact.py with the same names.
-        functions: the module of exp, exp2, tanh and log: ``xp``, or nn/exact.py.
+        kernels: module of sums and products: nn/kernels.py, or nn/exact.py with the same names.
+        functions: module of exp, exp2, tanh and log: ``xp``, or nn/exact.py.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Policy:
     functions: ArrayModule | ModuleType = xp
 
     def round(self, values):
-        """Return float32 values as an operation leaves them. Other dtypes stay as they are."""
+        """Return float32 values, rounded as the output of an operation. Other dtypes stay as they are."""
         return values
 
     def round_operand(self, values):
@@ -62,14 +62,14 @@ class Policy:
     factor = round_operand  # an array of numbers of the format
     rounded_factor = round_operand  # any array, rounded
 
-    matmul = staticmethod(kernels.matmul_each)  # of what ``factor`` and its kind return; its result is not rounded
-    mix = matmul  # of attention weights (H, ..., n, k) and values (H, ..., k, m)
+    matmul = staticmethod(kernels.matmul_each)  # takes the results of the methods above; its own is not rounded
+    mix = matmul  # multiplies attention weights (H, ..., n, k) and values (H, ..., k, m)
 
     def packs(self, values) -> bool:
         """Return whether an array is stored in 16 bits."""
         return False
 
-    # Messages between ranks are arrays of numbers that have been rounded: nothing is lost on the way.
+    # Messages between ranks hold numbers that are rounded already, so nothing is lost.
 
     def wire_dtype(self, dtype):
         """Return the dtype of the message that an array of this dtype becomes."""
@@ -80,7 +80,7 @@ class Policy:
         return xp.ascontiguousarray(values)
 
     def incoming(self, message):
-        """Return the array of float32 numbers, or of a dtype that has no smaller one, that became this message."""
+        """Return the array that became this message: float32 for packed numbers, otherwise the message."""
         return message
 
     incoming_factor = incoming  # the same, as ``matmul`` takes it
@@ -88,13 +88,13 @@ class Policy:
 
 @dataclass(frozen=True)
 class SixteenBits(Policy, Mode):
-    """Rounds what every operation takes, returns and gets back to a format of 16 bits, and stores it in them.
+    """Policy that rounds the arguments, outputs and gradients of operations to a 16-bit format, and stores them in it.
 
-    A tensor notes the policy that it was made under, and whether it was left unrounded, as a term of a sum.
+    A tensor records the policy that it was made under, and whether it was left unrounded, as a term of a sum.
 
     Attributes:
-        operand: Format, fp8 only, of the two factors of a linear layer's products in forward, each with a scale of its
-            own for each head: a scale for a whole tensor would depend on who holds how much of it.
+        operand: Format, fp8 only, of the two factors of a linear layer's products in forward, each with its own scale
+            for each head: a scale for a whole tensor would depend on how it is split over ranks.
         grad_operand: Format, fp8 only, of the gradient that comes back to a linear layer.
     """
 
@@ -114,9 +114,9 @@ class SixteenBits(Policy, Mode):
     def factor(self, values):
         """Return an array of numbers of the format as ``matmul`` takes it: packed on a GPU, for its tensor cores.
 
-        What fp8 has rounded to 8 bits remain bfloat16 numbers. A bfloat16 number is a multiple of 2^-133 with at most 8
-        significant bits. Rounding to a coarser grid leaves no more of them, and the scale, a power of two, only moves
-        the grid.
+        Numbers that fp8 has rounded to 8 bits remain bfloat16 numbers. A bfloat16 number is a multiple of 2^-133 with
+        at most 8 significant bits. Rounding to a coarser grid leaves no more of them, and the scale, a power of two,
+        only moves the grid.
         """
         return self.pack(values) if self.packs(values) and kernels.multiplies_codes() else values
 
@@ -137,7 +137,7 @@ class SixteenBits(Policy, Mode):
         return not isinstance(values, Packed) and values.dtype == xp.float32
 
     def pack(self, values) -> "Packed":
-        """Return the array in 16 bits. One that shows the same values to every block is stored once."""
+        """Return the array in 16 bits. Values that repeat along the first axis are stored once."""
         if repeats(values):
             return Packed(xp.broadcast_to(self.compute.encode(values[0]), values.shape), self.compute)
         return Packed(self.compute.encode(values), self.compute)
@@ -155,10 +155,10 @@ class SixteenBits(Policy, Mode):
         return self.stored(message) if kernels.multiplies_codes() else self.incoming(message)
 
     def stored(self, message):
-        """Return the message as what it holds: an array, in 16 bits or not."""
+        """Return the array in a message: ``Packed`` if the message has 16-bit codes."""
         return Packed(message, self.compute) if message.dtype == self.compute.dtype else message
 
-    # What happens around an operation
+    # Hooks around an operation
 
     def before(self, ctx: Context, arguments: Sequence) -> Sequence:
         ctx._policy = self
@@ -185,7 +185,7 @@ class SixteenBits(Policy, Mode):
         return tensor.data if tensor.made_under is self or self.stores(tensor) else self.round(tensor.data)
 
     def as_factor(self, tensor: Tensor):
-        """Return the same, as ``matmul`` takes it."""
+        """Return the array of a tensor as ``matmul`` takes it: packed on a GPU, otherwise as ``cast`` returns it."""
         return self.packed(tensor) if self.packs(tensor) and kernels.multiplies_codes() else self.cast(tensor)
 
     def packed(self, tensor: Tensor) -> "Packed":
@@ -200,11 +200,11 @@ class SixteenBits(Policy, Mode):
         return packed
 
     def stores(self, tensor: Tensor) -> bool:
-        """Return whether it is a parameter that is stored in this very format."""
+        """Return whether a tensor is a parameter that is stored in this very format."""
         return getattr(tensor, "format", None) is self.compute
 
     def waiting(self, one, known: list):
-        """Return the form in which something saved waits for backward: what two operations save is packed once.
+        """Return a saved value in its form until backward. An array that two operations save is packed once.
 
         Args:
             known: pairs of a tensor, among the operation's arguments and its output, and its array.
@@ -221,7 +221,7 @@ class SixteenBits(Policy, Mode):
 
 @dataclass(frozen=True)
 class ExactFloat32(Policy, Mode):
-    """Rounds nothing, and has all operations compute with exact products."""
+    """Policy that rounds nothing, and makes all operations use exact products."""
 
     kernels: ModuleType = exact
     functions: ArrayModule | ModuleType = exact
@@ -234,7 +234,7 @@ class ExactFloat32(Policy, Mode):
 
 @dataclass(frozen=True)
 class Packed:
-    """A float32 array stored in fewer bits. It has the shape of the array, and the views that products need."""
+    """float32 array stored in fewer bits. It has the shape of the array, and the views that products need."""
 
     codes: Any  # the array of bits
     format: Format
@@ -269,7 +269,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A leaf that was saved: backward reads the value that it has by then, as the policy takes it."""
+    """Leaf saved for backward, which reads the value that the leaf has by then, as the policy takes it."""
 
     tensor: Tensor
     policy: SixteenBits
@@ -279,18 +279,18 @@ class Leaf:
 
 
 def unpacked(values):
-    """The float32 array, packed or not."""
+    """Return the float32 array of ``Packed`` values; other values stay as they are."""
     return values.array if isinstance(values, Packed) else values
 
 
 def shows_all_of(array, other) -> bool:
-    """Whether an array is the other one, or that one reshaped."""
+    """Return whether an array is the other one, or a reshaped view of it."""
     same = (array.size, array.dtype, address(array)) == (other.size, other.dtype, address(other))
     return same and all((a[0] if repeats(a) else a).flags.c_contiguous for a in (array, other))
 
 
 def _by_head(format: Format, values):
-    """Values rounded with a scale for each index of the first axis."""
+    """Round values with one scale for each index of the first axis."""
     if repeats(values):
         return xp.broadcast_to(_by_head(format, values[:1]), values.shape)
     return round_scaled(format, values, tuple(range(1, values.ndim)))
@@ -306,7 +306,7 @@ POLICIES = {
         SixteenBits("fp8", BFLOAT16, operand=E4M3, grad_operand=E5M2),
     )
 }
-Context._policy = POLICIES["fp32"]  # where no other stands around an operation
+Context._policy = POLICIES["fp32"]  # unless a mode sets another
 
 
 def policy_of(precision: str, products: str) -> Policy:
@@ -314,14 +314,14 @@ def policy_of(precision: str, products: str) -> Policy:
     return POLICIES[precision] if products == "fast" else _with_exact_products(POLICIES[precision])
 
 
-@cache  # a tensor notes the policy that it was made under, and asks whether another one is the same
+@cache  # so that a tensor's policy can be compared by identity
 def _with_exact_products(policy: Policy) -> Policy:
     return ExactFloat32(policy.name) if policy.compute is None else replace(policy, kernels=exact, functions=exact)
 
 
 @contextmanager
 def autocast(policy: Policy | str) -> Iterator[Policy]:
-    """Have operations obey a policy within it. Their backward passes do too, wherever they run.
+    """Make operations in the ``with`` block obey a policy. Their backward passes do too, wherever they run.
 
     Args:
         policy: one of POLICIES, or its name.
@@ -338,5 +338,5 @@ def autocast(policy: Policy | str) -> Iterator[Policy]:
 
 
 def current() -> Policy:
-    """The policy that operations obey now."""
+    """Return the policy that operations obey now."""
     return next((mode for mode in modes.standing if isinstance(mode, Policy)), POLICIES["fp32"])

@@ -1,4 +1,4 @@
-"""What keeps small numbers from being lost in 16 bits: loss scaling, and master weights.
+"""Loss scaling and master weights, which keep small numbers from being lost in 16 bits.
 
 **Loss scaling** keeps float16 gradients out of the range where they underflow. The smallest float16 number is 6e-8, and
 many gradients of activations are smaller. So the loss is multiplied by a large power of two before backward, which
@@ -27,7 +27,7 @@ from minidist.overrides import overridable
 
 
 class GradScaler:
-    """The scale of the loss, and how it changes.
+    """Scale of the loss, and the rule by which it changes.
 
     Args:
         init_scale: the first scale, a power of two.
@@ -36,7 +36,7 @@ class GradScaler:
         enabled: False for a scaler that does nothing.
 
     Attributes:
-        skipped: how many steps were skipped.
+        skipped: number of steps that were skipped.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class GradScaler:
         """Divide all gradients by the scale, in place. Return whether a gradient of any process has overflowed.
 
         Args:
-            parameters: those without a gradient are skipped.
-            all_max: joins a float with those of the processes with other gradients, so that all agree.
+            parameters: parameters with gradients; those without are skipped.
+            all_max: function that joins a float with those of the processes with other gradients, so that all agree.
         """
         if not self.enabled:
             return False
@@ -84,14 +84,14 @@ grad_scaler = overridable(GradScaler)
 
 
 class MasterWeights:
-    """float32 copies of parameters, which are themselves stored in a smaller format from now on.
+    """float32 copies of parameters; the parameters themselves are stored in a smaller format.
 
     Args:
-        parameters: the model's, float32 so far; changed here.
+        parameters: the model's parameters in float32; their format changes here.
         format: the format in which the model stores them.
 
     Attributes:
-        masters: what the optimizer trains: for each parameter one of the same name, in float32.
+        masters: float32 parameters for the optimizer to train, one for each parameter and of the same name.
     """
 
     def __init__(self, parameters: Sequence[Parameter], format: Format) -> None:
@@ -106,12 +106,12 @@ class MasterWeights:
         self.sync_params()
 
     def take_gradients(self) -> None:
-        """Before the optimizer's step: give the masters the gradients of the model's parameters."""
+        """Give the masters the gradients of the model's parameters, before the optimizer's step."""
         for parameter, master in zip(self.parameters, self.masters, strict=True):
             master.grad = parameter.grad
 
     def sync_params(self) -> None:
-        """After the optimizer's step: set the model's parameters to the masters, rounded."""
+        """Set the model's parameters to the rounded masters, after the optimizer's step."""
         for parameter, master in zip(self.parameters, self.masters, strict=True):
             parameter.data = master.data
             ledger.enter("parameters", parameter.stored)
