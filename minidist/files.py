@@ -37,7 +37,7 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
 def check_outside(path: str | os.PathLike, text: str | os.PathLike) -> None:
     """Raise ValueError for a path in a folder of documents: a file written there would become or change a document."""
     if Path(path).resolve().is_relative_to(Path(text).resolve()):
-        raise ValueError(f"{path} is inside the text folder {text}, where nothing is written: choose another path")
+        raise ValueError(f"{path} is inside the text folder {text}, where minidist writes nothing: choose another path")
 
 
 def sha256_of(path: Path) -> str:

@@ -42,8 +42,8 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
             rank, size = environment[rank_name], environment[size_name]
             if not (rank.isdecimal() and size.isdecimal() and int(rank) < int(size)):
                 raise ValueError(
-                    f"{rank_name}={rank} and {size_name}={size} are not a rank of a world: a rank is a number from 0 "
-                    "to its size - 1"
+                    f"{rank_name}={rank} and {size_name}={size} name no rank: {rank_name} must be a whole number from "
+                    f"0 to {size_name} - 1"
                 )
             return Launched(int(rank), int(size), by, f"{rank_name}, {size_name}")
     return None

@@ -372,4 +372,4 @@ def test_missing_tokenizers_are_told(capsys, tmp_path, monkeypatch):
     file.write_text('{"model": "one that nobody has read before"}')
     for command in (["train", "--tokenizer", str(file)], ["tokenizer", "train", str(file), "--vocab=300"]):
         assert cli.main(command) == 2
-        assert "it takes the package tokenizers: pip install 'minidist[tokenizers]'\n" in capsys.readouterr().err
+        assert "it needs the package tokenizers: pip install 'minidist[tokenizers]'\n" in capsys.readouterr().err

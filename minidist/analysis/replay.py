@@ -81,7 +81,7 @@ def replay(
             in no log.
     """
     if isinstance(network, Topology) and len(logs) != network.size:
-        raise ValueError(f"the run has {len(logs)} ranks, and the topology {network.size}")
+        raise ValueError(f"the run has {len(logs)} ranks, but the topology has {network.size}")
     return Replay(logs, network, seconds).run()
 
 
@@ -180,7 +180,7 @@ class Replay:
         if stuck is not None:
             raise ValueError(
                 f"rank {stuck.rank} waits for something that is in no log ({stuck.program[0]}): pass the logs of all "
-                "ranks, of one run"
+                "ranks of one run"
             )
         seconds = max((stream.clock for stream in self.streams), default=0.0)
         logs = [[entry for _, entry in sorted(log, key=itemgetter(0))] for log in self.logs]

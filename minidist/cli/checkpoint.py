@@ -60,19 +60,19 @@ def byte_count(text: str) -> int:
     """Parse a number of bytes such as 5GB or 200MB, in powers of ten, as in transformers' max_shard_size."""
     found = re.fullmatch(r"([0-9]{1,6})([KMGT]B)", text.upper())
     if not found or not int(found[1]):
-        raise ValueError(f"{text!r} is not a size: write it like 5GB or 200MB")
+        raise ValueError(f"{text!r} is not a size: write it as in 5GB or 200MB")
     return int(found[1]) * UNITS[found[2]]
 
 
 def _checkpoint(options) -> int:
     path, *folders = options.export or (None,)
     if len(folders) != (path == "hf"):
-        raise ValueError(f"--export takes PATH, or hf FOLDER, not {' '.join(options.export)}")
+        raise ValueError(f"--export takes PATH or hf FOLDER, not {' '.join(options.export)}")
     if options.optimizer and (path is None or folders):
-        raise ValueError("--optimizer is about what to export: add --export PATH")
+        raise ValueError("--optimizer applies to --export PATH: add that")
     named = given(dtype=options.dtype, shard_size=options.shard_size)
     if named and not folders:
-        raise ValueError("--dtype and --shard-size are about files for transformers: add --export hf FOLDER")
+        raise ValueError("--dtype and --shard-size apply to files for transformers: add --export hf FOLDER")
     hf = {"export hf": folders[0]} if folders else {}
     check_outputs({"json": options.json, "export": None if folders else path}, **hf)
     newest = find_checkpoint(options.folder)

@@ -96,7 +96,7 @@ def _measured(options) -> dict:
     if chunks % layout.cp:
         raise ValueError(
             f"--cp {layout.cp} does not divide the {chunks} sequence chunks of a context of {config.context}: choose "
-            "--sequence-chunks, or another --context"
+            "another --sequence-chunks or --context"
         )
     settings = replace(config, text=options.text, tokenizer=options.tokenizer, packing=PACKINGS[0])
     corpus = corpus_of(settings)

@@ -140,11 +140,11 @@ def _check(options) -> None:
     if options.seed < 0:
         raise ValueError(f"--seed must not be negative, got {options.seed}")
     if options.save_seconds == options.asynchronous == 0 and options.interval is None:
-        raise ValueError("--save-seconds 0 has no best interval: name one with --interval")
+        raise ValueError("with --save-seconds 0 there is no best interval: name one with --interval")
     if options.interval is not None and options.interval < options.asynchronous:
         raise ValueError(
-            f"--interval must be at least --asynchronous, {options.asynchronous:g}: one save is written at a time; "
-            f"got {options.interval:g}"
+            f"--interval must be at least --asynchronous ({options.asynchronous:g}), got {options.interval:g}: only "
+            "one save is written at a time"
         )
     if options.spares is not None and options.repair_hours is None:
         raise ValueError("--spares needs --repair-hours: without it a failed node is replaced at once")

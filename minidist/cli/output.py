@@ -74,7 +74,8 @@ def check_outputs(
         name: path for name, path in (("the text", text), ("the tokenizer", tokenizer)) if path is not None
     }
     if len({os.path.realpath(path) for path in named.values()}) < len(named):
-        raise ValueError(f"{', '.join(named)} must be different files")
+        *others, last = named
+        raise ValueError(f"{', '.join(others)} and {last} must be different files")
     for flag, path in files.items():
         if path == "-":
             raise ValueError(f"--{flag} needs a file; only --json takes - for standard output")

@@ -162,14 +162,16 @@ def _asked(options) -> Asked:
     if options.context is not None:
         model = replace(model, context=options.context)
     if (options.batch is None) == (options.batch_tokens is None):
-        raise ValueError("give the size of a step once: --batch SEQUENCES or --batch-tokens TOKENS, such as 16M")
+        raise ValueError(
+            "give the size of a step either with --batch SEQUENCES or with --batch-tokens TOKENS, such as 16M"
+        )
     batch = options.batch if options.batch is not None else sequences_of(options.batch_tokens, model.context)
     for flag in ("batch", "top", "price", "save_seconds", "restart_seconds"):
         value = getattr(options, flag)
         if value is not None and value <= 0 and not (value == 0 and flag == "restart_seconds"):
             raise ValueError(f"--{flag.replace('_', '-')} must be above 0, got {value:g}")
     if batch > MOST_SEQUENCES:
-        raise ValueError(f"a step may have {MOST_SEQUENCES:,} sequences at most, got {batch:,}")
+        raise ValueError(f"a step may have at most {MOST_SEQUENCES:,} sequences, got {batch:,}")
     precision = options.precision or ("bf16" if "bf16" in cluster.accelerator.flops else "fp16")
     peak_flops(cluster.accelerator, precision)  # raises if the chip lacks it
     return Asked(StepCosts(model, cluster, precision, NUMERICS[options.numerics]), batch, options)

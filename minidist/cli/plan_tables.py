@@ -99,7 +99,7 @@ def _numbers(run: PlannedRun, whole: Campaign) -> Table:
             f"micro-batches on each rank: {run.layout.micro_batches(run.batch):,}",
         ),
         (
-            "as runs go",
+            "typical",
             f"{run.step_seconds * spread.low:.3g} to {run.step_seconds * spread.high:.3g} s",
             f"8 of 10 of {spread.count} published runs of this kind took {spread.low:.2f} to {spread.high:.2f} times "
             f"their plan; a new source's runs fell into the range of the others in {spread.held:.0%} of cases",
@@ -116,9 +116,7 @@ def _numbers(run: PlannedRun, whole: Campaign) -> Table:
     if whole.goodput:
         often = f"failures: {in_count(whole.failures)}; a save every {in_time(whole.save_interval)}"
         low, high = (in_time(whole.days * DAY * times) for times in (spread.low, spread.high))
-        whole_run = (
-            f"{low} to {high} as runs go; {in_count(whole.tokens)} tokens, {in_count(whole.gpu_hours)} GPU hours"
-        )
+        whole_run = f"typically {low} to {high}; {in_count(whole.tokens)} tokens, {in_count(whole.gpu_hours)} GPU hours"
         rows += [("goodput", f"{whole.goodput:.1%}", often), ("whole run", in_time(whole.days * DAY), whole_run)]
     else:
         rows.append(("whole run", "never ends", "failures come faster than a restart and one save take"))
@@ -287,6 +285,6 @@ def sequences_of(text: str, context: int) -> int:
             return round(count)
     below = max(1, int(count))
     raise ValueError(
-        f"--batch-tokens {text}: sequences of {context:,} tokens do not divide it: choose --batch {below} "
+        f"--batch-tokens {text} is not a multiple of a sequence's {context:,} tokens: choose --batch {below} "
         f"({below * context:,} tokens) or --batch {below + 1} ({(below + 1) * context:,})"
     )

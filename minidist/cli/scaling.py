@@ -34,7 +34,7 @@ def add_commands(commands) -> None:
 def _scaling(options) -> int:
     named = given(flops=options.flops, params=options.params, tokens=options.tokens) or {"flops": CHINCHILLA}
     if set(named) not in ({"flops"}, {"params", "tokens"}):
-        raise ValueError("give a budget, --flops 5.76e23, or a run, --params 8e9 --tokens 15e12")
+        raise ValueError("give either a budget, such as --flops 5.76e23, or a run, such as --params 8e9 --tokens 15e12")
     check(**{f"--{name}": value for name, value in named.items()})
     for name, value in named.items():
         if not 1 <= value <= LARGEST:

@@ -313,7 +313,7 @@ def check_list(call: Call, argument: str, arrays, like: np.ndarray, mode: str) -
 def check_op(op, dtype: np.dtype, function: str) -> None:
     """Raise TypeError for an ``op`` that is not a ReduceOp, or that is not defined for the dtype."""
     if not isinstance(op, ReduceOp):
-        raise TypeError(f"{function}: op must be a ReduceOp such as ReduceOp.SUM, but is {op!r}")
+        raise TypeError(f"{function}: op must be a ReduceOp such as ReduceOp.SUM, got {op!r}")
     if dtype.kind == "f":  # everything is possible
         return
     if op is ReduceOp.AVG and dtype.kind != "c":
@@ -385,14 +385,14 @@ def _split(array: np.ndarray, sizes: list[int] | None, parts: int, argument: str
     if sizes is None:
         if length % parts:
             raise ValueError(
-                f"all_to_all_single: {parts} ranks do not divide the {length} rows of {argument}; "
+                f"all_to_all_single: the {length} rows of {argument} cannot be split evenly over {parts} ranks; "
                 f"pass {argument}_split_sizes"
             )
         sizes = [length // parts] * parts
     if len(sizes) != parts or sum(sizes) != length or min(sizes) < 0:
         raise ValueError(
             f"all_to_all_single: {argument}_split_sizes must be {parts} sizes that add up to the {length} rows of "
-            f"{argument}, but is {list(sizes)}"
+            f"{argument}, got {list(sizes)}"
         )
     array = array.reshape(length, -1) if array.size else array.reshape(length, 0)
     ends = accumulate(map(int, sizes))

@@ -240,5 +240,5 @@ def check_world(world, function: str) -> None:
     check_group(world, function)
     if world.size != world.transport.size:
         raise ValueError(
-            f"{function} is about all {world.transport.size} ranks, but got a group of {world.size}: pass the world"
+            f"{function} needs all {world.transport.size} ranks, but got a group of {world.size}: pass the world"
         )

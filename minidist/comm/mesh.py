@@ -78,11 +78,10 @@ def init_device_mesh(
     check_group(group, "init_device_mesh")
     shape, names = tuple(mesh_shape), tuple(mesh_dim_names)
     if len(names) != len(shape) or len(set(names)) != len(names):
-        raise ValueError(f"mesh_dim_names must be {len(shape)} different names for mesh_shape {shape}, but is {names}")
+        raise ValueError(f"mesh_dim_names must be {len(shape)} different names for mesh_shape {shape}, got {names}")
     if math.prod(shape) != group.size or min(shape, default=0) < 1:
-        factors = " x ".join(map(str, shape))
         raise ValueError(
-            f"mesh_shape {factors} = {math.prod(shape)} must hold exactly the {group.size} ranks of the group"
+            f"mesh_shape {shape} makes {math.prod(shape)} ranks, but the group has {group.size}; they must agree"
         )
     groups: dict[str, ProcessGroup] = {}
     for dim, name in enumerate(names):

@@ -81,7 +81,7 @@ def node_grid(nodes: tuple[int, ...]) -> np.ndarray:
     if len(set(node_counts(nodes))) > 1:
         counts = ", ".join(map(str, node_counts(nodes)))
         raise ValueError(
-            f"a hierarchical algorithm needs equally many ranks of the group on every node, but this group has "
+            f"a hierarchical algorithm needs the same number of the group's ranks on every node, but this group has "
             f"{counts} on its nodes: choose another algorithm, or a group that is spread evenly"
         )
     return np.array([[rank for rank, other in enumerate(nodes) if other == node] for node in dict.fromkeys(nodes)])

@@ -135,7 +135,7 @@ def check_array(array, argument: str, function: str, written: bool = False) -> N
     if kind is not np.ndarray and kind not in (np.memmap, backend.xp.ndarray):  # a subclass may change what + means
         inner = None if isinstance(array, np.ndarray) else getattr(array, "data", None)
         way = "pass its .data" if isinstance(inner, backend.xp.ndarray) else "wrap it in np.asarray()"
-        raise TypeError(f"{function}: {argument} must be an array, but is {kind.__name__}; {way}")
+        raise TypeError(f"{function}: {argument} must be an array, got {kind.__name__}; {way}")
     dtype, flags = array.dtype, array.flags
     if dtype.kind not in "biufc" or not dtype.isnative:
         raise TypeError(
@@ -204,7 +204,7 @@ def _check_message(
             f"{label}: rank {rank} of {group.size} cannot exchange a message with itself; copy the array instead"
         )
     if not 0 <= index(tag) < 1 << 31:
-        raise ValueError(f"tag must be from 0 to 2^31 - 1, but is {tag}")
+        raise ValueError(f"tag must be from 0 to 2^31 - 1, got {tag}")
     if group.running is not None:
         return group.ranks[rank], group.running.call, group.running.label
     return group.ranks[rank], b"a message of " + dtype_name(tensor.dtype).encode(), label

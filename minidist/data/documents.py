@@ -108,9 +108,9 @@ class Documents:
             try:
                 now = path.stat()
             except OSError as error:
-                raise ValueError(f"{path} cannot be read any more: {error.strerror}") from None
+                raise ValueError(f"{path} can no longer be read: {error.strerror}") from None
             if [now.st_size, now.st_mtime_ns] != before:
-                raise ValueError(f"{path} has changed while it was read: the run would go on with other tokens")
+                raise ValueError(f"{path} has changed while it was read: the run would go on with different tokens")
 
 
 def read_documents(path: str | Path, tokenizer: ByteTokenizer = BYTES) -> Documents:
@@ -153,9 +153,9 @@ def prepare(path: str | Path, tokenizer: ByteTokenizer, folder: Path, watch: Wat
     """
     path = Path(path)
     if is_prepared(path):
-        raise ValueError(f"{path} is prepared already: name the text that it was made of")
+        raise ValueError(f"{path} is already prepared: name the text that it was made from")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} is there already, and not an empty folder: choose another one")
+        raise ValueError(f"{folder} already exists and is not an empty folder: choose another one")
     check_outside(folder, path)
     folder.mkdir(parents=True, exist_ok=True)
     with (
@@ -189,7 +189,7 @@ def _write(path: Path, tokenizer: ByteTokenizer, tokens: BinaryIO, bounds: Binar
         end, documents = end + count, documents + 1
         bounds.write(np.array([end, len(parts[0]) if prompt else 0], "<i8").tobytes())
     if not documents:
-        raise ValueError(f"{path} has no document with a token in it")
+        raise ValueError(f"{path} has no document that contains a token")
     return Manifest(FORMAT, dtype.str, end, documents, nbytes, tokenizer.sha256, tuple(files), empty)
 
 
@@ -247,11 +247,11 @@ def _read_line(where: str, line: bytes) -> tuple[bytes, bytes]:
         raise ValueError(f'{where} must have either a "text", or a "prompt" and an "answer"')
     parts = ["", found["text"]] if "text" in keys else [found["prompt"], found["answer"]]
     if not all(isinstance(part, str) for part in parts):
-        raise ValueError(f"{where} has something else than text in it")
+        raise ValueError(f"{where} has a value that is not text")
     try:
         prompt, rest = (part.encode() for part in parts)
     except UnicodeEncodeError:
-        raise ValueError(f"{where} has half a surrogate pair in it, which is no character") from None
+        raise ValueError(f"{where} has half a surrogate pair in it, which is not a character") from None
     return prompt, rest
 
 
@@ -286,21 +286,21 @@ def _open(folder: Path, tokenizer: ByteTokenizer) -> Documents:
         manifest = convert(json.loads(path.read_bytes()), Manifest)
         dtype = np.dtype(manifest.dtype)
     except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}. Prepare the text anew") from None
+        raise ValueError(f"cannot read {path}: {error.strerror}. Prepare the text again") from None
     except (ValueError, TypeError, RecursionError, ValidationError) as error:
-        raise ValueError(f"{path} is not what minidist data writes: {error}") from None
+        raise ValueError(f"{path} was not written by minidist data: {error}") from None
     if manifest.format != FORMAT or dtype.kind != "u":
-        raise ValueError(f"{path} is of another version of minidist: prepare the text anew")
+        raise ValueError(f"{path} was written by another version of minidist: prepare the text again")
     if manifest.tokenizer != tokenizer.sha256:
-        raise ValueError(f"{folder} has the tokens of another tokenizer than {tokenizer.name}: prepare the text anew")
+        raise ValueError(f"{folder} has the tokens of a tokenizer other than {tokenizer.name}: prepare the text again")
     sizes = {TOKENS: manifest.tokens * dtype.itemsize, BOUNDS: 16 * manifest.documents}
     for name, size in sizes.items():
         found = (folder / name).stat().st_size if (folder / name).is_file() else -1
         if found != size or not size:
-            words = f"{folder / name} has {max(0, found):,} bytes, and by {MANIFEST} {size:,}"
-            raise ValueError(f"{words}: prepare the text anew")
+            words = f"{folder / name} has {max(0, found):,} bytes, but {MANIFEST} says {size:,}"
+            raise ValueError(f"{words}: prepare the text again")
     seen = _seen(folder / TOKENS, folder / BOUNDS)
     if _hashes(folder) != manifest.sha256:
-        raise ValueError(f"{TOKENS} or {BOUNDS} in {folder} has changed since it was written: prepare the text anew")
+        raise ValueError(f"{TOKENS} or {BOUNDS} in {folder} has changed since it was written: prepare the text again")
     tokens, bounds = np.memmap(folder / TOKENS, dtype, "r"), np.memmap(folder / BOUNDS, "<i8", "r").reshape(-1, 2)
     return Documents(tokens, bounds, manifest, seen)

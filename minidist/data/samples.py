@@ -157,7 +157,7 @@ def open_corpus(
     training, held_out = parted(documents)
     for part, what in ((training, "to train on"), (held_out, "held out for validation")):
         if not targets_in(part):
-            raise ValueError(f"{path} has no target that counts among the documents {what}: add documents")
+            raise ValueError(f"{path}: the documents {what} have no target that counts: add documents")
     settings = alone, restart, quantum
     return DocumentCorpus(
         Samples(Packing(training, context, packing), *settings), Samples(Packing(held_out, context, "cut"), *settings),

@@ -95,8 +95,8 @@ class MoEConfig(Routing, Experts):
             )
         if self.capacity is not None and not (isfinite(self.capacity) and self.capacity > 0):
             raise ValueError(
-                f"capacity must be finite and above 0, not {self.capacity:g}: an expert takes so many times its even "
-                "share of the tokens at most. Choose 1.25, say, or leave it out to drop none"
+                f"capacity must be finite and above 0, not {self.capacity:g}: an expert takes at most this many times "
+                "its even share of the tokens. Choose 1.25, say, or leave it out to drop none"
             )
         if self.experts % self.expert_nodes:
             raise ValueError(
@@ -181,7 +181,7 @@ class GPTConfig(Architecture, ModelSizes):
             )
         if self.softmax != "exact" and self.attention == "plain" and self.sequence_chunks == 1:
             raise ValueError(
-                f"softmax {self.softmax} is a way to merge tiles, and plain attention has none: choose attention tiled"
+                f"softmax {self.softmax} is a way to merge tiles, but plain attention has none: choose attention tiled"
             )
         if self.moe is None:
             return
@@ -210,8 +210,8 @@ class GPTConfig(Architecture, ModelSizes):
             return
         if self.width // self.heads % 2:
             raise ValueError(
-                f"width {self.width} over {self.heads} heads leaves {self.width // self.heads} values for a head, and "
-                f"rotary positions turn pairs: choose a width that is a multiple of {2 * self.heads}"
+                f"width {self.width} over {self.heads} heads leaves {self.width // self.heads} values for a head, but "
+                f"rotary positions rotate pairs: choose a width that is a multiple of {2 * self.heads}"
             )
         if self.heads % self.groups:
             raise ValueError(

@@ -169,7 +169,7 @@ def generate(
         ValueError: for an empty prompt, a negative temperature, or a vocabulary beyond bytes without a tokenizer.
     """
     if temperature < 0:
-        raise ValueError(f"temperature must not be negative, but is {temperature}")
+        raise ValueError(f"temperature must not be negative, got {temperature}")
     if tokenizer is None and model.config.vocab > BYTES.vocab:
         raise ValueError(f"generate() writes bytes, and this model has a vocabulary of {model.config.vocab}")
     by = tokenizer or BYTES

@@ -180,7 +180,9 @@ class GPT(Module):
                 differ.
         """
         if tokens.ndim != 2 or tokens.shape[1] == 0:
-            raise ValueError(f"tokens must have shape (samples, length), the length not 0, not {tokens.shape}")
+            raise ValueError(
+                f"tokens must have shape (samples, length) with a length of at least 1, got {tokens.shape}"
+            )
         if tokens.dtype.kind not in "iu":
             raise ValueError(f"tokens must be integers, not {tokens.dtype}")
         if tokens.shape[1] > (context := self.config.context):  # rotary positions alone would go on

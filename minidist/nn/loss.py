@@ -95,11 +95,13 @@ def cross_entropy(logits: Tensor, targets, vocab: int, first: int = 0, all_max=i
     if logits.shape[1:-1] != targets.shape:
         raise ValueError(f"cross_entropy: targets of shape {targets.shape} do not fit logits of shape {logits.shape}")
     if all_sum is identity and logits.shape[0] * logits.shape[-1] < vocab:
-        raise ValueError(f"cross_entropy: only {logits.shape[0] * logits.shape[-1]} of {vocab} tokens' logits are here")
+        raise ValueError(
+            f"cross_entropy: only {logits.shape[0] * logits.shape[-1]} of {vocab} logits of a token are here"
+        )
     if targets.dtype.kind not in "iu":
         raise ValueError(f"cross_entropy: targets must be integers, not {targets.dtype}")
     if targets.size == 0 or (on_host(targets) and (targets.min() < 0 or targets.max() >= vocab)):
-        raise ValueError(f"cross_entropy needs targets, all from 0 to {vocab - 1}")
+        raise ValueError(f"cross_entropy needs at least one target, and all from 0 to {vocab - 1}")
     return CrossEntropy.apply(logits, targets, vocab, first, all_max, all_sum)
 
 

@@ -254,7 +254,7 @@ class Walk:
             )
         if gradient is None and output.size != 1:
             raise ValueError(
-                f"backward() on shape {output.shape} needs a gradient of that shape; only a scalar does without"
+                f"backward() on shape {output.shape} needs a gradient of that shape; only a scalar needs none"
             )
         gradient = xp.ones(output.shape, output.dtype) if gradient is None else xp.asarray(gradient)
         if gradient.shape != output.shape:

@@ -121,7 +121,7 @@ def as_utf8(text: bytes | memoryview) -> str:
         return str(text, "utf-8")
     except UnicodeDecodeError as error:
         found = f"0x{text[error.start]:02x} at byte {error.start:,}"
-        raise ValueError(f"the text is not UTF-8, of which a tokenizer makes tokens: {found}") from None
+        raise ValueError(f"the text is not UTF-8, which a tokenizer needs: {found}") from None
 
 
 def package():
@@ -134,7 +134,7 @@ def package():
     try:
         import tokenizers
     except ImportError:
-        raise ValueError("it takes the package tokenizers: pip install 'minidist[tokenizers]'") from None
+        raise ValueError("it needs the package tokenizers: pip install 'minidist[tokenizers]'") from None
     return tokenizers
 
 
@@ -164,7 +164,7 @@ def train_tokenizer(text: bytes, vocab: int) -> bytes:
         ValueError: for a text that is not UTF-8, and for a number of tokens below 256 or more than the text yields.
     """
     if vocab < BYTES.vocab:
-        raise ValueError(f"a vocabulary begins with the {BYTES.vocab} bytes, so it has that many tokens or more")
+        raise ValueError(f"vocab must be at least {BYTES.vocab}, got {vocab}: a vocabulary begins with the bytes")
     written = as_utf8(text)
     most = min(vocab, BYTES.vocab + len(text) // 2)  # each merge shortens the text by two tokens or more
     levels = package().pre_tokenizers.ByteLevel
@@ -177,6 +177,6 @@ def train_tokenizer(text: bytes, vocab: int) -> bytes:
     found.train_from_iterator([written], trainer)
     if found.get_vocab_size() < vocab:
         raise ValueError(
-            f"the text has pairs that occur twice for {found.get_vocab_size():,} tokens, and not for {vocab:,}"
+            f"the text has pairs that occur twice for {found.get_vocab_size():,} tokens, but not for {vocab:,}"
         )
     return found.to_str(pretty=True).encode()

@@ -175,7 +175,7 @@ def sequence_chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[in
     parts = parts_of(ranks, kind)
     if chunks % parts:
         split = f"{chunks} sequence chunks cannot be split over {ranks} ranks by {kind}"
-        raise ValueError(f"{split}: {parts} must divide their number")
+        raise ValueError(f"{split}: their number must be a multiple of {parts}")
     each = chunks // parts
     mine = (rank, parts - 1 - rank) if kind in BOTH_ENDS else (rank,)
     return [part * each + chunk for part in mine for chunk in range(each)]

@@ -63,7 +63,7 @@ def heads_of(rank: int, ranks: int, heads: int) -> range:
         ValueError: if the ranks do not divide the heads.
     """
     if heads % ranks:
-        raise ValueError(f"{heads} heads cannot be split over {ranks} ranks, which must divide their number")
+        raise ValueError(f"{heads} heads cannot be split evenly over {ranks} ranks")
     each = heads // ranks
     return range(rank * each, (rank + 1) * each)
 
@@ -87,7 +87,9 @@ def shard_heads(parameter: Parameter, group: ProcessGroup, of=heads_of) -> Param
         ValueError: if the ranks do not divide the heads, or the parameter is sharded already.
     """
     if parameter.sharded:
-        raise ValueError(f"{parameter.name or 'a parameter'} is split already: parallelize_module takes full ones")
+        raise ValueError(
+            f"{parameter.name or 'a parameter'} is already split: parallelize_module takes full parameters"
+        )
     mine = of(group.rank, group.size, len(parameter.data))
     parameter.data = parameter.data[mine.start : mine.stop].copy()
     parameter.sharded = True
@@ -229,7 +231,7 @@ class VocabParallelHead(Head):
             shard_heads(head.token.weight, group)
         elif not head.token.weight.sharded:
             raise ValueError(
-                "the head's weight is the embedding's: a plan for the head needs one for the embedding first"
+                "the head shares the embedding's weight: a plan for the head needs one for the embedding first"
             )
         self.norm, self.token, self.vocab, self.chunks = head.norm, head.token, head.vocab, head.chunks
         self.group, self.sequence, self.reduce_dtype = group, sequence, reduce_dtype

@@ -201,7 +201,9 @@ class BatchExperiment:
         """The rate with the fewest steps, by the first seed."""
         reached = self.reached(optimizer, batch)
         if not reached:
-            raise ValueError(f"no rate tried reached {self.target:g} with {optimizer} and batch {batch}: try others")
+            raise ValueError(
+                f"no rate tried reaches a loss of {self.target:g} with {optimizer} and batch {batch}: try others"
+            )
         return min(reached, key=lambda run: run.steps or inf).rate
 
     def rate_by(self, rule: Rule, optimizer: str, batch: int) -> float:

@@ -111,7 +111,7 @@ def simulate(setup: Machines, seconds: float, seed: int = 0) -> TimeSpent:
     if events > MOST_EVENTS:
         raise ValueError(
             f"{seconds / DAY:,.3g} days have some {events:,.3g} saves and failures, too many to simulate: choose "
-            f"{seconds / DAY * MOST_EVENTS / events:,.3g} days at most"
+            f"at most {seconds / DAY * MOST_EVENTS / events:,.3g} days"
         )
     return _Simulation(setup, _whole(seconds), seed).run()
 

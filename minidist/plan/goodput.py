@@ -121,7 +121,9 @@ def _check_run(mtbf: float, interval: float, pause: float, recovery: float, writ
     check(mtbf=mtbf, interval=interval)
     _check_not_negative(pause=pause, recovery=recovery, write=write)
     if interval < write:
-        raise ValueError(f"interval must be at least write, {write:g}: one save is written at a time; got {interval:g}")
+        raise ValueError(
+            f"interval must be at least write ({write:g}), got {interval:g}: only one save is written at a time"
+        )
 
 
 def _check_not_negative(**values: float) -> None:
@@ -188,9 +190,9 @@ def recoverable_probability(machines: int, copies: int, failed: int) -> float:
         ValueError: if the groups do not divide the machines, or more failed than there are.
     """
     if copies < 1 or machines < 1 or machines % copies:
-        raise ValueError(f"groups of {copies} do not divide {machines} machines: choose a divisor for the copies")
+        raise ValueError(f"copies must be a divisor of machines ({machines}), got {copies}")
     if not 0 <= failed <= machines:
-        raise ValueError(f"0 to {machines} machines can fail, not {failed}")
+        raise ValueError(f"failed must be from 0 to machines ({machines}), got {failed}")
     groups = machines // copies
     recoverable = sum(
         (-1) ** lost * comb(groups, lost) * comb(machines - lost * copies, failed - lost * copies)
@@ -226,7 +228,7 @@ def in_repair_probabilities(mtbf: float, repair: float, spares: int, machines: i
     if spares < 0:
         raise ValueError(f"spares must be 0 or more, got {spares}")
     if not 1 <= least <= machines:
-        raise ValueError(f"the run needs 1 to all of its {machines} machines to go on, not {least}")
+        raise ValueError(f"least must be from 1 to machines ({machines}), got {least}")
     waits = spares + machines - least + 1
     if repair == 0:
         return [1.0] + [0.0] * waits

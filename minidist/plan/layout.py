@@ -105,7 +105,7 @@ class PlannedLayout:
         if layout.world_size != world_size:
             raise ValueError(
                 f"layout {text}: dp x cp x tp x pp = {layout.dp} x {layout.cp} x {layout.tp} x {layout.pp} = "
-                f"{layout.world_size:,} ranks, and the cluster has {world_size:,} GPUs: " + _fitting(layout, world_size)
+                f"{layout.world_size:,} ranks, but the cluster has {world_size:,} GPUs: " + _fitting(layout, world_size)
             )
         return layout
 
@@ -123,7 +123,7 @@ class PlannedLayout:
             near = nearest(self.tp, fitting)
             return f"tp={self.tp} neither divides the {model.groups} key-value heads nor is a multiple of them: {near}"
         if self.sp and model.context // self.cp % self.tp:
-            return f"sp=1 with tp={self.tp} does not divide {model.context // self.cp} tokens of a sequence"
+            return f"sp=1 with tp={self.tp} does not divide the {model.context // self.cp} tokens of a rank's sequence"
         parts = parts_of(self.cp, self.cp_kind)
         if self.cp > 1 and model.context % parts:
             fitting = [n for n in divisors(model.context) if n == 1 or model.context % parts_of(n, self.cp_kind) == 0]
@@ -132,15 +132,15 @@ class PlannedLayout:
         if self.cp > 1 and self.cp_kind == "ulysses" and model.heads // self.tp % self.cp:
             return f"cp={self.cp} by ulysses does not divide the {model.heads // self.tp} heads of a rank"
         if self.ep > 1 and model.moe is None:
-            return f"ep={self.ep} shares experts, and {model.name} has none: set ep=1"
+            return f"ep={self.ep} shares experts, but {model.name} has none: set ep=1"
         if model.moe is not None and (experts := model.moe.experts) % self.ep:
             near = nearest(self.ep, [n for n in divisors(experts) if self.dp % n == 0])
             return f"ep={self.ep} does not divide the {experts} experts: {near}"
         if self.stage_count > model.layers + 2:
             most = (model.layers + 2) // self.virtual
             return (
-                f"pp={self.pp} x virtual={self.virtual} = {self.stage_count} stages, and {model.layers} layers with "
-                f"embedding and head make {model.layers + 2} at most: choose pp up to {most}"
+                f"pp={self.pp} x virtual={self.virtual} = {self.stage_count} stages, but {model.layers} layers with "
+                f"embedding and head make at most {model.layers + 2}: choose pp up to {most}"
             )
         if batch % (self.dp * self.micro_batch):
             fitting = [n for n in divisors(batch) if batch % (n * self.micro_batch) == 0]
@@ -149,7 +149,7 @@ class PlannedLayout:
             return f"{ranks} does not divide the batch of {batch} sequences: {near}"
         if self.virtual > 1 and self.micro_batches(batch) % self.pp:
             return (
-                f"the interleaved schedule takes micro-batches in rounds of pp={self.pp}, and a rank has "
+                f"the interleaved schedule takes micro-batches in rounds of pp={self.pp}, but a rank has "
                 f"{self.micro_batches(batch)}: set virtual=1, or another dp or micro_batch"
             )
         return ""

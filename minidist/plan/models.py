@@ -36,9 +36,9 @@ class Experts:
 
     def __post_init__(self) -> None:
         if not 1 <= self.top_k <= self.experts:
-            raise ValueError(f"top_k must be 1 to the {self.experts} experts, got {self.top_k}")
+            raise ValueError(f"top_k must be from 1 to experts ({self.experts}), got {self.top_k}")
         if not self.hidden:
-            raise ValueError("hidden must be at least 1: the units of one expert")
+            raise ValueError("hidden, the units of one expert, must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -275,7 +275,7 @@ def model_of(text: str) -> ModelShape:
         given[key] = bool(number) if BY_HAND[key].type is bool else number
     missing = [name for name, field in BY_HAND.items() if field.default is MISSING and name not in given]
     if missing:
-        raise ValueError(f"model {text}: {', '.join(missing)} missing: a model by hand needs at least these")
+        raise ValueError(f"model {text}: {', '.join(missing)} missing: a model given by hand needs at least these")
     try:
         return ModelShape(name=text, **given)
     except ValueError as error:

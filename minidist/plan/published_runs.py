@@ -72,7 +72,7 @@ class PublishedRun:
             ("numerics", tuple(NUMERICS)),
         ):
             if getattr(self, key) not in known:
-                raise ValueError(f"{key}: {choose(getattr(self, key), known)}")
+                raise ValueError(f"{key}: unknown {getattr(self, key)!r}: {choose(getattr(self, key), known)}")
         if not any(getattr(self, figure) for figure in FIGURES):
             raise ValueError(f"no figure was published: give at least one of {', '.join(FIGURES)}")
 

@@ -161,7 +161,9 @@ class ProcessGroup(dist.ProcessGroup):
     def _rows(self, array: np.ndarray, rows: int, sizes: list[int]) -> tuple[np.ndarray, list[int]]:
         """Return an array by rows, (rows, width), and how many rows each rank has."""
         if rows % self._size and not sizes:
-            raise ValueError(f"all_to_all_single: {self._size} ranks do not divide {rows} rows; pass the split sizes")
+            raise ValueError(
+                f"all_to_all_single: {rows} rows cannot be split evenly over {self._size} ranks; pass the split sizes"
+            )
         width = array.size // rows if rows else 0
         return array.reshape(rows, width), list(sizes) or [rows // self._size] * self._size
 
@@ -174,7 +176,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self._message(comm.irecv, tensors, src, tag, f"recv from rank {src}")
 
     def recv_anysource(self, tensors: Tensors, tag: int) -> dist.Work:
-        raise NotImplementedError("minidist receives from a rank that is named: pass src= to torch.distributed.recv")
+        raise NotImplementedError("minidist cannot receive from any rank: pass src= to torch.distributed.recv")
 
     def _message(self, post: Callable, tensors: Tensors, peer: int, tag: int, call: str) -> dist.Work:
         (tensor,) = tensors

@@ -115,8 +115,8 @@ def read_ramp(text: str, full: int, micro_batch: int) -> Ramp:
         fitting = [n for n in range(micro_batch, full - start + 1, micro_batch) if (full - start) % n == 0]
         nearest = min(fitting, key=lambda n: abs(n - increment))
         raise ValueError(
-            f"{what}: from {start} to global_batch {full} are {full - start} samples, which steps of {increment} do "
-            f"not divide: choose an increment of {nearest}"
+            f"{what}: the {full - start} samples from {start} to global_batch {full} are not a multiple of the "
+            f"increment {increment}: choose an increment of {nearest}"
         )
     if samples < 0:
         raise ValueError(f"{what}: the samples over which the batch grows must not be negative")
@@ -183,14 +183,14 @@ class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, M
             check_one_of(self, name, choices)
         if (self.lr_schedule == "wsd") != (self.lr_decay_steps > 0):
             raise ValueError(
-                f"lr_schedule {self.lr_schedule} with lr_decay_steps {self.lr_decay_steps}: wsd decays in the last "
-                "steps and no other does, so choose both or neither"
+                f"lr_schedule {self.lr_schedule} with lr_decay_steps {self.lr_decay_steps}: only wsd decays in the "
+                "last steps, so choose both or neither"
             )
         for name in ("document_mask", "restart_positions"):
             if self.packing == RANDOM and not getattr(self, name):
-                raise ValueError(f"{name} is about documents: choose a packing, such as cut")
+                raise ValueError(f"{name} applies to documents: choose a packing, such as cut")
         if self.packing != RANDOM and self.text is None:
-            raise ValueError(f"packing {self.packing} takes documents: name them with text")
+            raise ValueError(f"packing {self.packing} needs documents: name them with text")
         if self.global_batch % self.micro_batch:
             raise ValueError(
                 f"global_batch {self.global_batch} must be a multiple of micro_batch {self.micro_batch}: "
@@ -202,7 +202,8 @@ class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, M
         in_range = 2.0**-24 <= self.loss_scale <= 2.0**64 and frexp(self.loss_scale)[0] == 0.5
         if self.loss_scale != 0 and not in_range:
             raise ValueError(
-                f"loss_scale must be a power of two from 2^-24 to 2^64, or 0 to have it found: not {self.loss_scale:g}"
+                f"loss_scale must be a power of two from 2^-24 to 2^64, or 0 to adjust it automatically, not "
+                f"{self.loss_scale:g}"
             )
 
     @property
@@ -222,7 +223,7 @@ class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, M
             return MoEConfig(**settings)
         for name, value in settings.items():
             if value != getattr(TrainConfig, name):
-                raise ValueError(f"{name} is about experts, and there are none: set experts to 2 or more")
+                raise ValueError(f"{name} applies to experts, but there are none: set experts to 2 or more")
         return None
 
     def without_experts(self) -> "TrainConfig":

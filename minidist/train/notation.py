@@ -20,7 +20,7 @@ def whole_number(text: str) -> int:
     """
     value = _read(int, text, "a whole number: write it in the digits 0 to 9, as in 12")
     if abs(value) > LARGEST:
-        raise ValueError(f"{shortened(text)} is too large: a whole number may be {LARGEST} at most")
+        raise ValueError(f"{shortened(text)} is too large: a whole number may be at most {LARGEST}")
     return value
 
 
@@ -67,7 +67,9 @@ def read_settings(text: str, kind: type, what: str) -> dict:
         if key not in types or not equals:
             near = get_close_matches(key, types, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]!r}?" if near and key not in types else ""
-            raise ValueError(f"{what} {text!r}: {part!r} is not key=value with a key of {', '.join(types)}{hint}")
+            raise ValueError(
+                f"{what} {text!r}: {part!r} is not key=value with one of the keys {', '.join(types)}{hint}"
+            )
         if key in settings:
             raise ValueError(f"{what} {text!r}: {key} is given twice")
         try:

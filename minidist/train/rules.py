@@ -83,10 +83,10 @@ def of_layout(layout) -> Iterator[str]:
     if not layout.bucket_mb > 0:
         yield f"bucket_mb={layout.bucket_mb:g}: a bucket must be larger than 0 MiB"
     if layout.cp == 1 and changed(layout, "cp_kind"):
-        yield f"cp_kind={layout.cp_kind} is for context parallelism, and cp=1 is none: set cp to 2 or more"
+        yield f"cp_kind={layout.cp_kind} needs context parallelism, but cp=1 is none: set cp to 2 or more"
     yield from of_looser_steps(layout)
     if layout.world_size > MAX_RANKS:
-        yield f"{layout} makes {layout.world_size} ranks, and there may be {MAX_RANKS} at most"
+        yield f"{layout} makes {layout.world_size} ranks, but there may be at most {MAX_RANKS}"
     yield from of_shape(layout)
     yield from of_gradient_sums(layout)
     yield from of_nodes(layout)
@@ -95,25 +95,25 @@ def of_layout(layout) -> Iterator[str]:
 def of_shape(layout) -> Iterator[str]:
     """Yield what is wrong with the axes of a layout, however many ranks they have."""
     if layout.sp and layout.tp == 1:
-        yield "sp=1 splits the sequence over tensor-parallel ranks, and tp=1 has none: set tp to 2 or more"
+        yield "sp=1 splits the sequence over tensor-parallel ranks, but tp=1 is a single one: set tp to 2 or more"
     if layout.dp % layout.ep:
         yield (
-            f"ep={layout.ep} data-parallel ranks share the experts, and do not divide dp={layout.dp}: choose ep from "
+            f"ep={layout.ep} ranks share the experts, but do not divide dp={layout.dp}: choose ep from "
             f"{listed(divisors(layout.dp))}, or dp from {layout.ep}, {2 * layout.ep}, {3 * layout.ep}, ..."
         )
     if layout.zero and layout.replicas == 1:
-        yield f"zero={layout.zero} shards over dp x cp ranks, and there is one: set dp or cp to 2 or more"
+        yield f"zero={layout.zero} shards over dp x cp ranks, but there is only one: set dp or cp to 2 or more"
     if layout.shard and not layout.zero:
         yield f"shard={layout.shard} is for ZeRO: set zero to 1, 2 or 3 as well"
     if layout.shard < 0 or (layout.shard and layout.replicas % layout.shard):
         ranks = f"dp={layout.dp}" if layout.cp == 1 else f"dp x cp = {layout.replicas}"
-        yield f"shard={layout.shard} must divide {ranks}: it is how many ranks share one copy"
+        yield f"shard={layout.shard} must divide {ranks}: it is the number of ranks that share one copy"
     if layout.virtual < 1:
-        yield f"virtual={layout.virtual}: a rank has at least one stage"
+        yield f"virtual={layout.virtual}: a rank needs at least one stage"
     if layout.virtual > 1 and layout.schedule != "interleaved":
         yield f"virtual={layout.virtual} needs schedule=interleaved, not {layout.schedule}"
     for setting in changed(layout, "schedule", "virtual") if layout.pp == 1 else ():
-        yield f"{setting} is for a pipeline, and pp=1 is none: set pp to 2 or more"
+        yield f"{setting} needs a pipeline, but pp=1 is none: set pp to 2 or more"
 
 
 def of_looser_steps(layout) -> Iterator[str]:
@@ -131,7 +131,7 @@ def of_looser_steps(layout) -> Iterator[str]:
     if local:
         yield from of_local_steps(layout)
     if layout.sync == "delayed":
-        yield from without(layout, {"ep": "has two groups that sum gradients, and sync=delayed one"})
+        yield from without(layout, {"ep": "sums gradients in two groups of ranks, but sync=delayed in one"})
     if layout.compress:
         yield from of_compression(layout)
 
@@ -140,28 +140,28 @@ def of_servers(layout) -> Iterator[str]:
     if layout.servers < 0:
         yield f"servers={layout.servers}: at least one rank has to hold the parameters: choose 1 or more"
     if layout.staleness < 0:
-        yield f"staleness={layout.staleness}: a worker is 0 or more steps ahead of the slowest; sync=async has no bound"
+        yield f"staleness={layout.staleness}: must be 0 or more steps; sync=async has no bound"
     if layout.sync == "async" and layout.staleness:
         yield f"staleness={layout.staleness} bounds what sync=async leaves unbounded: choose sync=server"
-    splits = f"splits the model over ranks, and with sync={layout.sync} each worker computes with all of it"
+    splits = f"splits the model over ranks, but with sync={layout.sync} each worker computes with the whole model"
     yield from without(layout, dict.fromkeys(("tp", "cp", "pp", "ep"), splits) | {
-        "zero": f"shards the optimizer over data-parallel ranks, and with sync={layout.sync} the servers have it",
-        "algorithm": f"sums gradients, and with sync={layout.sync} they go to servers in messages of their own",
+        "zero": f"shards the optimizer over data-parallel ranks, but with sync={layout.sync} the servers hold it",
+        "algorithm": f"sums gradients over ranks, but with sync={layout.sync} they are sent to servers",
     })  # fmt: skip
     read_arrivals(layout.arrivals, layout.dp)
 
 
 def of_local_steps(layout) -> Iterator[str]:
     if layout.local_steps < 1:
-        yield f"local_steps={layout.local_steps}: a worker takes at least 1 step alone"
+        yield f"local_steps={layout.local_steps}: must be at least 1 step"
     if not (isfinite(layout.outer_lr) and layout.outer_lr > 0):
-        yield f"outer_lr={layout.outer_lr:g} must be larger than 0, and finite"
+        yield f"outer_lr={layout.outer_lr:g}: must be above 0 and finite"
     if not 0 <= layout.outer_momentum < 1:
-        yield f"outer_momentum={layout.outer_momentum:g} must be from 0 to below 1"
+        yield f"outer_momentum={layout.outer_momentum:g}: must be at least 0 and below 1"
     if not 1 <= layout.fragments <= layout.local_steps:
         steps = layout.local_steps
         yield f"fragments={layout.fragments} take turns within local_steps={steps}: choose 1 to {steps}"
-    apart = "which then exchange messages in every step; with sync=local they are workers that do not"
+    apart = "which then exchange messages in every step, but with sync=local they do not"
     yield from without(layout, {
         "zero": f"shards over data-parallel ranks, {apart}", "ep": f"shares experts among data-parallel ranks, {apart}"
     })  # fmt: skip
@@ -170,12 +170,12 @@ def of_local_steps(layout) -> Iterator[str]:
 def of_compression(layout) -> Iterator[str]:
     method = f"compress={layout.compress}"
     if not read_method(layout.compress).feeds_back and not layout.error_feedback:
-        yield f"error_feedback=0: {method} rounds by chance, and feeds nothing back: leave error_feedback out"
+        yield f"error_feedback=0: {method} rounds by chance and has no error feedback: leave error_feedback out"
     if layout.sync not in ("bucketed", "overlapped"):
-        yield f"{method} compresses buckets, and sync={layout.sync} has none: choose sync=bucketed or sync=overlapped"
+        yield f"{method} compresses buckets, but sync={layout.sync} has none: choose sync=bucketed or sync=overlapped"
     yield from without(layout, {
-        "zero": f"keeps a shard of the gradients, and {method} needs a rank that knows all that it left out of them",
-        "ep": f"has two groups that sum gradients, and {method} one",
+        "zero": f"keeps only a shard of the gradients, but {method} must know all that it left out of them",
+        "ep": f"sums gradients in two groups of ranks, but {method} in one",
     })  # fmt: skip
 
 
@@ -183,25 +183,25 @@ def of_gradient_sums(layout) -> Iterator[str]:
     """Yield what is wrong with how ZeRO's stages communicate, and where the layers of a pipeline are."""
     if layout.ep > 1 and layout.shard:
         yield (
-            f"shard={layout.shard} is one number of ranks, and with ep={layout.ep} experts have fewer replicas than "
+            f"shard={layout.shard} is the same for all, but with ep={layout.ep} experts have fewer replicas than "
             "the rest of the model: leave shard 0, which shards each parameter over all of its replicas"
         )
     if layout.zero != 3 and (layout.prefetch or not layout.reshard_after_forward):
-        yield "prefetch and reshard_after_forward are about gathered parameters: they need zero=3"
+        yield "prefetch and reshard_after_forward apply to gathered parameters: they need zero=3"
     if layout.prefetch and layout.virtual > 1:
-        yield "prefetch=1 cannot know which of several stages a rank runs next: leave it 0 with virtual"
+        yield "prefetch=1 cannot know which of several stages a rank runs next: leave it 0 if virtual is above 1"
     if layout.zero < 2 and changed(layout, "grad_sync"):
-        yield f"grad_sync={layout.grad_sync} is about sharded gradients: it needs zero=2 or zero=3"
+        yield f"grad_sync={layout.grad_sync} applies to sharded gradients: it needs zero=2 or zero=3"
     if layout.zero and changed(layout, "sync", "bucket_mb"):
-        yield f"zero={layout.zero} sums gradients block by block: leave sync and bucket_mb as they are"
+        yield f"zero={layout.zero} sums gradients block by block: leave sync and bucket_mb out"
     *others, last = ("auto", *ZERO_ALGORITHMS)
     if layout.zero and layout.algorithm not in (*others, last):
         yield (
-            f"algorithm={layout.algorithm} is an all-reduce, which zero={layout.zero} does not make: choose "
-            f"{listed(others)} or {last}, of its reduce-scatters and all-gathers"
+            f"algorithm={layout.algorithm} is for all-reduce, but zero={layout.zero} uses reduce-scatter and all-gather"
+            f": choose {listed(others)} or {last}"
         )
     if layout.stages and layout.pp == 1:
-        yield f"stages={layout.stages} is for a pipeline, and pp=1 is none: set pp to 2 or more"
+        yield f"stages={layout.stages} needs a pipeline, but pp=1 is none: set pp to 2 or more"
     count = len(layout.layers_of_stages)
     if layout.stages and count != layout.stage_count:
         makes = f"pp={layout.pp} x virtual={layout.virtual} makes {layout.stage_count}"
@@ -210,16 +210,16 @@ def of_gradient_sums(layout) -> Iterator[str]:
 
 def of_nodes(layout) -> Iterator[str]:
     if layout.node_size < 0:
-        yield f"node_size={layout.node_size}: how many ranks share a node; 0 for all of them"
+        yield f"node_size={layout.node_size}: must be at least 1 rank, or 0 for all ranks on one node"
     if layout.node_size:
         check_node_size(layout.node_size, layout.world_size)
     if layout.algorithm == HIERARCHICAL and (uneven := uneven_group(layout, layout.node_size)):
         fitting = [n for n in divisors(layout.world_size) if not uneven_group(layout, n)]
         yield (
-            f"algorithm={HIERARCHICAL} needs the same number of ranks of a group on every node, but with "
-            f"node_size={layout.node_size} the ranks {listed(uneven)}, which sum gradients, are "
-            f"{listed(counts_on_nodes(uneven, layout.node_size))} on theirs: choose node_size from {listed(fitting)}, "
-            "or another algorithm, such as auto"
+            f"algorithm={HIERARCHICAL} needs the same number of a group's ranks on every node, but with "
+            f"node_size={layout.node_size} the group of ranks {listed(uneven)} has "
+            f"{listed(counts_on_nodes(uneven, layout.node_size))} on its nodes: choose node_size from "
+            f"{listed(fitting)}, or another algorithm, such as auto"
         )
 
 
@@ -248,13 +248,13 @@ def of_loosened_run(config, layout) -> Iterator[str]:
     loosened = loosened_by(layout)
     if loosened and config.precision == "fp16":
         yield (
-            f"{loosened} with precision fp16: all ranks skip a step together when the sum of its gradients overflows, "
-            f"and with {loosened} not all of them have this sum: choose bf16 or fp32"
+            f"{loosened} with precision fp16: all ranks must skip a step together when the sum of its gradients "
+            f"overflows, but with {loosened} not all of them have this sum: choose bf16 or fp32"
         )
     if layout.compress:
         read_method(layout.compress).check(full_rank(config))
     if layout.sync in LOOSE and config.rampup_batch_size:
-        yield f"{loosened} takes batches of one size in all steps: leave rampup_batch_size out"
+        yield f"{loosened} needs batches of the same size in all steps: leave rampup_batch_size out"
     if layout.sync in LOOSE and config.experts:
         yield f"{loosened} does not balance the load of experts: train a dense model"
     if layout.sync in LOOSE and config.packing != RANDOM:
@@ -266,12 +266,13 @@ def of_loosened_run(config, layout) -> Iterator[str]:
 def of_run(config, layout) -> Iterator[str]:
     """Yield why a run with one size of batch cannot be split as a layout says."""
     batch = f"global_batch {config.global_batch} / micro_batch {config.micro_batch}"
-    does_not_divide = f"dp={layout.dp} does not divide the {config.micro_batches} of {batch}; change one of them"
+    does_not_divide = f"dp={layout.dp} does not divide {batch} = {config.micro_batches}; change one of them"
     if layout.dp > config.micro_batches:
-        yield f"dp={layout.dp} needs {layout.dp} micro-batches, but {batch} makes {config.micro_batches}; change one"
+        makes = f"but {batch} makes {config.micro_batches}; change one of them"
+        yield f"dp={layout.dp} needs {layout.dp} micro-batches, {makes}"
     if config.heads % layout.tp:
-        heads = f"the {config.heads} attention heads, which are what it splits"
-        yield f"tp={layout.tp} does not divide {heads}: choose tp from {listed(divisors(config.heads))}, or other heads"
+        heads, fitting = f"the {config.heads} attention heads", listed(divisors(config.heads))
+        yield f"tp={layout.tp} does not divide {heads}: choose tp from {fitting}, or other heads"
     groups = config.model.groups
     if groups % layout.tp and layout.tp % groups:
         fitting = [n for n in divisors(config.heads) if groups % n == 0 or n % groups == 0]
@@ -282,11 +283,11 @@ def of_run(config, layout) -> Iterator[str]:
     chunk = config.context // config.sequence_chunks
     if layout.sp and chunk % layout.tp:
         yield (
-            f"sp=1 splits the {chunk} tokens of context / sequence_chunks over tp={layout.tp} ranks, which do not "
-            f"divide them: choose a multiple of {layout.tp}"
+            f"sp=1 splits the {chunk} tokens of context / sequence_chunks over tp={layout.tp} ranks: choose a "
+            f"multiple of {layout.tp}"
         )
     if layout.ep > 1 and not config.experts:
-        yield f"ep={layout.ep} shares experts, and this model has none: set experts to a multiple of {layout.ep}"
+        yield f"ep={layout.ep} shares experts, but this model has none: set experts to a multiple of {layout.ep}"
     if config.experts and config.experts % layout.ep:
         fitting = [n for n in divisors(layout.dp) if config.experts % n == 0]
         yield (
@@ -305,17 +306,17 @@ def of_run_with_context(config, layout) -> Iterator[str]:
     parts, heads = layout.least_chunks, max(1, config.model.groups // layout.tp)
     if config.sequence_chunks % parts:
         fitting = [n for n in range(parts, config.context + 1, parts) if config.context % n == 0][:4]
-        numbers = f"sequence_chunks to {' or '.join(map(str, fitting))}" if fitting else "another cp or context"
+        numbers = f"choose sequence_chunks from {listed(fitting)}" if fitting else "choose another cp or context"
         yield (
-            f"cp={layout.cp} by {layout.cp_kind} splits the sequence into {parts} parts, and sequence_chunks "
-            f"{config.sequence_chunks} is not a multiple: with a context of {config.context} tokens, set {numbers}"
+            f"cp={layout.cp} by {layout.cp_kind} splits the sequence into {parts} parts, but sequence_chunks "
+            f"{config.sequence_chunks} is not a multiple: with a context of {config.context} tokens, {numbers}"
         )
     if layout.cp_kind == "ulysses" and heads % layout.cp:
         kind = "attention" if config.model.groups == config.heads else "key-value"
         other = f"cp from {listed(divisors(heads)[1:])}, or " if heads > 1 else ""
         yield (
-            f"cp={layout.cp} by ulysses splits the {heads} {kind} heads of a rank, which it must divide: "
-            f"choose {other}another cp_kind, which splits no heads"
+            f"cp={layout.cp} by ulysses does not divide the {heads} {kind} head{'s' * (heads > 1)} of a rank: choose "
+            f"{other}another cp_kind, which splits no heads"
         )
 
 
@@ -324,7 +325,7 @@ def of_run_with_stages(config, layout, batch: str, does_not_divide: str) -> Iter
     if chosen and sum(chosen) != config.layers:
         yield f"stages={layout.stages} makes {sum(chosen)} layers, but the model has {config.layers}"
     if config.layers < count:
-        yield f"{layout} makes {count} stages, more than the {config.layers} layers: each stage needs one at least"
+        yield f"{layout} makes {count} stages, more than the {config.layers} layers: each stage needs at least one"
     least, most = (len(share_of(rank, layout.dp, config.micro_batches)) for rank in (layout.dp - 1, 0))
     if least != most and (layout.zero == 3 or (layout.zero == 2 and layout.grad_sync == "micro_batch")):
         meets = f"zero={layout.zero} with pp={layout.pp} communicates in every micro-batch"
@@ -345,13 +346,13 @@ def of_options(config, layout, options) -> Iterator[str]:
     loosened = loosened_by(layout)
     for flag, steps in (("--check-replicas", options.check_replicas), ("--noise-scale", options.noise_scale)):
         if steps < 0:
-            yield f"{flag} must be 0, for none, or more steps, but is {steps}"
+            yield f"{flag} must be 0 (never) or more steps, got {steps}"
     if options.check_by not in CHECKS:
-        yield f"--check-by must be one of {listed(CHECKS)}, but is {options.check_by}"
+        yield f"--check-by must be one of {listed(CHECKS)}, got {options.check_by}"
     if options.check_by == "vote" and layout.world_size == 1:
-        yield "--check-by vote compares ranks, and there is one: choose auto or replay"
+        yield "--check-by vote compares ranks, but there is only one: choose auto or replay"
     if options.loader < 0:
-        yield f"--loader must be 0, for none, or more steps, but is {options.loader}"
+        yield f"--loader must be 0 (none) or more steps, got {options.loader}"
     if options.noise_scale:
         yield from of_noise_scale(config, layout)
     if options.rebalance:
@@ -369,22 +370,22 @@ def of_options(config, layout, options) -> Iterator[str]:
 
 def of_rebalancing(config, layout, options) -> Iterator[str]:
     if options.check_replicas:
-        yield "--check-replicas repeats steps with the layout's micro-batches, --rebalance deals others: choose one"
+        yield "--check-replicas repeats steps with the layout's micro-batches, but --rebalance changes them: choose one"
     if config.rampup_batch_size:
-        yield "--rebalance deals out the micro-batches of one size of batch: leave rampup_batch_size out"
+        yield "--rebalance needs batches of the same size in all steps: leave rampup_batch_size out"
     if layout.pp > 1:
-        yield f"--rebalance gives ranks other micro-batches than pp={layout.pp} has a schedule for: set pp to 1"
+        yield f"--rebalance changes the micro-batches of a rank, for which pp={layout.pp} has no schedule: set pp to 1"
     if layout.dp == 1:
-        yield "--rebalance deals micro-batches out among data-parallel ranks, and dp=1 has one: set dp to 2"
+        yield "--rebalance deals out micro-batches among data-parallel ranks, but dp=1 is a single one: set dp to 2"
     if loosened := loosened_by(layout):
-        yield f"--rebalance with {loosened}: who computes a micro-batch would change the weights: leave one out"
+        yield f"--rebalance with {loosened}: the weights would depend on who computes a micro-batch: leave one out"
 
 
 def of_noise_scale(config, layout) -> Iterator[str]:
     if layout.world_size > 1:
         yield "--noise-scale measures on one rank, and every layout takes the same steps: leave the layout out"
     if config.micro_batches < 2:
-        yield "--noise-scale compares a micro-batch with the batch, and they are one: choose a smaller --micro-batch"
+        yield "--noise-scale compares a micro-batch with the batch, but they are equal: choose a smaller --micro-batch"
     if config.experts:
         yield "--noise-scale computes gradients twice, and experts would count tokens twice: leave them out"
     if config.packing != RANDOM:

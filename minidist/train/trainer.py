@@ -254,6 +254,6 @@ def diverging(step: int, scaler: GradScaler, world: ProcessGroup | None) -> Iter
         raise FloatingPointError(f"training diverged in step {step}: {error}") from None
     if scaler.skipped > skipped and scale < MIN_SCALE:
         raise FloatingPointError(
-            f"training diverged in step {step}: gradients overflow in {scale:g} of their size. A lower learning "
+            f"training diverged in step {step}: gradients overflow even at a loss scale of {scale:g}. A lower learning "
             "rate may help"
         )

@@ -82,7 +82,7 @@ CHEATS = {  # chapter -> (what it tries, a body of the function that is asked fo
     ],
     "8": [
         ("does nothing", "return []", "the plan ends before B23"),
-        ("keeps everything", KEEP_ALL, "5 inputs are kept, and 4 fit"),
+        ("keeps everything", KEEP_ALL, "5 inputs are kept, but only 4 fit"),
         ("goes backward without inputs", "return [f'B{i}' for i in reversed(range(len(flops)))]",
          "the input of block 23 is not there"),
         ("begins with the cheap backwards", "return ['B0'] * len(flops)", "the next backward is B23"),

@@ -124,7 +124,7 @@ def test_a_tokenizer_refuses_what_is_not_utf8_and_names_it(tmp_path):
             with pytest.raises(ValueError, match=rf"{text.name}: the text is not UTF-8, .*: 0xe9 at byte 3"):
                 read_documents(path, by)
     prepare(LINES, BYTES, tmp_path / "bytes")
-    with pytest.raises(ValueError, match=r"has the tokens of another tokenizer than .*tokenizer.json: prepare"):
+    with pytest.raises(ValueError, match=r"has the tokens of a tokenizer other than .*tokenizer.json: prepare"):
         open_corpus(str(tmp_path / "bytes"), 16, "cut", FILE)
 
 
@@ -190,7 +190,7 @@ def test_a_prepared_folder_is_compared_with_its_manifest(tmp_path):
         other = manifest[key] + 1 if isinstance(manifest[key], int) else "" if key != "sha256" else manifest[key][:1]
         other = "1" * 64 if key == "tokenizer" else other
         (folder / MANIFEST).write_text(json.dumps(manifest | {key: other}))
-        with pytest.raises(ValueError, match=r"prepare the text anew|not what minidist data writes"):
+        with pytest.raises(ValueError, match=r"prepare the text again|not written by minidist data"):
             read_documents(folder)
 
 

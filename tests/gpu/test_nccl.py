@@ -246,7 +246,7 @@ MISMATCH = r"(?s)Mismatch: ranks . and . disagree.*all_reduce\(SUM, float64.*ncc
         (on_two_sides, r"gather: tensor is on a GPU, but gather_list\[0\] in host memory"),
         (
             lambda world: md.find_gpus(world.new_group([0]) if world.rank == 0 else world),
-            "ValueError: find_gpus is about all 2 ranks, but got a group of 1",
+            "ValueError: find_gpus needs all 2 ranks, but got a group of 1",
         ),
         (changed, r"rank 0 .*RuntimeError: an array has changed while a call reads it"),
     ],

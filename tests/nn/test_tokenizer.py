@@ -120,7 +120,7 @@ def test_training_takes_the_most_frequent_pairs_and_is_the_same_everywhere(tmp_p
     pairs = sum((Counter({pair: n}) for word, n in words.items() for pair in pairwise(word)), Counter())
     first = "".join(json.loads(content)["model"]["merges"][0]).replace("Ġ", " ")
     assert pairs[tuple(first)] == max(pairs.values())
-    with pytest.raises(ValueError, match=r"pairs that occur twice for \d+ tokens, and not for 10,000,000,000,000$"):
+    with pytest.raises(ValueError, match=r"pairs that occur twice for \d+ tokens, but not for 10,000,000,000,000$"):
         train_tokenizer(TEXT.encode(), 10**13)
     assert FileTokenizer("x", train_tokenizer(b"\n", 256)).vocab == 256
 

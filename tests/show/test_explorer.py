@@ -102,7 +102,7 @@ def test_a_run_is_what_its_sliders_say_and_illegal_ones_have_the_reason(explorer
     for key in ("tp", "cp", "pp", "ep", "micro_batch", "recompute", "zero"):
         assert getattr(run.layout, key) == position[key]
     assert run.layout.sp == 1 and run.layout.dp == 4 and run.layout.attention == "flash"
-    reason = "share the experts, and do not divide dp=4: choose ep from 1, 2, 4"
+    reason = "share the experts, but do not divide dp=4: choose ep from 1, 2, 4"
     assert any(reason in text for text in explorer.tables["mixtral-8x7b"].texts)
 
 
@@ -248,7 +248,7 @@ def test_an_illegal_position_says_why_and_leads_to_the_nearest_legal_one(page, e
     page.locator("#slider-pp").focus()
     page.keyboard.press("ArrowRight")
     assert text(page, "#outcome") == "No run can be split this way."
-    assert "= 16 ranks, and the cluster has 8 GPUs" in text(page, "#because")
+    assert "= 16 ranks, but the cluster has 8 GPUs" in text(page, "#because")
     assert text(page, "#range") == "" and not page.is_enabled("#pin") and "tp=8&cp=1&pp=2" in page.url
     page.keyboard.press("p")  # has no numbers to pin
     page.keyboard.press("r")

@@ -164,7 +164,7 @@ def test_what_no_run_has_saved_is_not_removed(tmp_path):
 
 def test_checkpoints_of_other_runs_are_not_mixed(ranks, saved, folder, tmp_path):
     for resume in (None, str(saved / name_of(4))):
-        with pytest.raises(ValueError, match="has checkpoints already"):
+        with pytest.raises(ValueError, match="already has checkpoints"):
             check_folder(str(folder), resume)
     branch = RunOptions(saving=Saving(str(folder)), resume=str(folder / name_of(2)))
     newer = r"has newer checkpoints than step-000002 \(step-000004\).*save in another folder, or remove"
@@ -285,7 +285,7 @@ def test_another_run_is_refused_and_other_versions_are_told(saved, folder, tmp_p
     assert library.other_versions(manifest, "numpy") == ""
     newer = manifest.versions | {"numpy": "9.9"}
     monkeypatch.setattr(library, "versions", lambda backend: newer | ({"cupy": "14"} if backend == "cupy" else {}))
-    told = f"the checkpoint was written with numpy {manifest.versions['numpy']}, now 9.9: the bits may be others"
+    told = f"the checkpoint was written with numpy {manifest.versions['numpy']}, now 9.9: the bits may differ"
     assert library.other_versions(manifest, "numpy") == told
     assert "with backend numpy, now cupy and numpy" in library.other_versions(manifest, "cupy")
     exact = replace(manifest, config=manifest.config | {"products": "exact"})

@@ -75,7 +75,7 @@ def test_what_ends_a_run(tmp_path):
                 raise error
 
         assert elastic_with(error, raise_in_3) == interruptions, error
-    with pytest.raises(RuntimeError, match=r"^rank 0 of 1 was killed by SIGKILL.*, and no rank is left to go on with$"):
+    with pytest.raises(RuntimeError, match=r"^rank 0 of 1 was killed by SIGKILL.*, and no rank is left to go on$"):
         elastic("dp=1", "rank=0,step=1,kind=kill", saving=sync(tmp_path / "alone"))
     with pytest.raises(RuntimeError, match="and --max-restarts 0 allows no further restart"):
         elastic("dp=2", "rank=1,step=1,kind=kill", saving=sync(tmp_path / "limit"), how={"max_restarts": 0})
@@ -185,8 +185,8 @@ def test_the_command_line_tells_of_wrong_numbers_and_of_the_last_attempts_checkp
 # In the memory of peers
 
 LOST = re.compile(
-    r"of the snapshots after 4 steps nobody has those of rank 1 of dp=5,zero=1: [\d,]+ elements of .+ are lost; "
-    r"of the snapshots after 2 steps nobody has those of rank 1 of dp=5,zero=1: .+ are lost"
+    r"no rank holds the snapshots after 4 steps of rank 1 of dp=5,zero=1: [\d,]+ elements of .+ are lost; "
+    r"no rank holds the snapshots after 2 steps of rank 1 of dp=5,zero=1: .+ are lost"
 )
 
 
@@ -218,7 +218,7 @@ def test_a_rank_that_dies_while_copies_are_under_way(expected):
 
     result, [it] = elastic("dp=4,zero=1", peer_copies=PeerCopies(2), rank_function=rank_function)
     assert (it.source, it.resumed) == (MEMORY, 2) and result.fingerprint == expected
-    assert "after 4 steps nobody has those of rank 0 of dp=4,zero=1" in it.lost
+    assert "after 4 steps of rank 0 of dp=4,zero=1" in it.lost
 
 
 def test_the_memory_has_the_steps_of_one_run(ranks, expected):

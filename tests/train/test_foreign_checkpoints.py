@@ -176,7 +176,7 @@ def test_whatever_stands_in_a_file(folder, no_ranks, capsys):
             assert is_whole(Disk(), checkpoint)
             continue
         assert command("checkpoint", folder) == 1, what
-        assert "rank-0.safetensors: by its manifest" in capsys.readouterr().out.replace("\n", ""), what
+        assert "rank-0.safetensors: its manifest says" in capsys.readouterr().out.replace("\n", ""), what
         assert command("checkpoint", folder, "--export", plain) == 2, what
         assert command("train", "--resume", folder) == 2 and not plain.exists(), what
 

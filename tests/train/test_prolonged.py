@@ -56,7 +56,7 @@ def test_a_run_whose_steps_would_have_had_other_learning_rates_is_not_prolonged(
     assert cli(["train", f"--resume={saved}", "--steps=6"]) == 2
     assert "the 4 steps so far would have had other learning rates" in capsys.readouterr().err
     assert cli(["train", f"--resume={saved}", "--steps=3"]) == 2
-    assert "the checkpoint is of step 4, and this run has 3" in capsys.readouterr().err
+    assert "the checkpoint is of step 4, but this run has only 3" in capsys.readouterr().err
 
 
 @unix

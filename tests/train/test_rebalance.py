@@ -65,5 +65,5 @@ def test_a_deal_that_leaves_out_a_rank_is_named(ranks):
         finally:
             overrides.override({})
 
-    with pytest.raises(RankFailed, match=r"deal gave \[7, 0\]: 7 micro-batches for 2 ranks, each at least 1"):
+    with pytest.raises(RankFailed, match=r"deal must give 2 ranks at least 1 each of 7 micro-batches, got \[7, 0\]"):
         run(ranks(2), CONFIG, Layout(dp=2), OPTIONS, rank_function=train_with_a_wrong_deal)

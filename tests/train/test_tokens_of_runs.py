@@ -72,7 +72,7 @@ def test_parameters_and_vocabulary_follow_from_the_tokenizer(tmp_path, capsys):
     assert f"263 tokens of {FILE}" in capsys.readouterr().out
     copy = shutil.copy(FILE, tmp_path)
     assert cli(["train", f"--tokenizer={copy}", f"--json={copy}"]) == 2
-    assert "--json, the tokenizer must be different files" in capsys.readouterr().err
+    assert "--json and the tokenizer must be different files" in capsys.readouterr().err
     assert cli(["train", f"--tokenizer={FILE}", "--vocab=260"]) == 2
     assert f"vocab 260 is too small: {FILE} has 263 tokens" in capsys.readouterr().err
 
@@ -108,7 +108,7 @@ def test_a_checkpoint_goes_on_with_its_own_tokenizer_only(tmp_path, capsys):
     with pytest.raises(BadCheckpoint, match="another tokenizer than the byte tokenizer"):
         check_same_run(manifest, TrainConfig(**manifest.config), load_corpus(TEXT, 8))
     (half / TOKENIZER).write_bytes(other.read_bytes())
-    with pytest.raises(BadCheckpoint, match=rf"{TOKENIZER} has [\d,]+ bytes, and had"):
+    with pytest.raises(BadCheckpoint, match=rf"{TOKENIZER} has [\d,]+ bytes, but had"):
         check_files(half, manifest)
     for name in ("tokenizer", TOKENIZER):  # one without the other
         config, files = ({k: v for k, v in table.items() if k != name} for table in (manifest.config, manifest.files))

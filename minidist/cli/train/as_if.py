@@ -37,7 +37,7 @@ class Wanted:
         """
         if layout.node_size not in (0, self.cluster.node_size):
             raise ValueError(
-                f"--node-size {layout.node_size} and --as-if {self.cluster}, whose nodes have "
+                f"--node-size {layout.node_size} contradicts --as-if {self.cluster}, whose nodes have "
                 f"{self.cluster.node_size}: leave one out"
             )
         return replace(layout, node_size=self.cluster.node_size if self.cluster.nodes > 1 else 0)
@@ -101,10 +101,10 @@ def as_if_of(options: argparse.Namespace, config: TrainConfig, layout: Layout) -
     shares = {"--efficiency": options.efficiency, "--memory-efficiency": options.memory_efficiency}
     for flag, share in shares.items():
         if not 0 < share <= 1:
-            raise ValueError(f"{flag} must be above 0 and at most 1, but is {share:g}")
+            raise ValueError(f"{flag} must be above 0 and at most 1, got {share:g}")
     if options.as_if is None:
         if (options.efficiency, options.memory_efficiency) != (FLOPS_EFFICIENCY, MEMORY_EFFICIENCY):
-            raise ValueError("--efficiency and --memory-efficiency are about --as-if: add --as-if CLUSTER")
+            raise ValueError("--efficiency and --memory-efficiency apply to --as-if: add --as-if CLUSTER")
         return None
     cluster = ClusterSpec.parse(options.as_if)
     cluster.check(layout.world_size)
@@ -128,7 +128,7 @@ def on_cluster(wanted: Wanted, result: Run) -> OnCluster:
 
 def print_on_cluster(console: Console, found: OnCluster) -> None:
     wanted, step = found.wanted, found.step
-    columns = ("rank", "computing", "waiting", "messages in flight", "hidden under computing")
+    columns = ("rank", "computing", "waiting", "messages in flight", "hidden behind computing")
     table = titled(f"one step as if on {wanted.cluster}, microseconds", right=columns)
     for number, rank in enumerate(step.ranks):
         times = (f"{seconds * 1e6:,.1f}" for seconds in (rank.computing, rank.waiting, rank.communicating))

@@ -238,7 +238,7 @@ def _checked(options, console: Console) -> Request:
     if options.sample < 0:
         raise ValueError(f"--sample must not be negative, got {options.sample}")
     if options.sample and not len(open_tokenizer(config.tokenizer).encode(prompt_of(config))):
-        raise ValueError(f"--sample goes on from 'The', of which {config.tokenizer} makes no token: leave it out")
+        raise ValueError(f"--sample continues 'The', of which {config.tokenizer} makes no token: leave it out")
     files = {flag: getattr(options, flag) for flag in ("json", "trace", "png")}
     check_outputs(files, config.text, config.tokenizer, save=options.save)
     implementations = implementations_of(options.impl) if options.impl else []
@@ -269,7 +269,9 @@ def _checked(options, console: Console) -> Request:
     check(of_options(config, layout, run_options))
     elasticity = elasticity_of(options, run_options)
     if wanted is not None and elasticity is not None and elasticity.on_failure == "shrink":
-        raise ValueError("--as-if needs as many ranks to the end as the cluster has: add --on-failure restart")
+        raise ValueError(
+            "--as-if needs as many ranks at the end as the cluster has accelerators: add --on-failure restart"
+        )
     if job_size() is not None and elasticity is not None:
         raise ValueError(
             "the failure of a rank ends an MPI job: leave out --elastic, add --save, and start again with --resume"
@@ -323,7 +325,7 @@ def _draw(path: Path, logs: list[list], layout: Layout, wanted: Wanted | None) -
     from minidist.show.figures import pipelines, timeline
 
     if not any(logs):  # the checkpoint was of the last step
-        raise ValueError("--png draws the last steps, and this run took none: leave it out")
+        raise ValueError("--png draws the last steps, but this run took none: leave it out")
     run = str(layout) if wanted is None else f"{layout}, as if on {wanted.cluster}"
     if layout.pp > 1:
         ranks = range(0, len(logs), layout.replicas * layout.tp)  # of the first pipeline

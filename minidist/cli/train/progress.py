@@ -144,7 +144,7 @@ def watching(
         yield None, None
         return
     if port not in PORTS:
-        raise ValueError(f"--watch {port}: a port is a number up to {PORTS[-1]}; leave it out for any that is free")
+        raise ValueError(f"--watch {port}: a port is a number up to {PORTS[-1]}; leave it out to take any that is free")
     from minidist.show.live.server import serving  # Python's HTTP server takes a sixth of the command's start
 
     live = Live(config, layout, first)

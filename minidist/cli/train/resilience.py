@@ -110,7 +110,7 @@ class Checkpoint:
             lines[0] += f", in layout {layout}"
             inexact = [f"{name} {value}" for name, value in INEXACT.items() if getattr(self.config, name) == value]
             if inexact:
-                lines.append(f"note: with {' and '.join(inexact)} bits depend on the layout, so they will be others")
+                lines.append(f"note: with {' and '.join(inexact)} bits depend on the layout, so they will differ")
         checked = self.manifest.checked
         unchecked = (
             f"its numbers were last checked after step {checked}" if checked is not None and checked < step else ""
@@ -132,7 +132,7 @@ def resumed(path: str | None, tokenizer: str | None) -> Checkpoint | None:
     kept = found.config.tokenizer
     if tokenizer is None and kept is not None and not Path(kept).exists():
         raise BadCheckpoint(
-            f"the tokenizer of the checkpoint, {kept}, is no longer there. {folder / TOKENIZER} is a copy: copy it to "
+            f"the tokenizer of the checkpoint, {kept}, no longer exists. {folder / TOKENIZER} is a copy: copy it to "
             "where it can stay, and name it with --tokenizer FILE"
         )
     check_tokenizer(manifest, open_tokenizer(kept if tokenizer is None else tokenizer))
@@ -148,7 +148,7 @@ def begun_from(options: argparse.Namespace) -> TrainConfig | None:
     if options.init_from is None:
         return None
     if options.resume:
-        raise ValueError("--resume goes on with the weights of a checkpoint: leave it out, or --init-from")
+        raise ValueError("--resume goes on with the weights of a checkpoint: leave out either --resume or --init-from")
     folder = Path(options.init_from)
     settings = settings_in(folder)
     for name, (there, value) in settings.items():
@@ -156,13 +156,13 @@ def begun_from(options: argparse.Namespace) -> TrainConfig | None:
         shorter = name == "context" and settings["arch"][1] == "llama" and given is not None and given < value
         if given not in (None, value) and not shorter:  # rotary positions fit any length
             raise ValueError(
-                f"{flag} {given} contradicts {there} in {folder / CONFIG}, by which it is {value}: leave {flag} out"
+                f"{flag} {given} contradicts {there} in {folder / CONFIG}, which makes it {value}: leave {flag} out"
             )
     beside = str(folder / TOKENIZER) if (folder / TOKENIZER).is_file() else None
     tokenizer, (there, vocab) = open_tokenizer(options.tokenizer or beside), settings["vocab"]
     if options.vocab is None and tokenizer.vocab != vocab:
         raise ValueError(
-            f"{there} is {vocab} in {folder / CONFIG}, and {tokenizer.name} has {tokenizer.vocab} tokens: name the "
+            f"{there} is {vocab} in {folder / CONFIG}, but {tokenizer.name} has {tokenizer.vocab} tokens: name the "
             "model's tokenizer with --tokenizer FILE"
         )
     return replace(TrainConfig(), tokenizer=beside, **{name: value for name, (_, value) in settings.items()})
@@ -177,7 +177,7 @@ def saving_of(options: argparse.Namespace, checkpoint: Checkpoint | None) -> Sav
     named = given(every=options.save_every, keep=options.keep, mode=options.save_mode)
     if options.save is None:
         if named.keys() - {"every"} or (named and not options.peer_copies):
-            raise ValueError("--save-every, --keep and --save-mode are about checkpoints: add --save DIR")
+            raise ValueError("--save-every, --keep and --save-mode apply to checkpoints: add --save DIR")
         return None
     saving = Saving(options.save, **named)
     check_folder(options.save, checkpoint and str(checkpoint.folder))
@@ -210,7 +210,7 @@ def _why_it_cannot_happen(fault: Fault, config: TrainConfig, layout: Layout) -> 
     data_parallel_alone = layout.world_size == layout.dp
     if fault.place == "message" and layout.compress and data_parallel_alone and sends_bytes(layout.compress):
         return (
-            f"compress={layout.compress} sends bytes, and a bit flips in floats: choose flip:weights or flip:gradients"
+            f"compress={layout.compress} sends bytes, but a bit flips in floats: choose flip:weights or flip:gradients"
         )
     if not layout.servers:
         return ""
@@ -218,7 +218,7 @@ def _why_it_cannot_happen(fault: Fault, config: TrainConfig, layout: Layout) -> 
         return f"a parameter server computes no gradients: choose a worker, from rank 0 to {layout.dp - 1}"
     if fault.rank < layout.dp and fault.place == "moments":
         servers = f"from rank {layout.dp} to {layout.world_size - 1}"
-        return f"the servers have the moments, and a worker none: choose a server, {servers}"
+        return f"the servers hold the moments, and a worker has none: choose a server, {servers}"
     return ""
 
 
@@ -316,7 +316,7 @@ def elasticity_of(options: argparse.Namespace, run_options: RunOptions) -> Elast
     elasticity = Elasticity(**named)
     if options.elastic:
         if run_options.saving is None and run_options.peer_copies is None:
-            raise ValueError("--elastic goes on from checkpoints or from copies: add --save DIR or --peer-copies 1")
+            raise ValueError("--elastic needs checkpoints or copies to go on from: add --save DIR or --peer-copies 1")
         return elasticity
     if run_options.peer_copies is not None:
         raise ValueError("--peer-copies are for ranks that survive a failure: add --elastic")
@@ -335,14 +335,14 @@ def peer_copies_of(options: argparse.Namespace, layout: Layout) -> PeerCopies | 
         return None
     if options.peer_copies >= layout.world_size:
         raise ValueError(
-            f"--peer-copies {options.peer_copies} needs as many other ranks for each rank, and layout {layout} has "
+            f"--peer-copies {options.peer_copies} needs as many other ranks for each rank, but layout {layout} has "
             f"{layout.world_size} in all"
         )
     return PeerCopies(Saving.every if options.save_every is None else options.save_every, options.peer_copies)
 
 
 def interruptions_table(interruptions: list[Interruption]) -> Table:
-    columns = ("step", "failure", "went on in", "from"), ("detect", "restart", "recompute")
+    columns = ("step", "failure", "continued in", "from"), ("detect", "restart", "recompute")
     table = titled("interruptions, and the seconds that each cost", *columns)
     table.columns[0].justify = "right"
     for it in interruptions:

@@ -100,7 +100,7 @@ def check_agreement(launched: Launched | None, rank: int, size: int) -> None:
         )
     else:
         fix = (
-            "the launcher and mpi4py's MPI library do not belong together: use the mpiexec that came with the library, "
+            "the launcher and mpi4py's MPI library do not match: use the mpiexec that came with the library, "
             "or under Slurm srun --mpi=pmi2 (MPICH) or srun --mpi=pmix (Open MPI)"
         )
     found = "MPI finds this process alone" if size == 1 else f"MPI says that it is rank {rank} of {size}"

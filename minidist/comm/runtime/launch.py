@@ -94,7 +94,7 @@ class Cluster:
         if start_method not in methods:
             raise ValueError(f"start_method {start_method!r} is not available here; choose from {', '.join(methods)}")
         if queue_bytes is not None and (queue_bytes < 1024 or queue_bytes % 64):
-            raise ValueError(f"queue_bytes must be a multiple of 64, at least 1024, but is {queue_bytes}")
+            raise ValueError(f"queue_bytes must be a multiple of 64, at least 1024, got {queue_bytes}")
         if keep_survivors and start_method == "thread":
             raise ValueError("ranks that are threads of one process end together: keep_survivors needs processes")
         self._method, self._queue_bytes, self._keep_survivors = start_method, queue_bytes, keep_survivors
@@ -154,7 +154,7 @@ class Cluster:
             RuntimeError: when the cluster is closed, belongs to another process, or is in a run already.
         """
         if not callable(fn):
-            raise TypeError(f"the first argument must be a function fn(world, ...), but is {fn!r}")
+            raise TypeError(f"the first argument must be a function fn(world, ...), got {fn!r}")
         if self._closed:
             raise RuntimeError("this Cluster is closed; make a new one, or call run inside its with block")
         if self._ranks and self._owner != os.getpid():
@@ -381,7 +381,7 @@ def _checked_size(world_size: int) -> int:
     with suppress(TypeError):  # raised for anything but a whole number; NumPy's integers count as such
         if not isinstance(world_size, bool) and 1 <= index(world_size) <= MAX_RANKS:
             return index(world_size)
-    raise ValueError(f"world_size must be a whole number from 1 to {MAX_RANKS}, but is {world_size!r}")
+    raise ValueError(f"world_size must be a whole number from 1 to {MAX_RANKS}, got {world_size!r}")
 
 
 def _name_ranks(ranks, one: str = "was", more: str = "were") -> str:

@@ -90,7 +90,9 @@ def run_of_threads() -> Iterator[None]:
         RuntimeError: if another Cluster's threads run.
     """
     if not _running.acquire(blocking=False):
-        raise RuntimeError("ranks that are threads run one function at a time: wait for the end of the other Cluster's")
+        raise RuntimeError(
+            "ranks that are threads run one function at a time: wait until the other Cluster's has ended"
+        )
     from unittest import mock  # takes a while to import
 
     def enter_as_own(self):

@@ -37,7 +37,7 @@ def grade_class(
         ValueError: if there is nothing to grade, or the results cannot be written.
     """
     if jobs < 1:
-        raise ValueError(f"--jobs {jobs} must be at least 1")
+        raise ValueError(f"--jobs must be at least 1, got {jobs}")
     entries, others = find_submissions(submissions)
     if out.resolve().is_relative_to(submissions.resolve()):
         raise ValueError(f"--out {out} is among the submissions; choose a folder outside of {submissions}")

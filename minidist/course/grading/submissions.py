@@ -35,7 +35,9 @@ def find_submissions(folder: Path) -> tuple[list[tuple[str, Path]], list[str]]:
     if not found:
         raise ValueError(f"{folder} has no submissions: expected a folder or zip file for each student")
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"{folder} has two submissions of {', '.join(twice)}, such as a folder and a zip file")
+        raise ValueError(
+            f"{folder} has two submissions of {', '.join(twice)}, such as a folder and a zip file: keep one"
+        )
     return found, others
 
 

@@ -39,11 +39,11 @@ class Limits:
 
     def __post_init__(self) -> None:
         if not self.seconds > 0:
-            raise ValueError(f"--timeout {self.seconds:g} must be more than 0 seconds")
+            raise ValueError(f"--timeout must be more than 0 seconds, got {self.seconds:g}")
         if not self.memory >= 1:
-            raise ValueError(f"--memory {self.memory:g} must be at least 1 GiB, which Python and NumPy need")
+            raise ValueError(f"--memory must be at least 1 GiB, which Python and NumPy need, got {self.memory:g}")
         if self.processes < 16:
-            raise ValueError(f"--processes {self.processes} must be at least 16: each rank of a task is a process")
+            raise ValueError(f"--processes must be at least 16, got {self.processes}: each rank of a task is a process")
 
 
 NO_LIMITS = Limits()  # for a learner's own answers

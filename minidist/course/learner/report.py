@@ -89,9 +89,9 @@ def _failure(result: TaskResult, verdict: Verdict, alike: list[str], failing: Co
         lines = list(dict.fromkeys(part.message for part in unmet))
         details = "\n".join(dict.fromkeys(part.details for part in unmet if part.details))
     elif result.state == "todo" and result.task.kind == "debugging":
-        title = f"{result.task.number} is to do: the program fails in {verdict.test}"
+        title = f"{result.task.number} is still to do: the program fails in {verdict.test}"
     elif result.state == "todo":
-        title = f"{result.task.number} is to do"
+        title = f"{result.task.number} is still to do"
     if in_full:
         lines += ["", *details.strip().splitlines()] if details.strip() else []
     elif len(lines) > LINES:

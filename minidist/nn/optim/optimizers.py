@@ -36,7 +36,7 @@ def average_gradients(parameters: Iterable[Parameter], count: float) -> None:
         ValueError: if ``count`` is not above 0.
     """
     if not count > 0:
-        raise ValueError(f"gradients are averaged over at least one micro-batch, or a part of one, not {count}")
+        raise ValueError(f"the number of micro-batches must be above 0, got {count}")
     with together():
         for parameter in parameters:
             if parameter.grad is not None:

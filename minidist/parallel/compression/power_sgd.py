@@ -84,7 +84,7 @@ class PowerSGD(Method):
     def check(self, full_rank: int) -> None:
         if self.rank > full_rank:
             raise ValueError(
-                f"compress={self.name}: powersgd:{full_rank} sends every gradient of this model as it is already: "
+                f"compress={self.name}: powersgd:{full_rank} already sends every gradient of this model unchanged: "
                 f"choose a rank from 1 to {full_rank}"
             )
 

@@ -67,7 +67,7 @@ def read_arrivals(text: str, workers: int) -> list[float] | None:
     if not all(0 < each <= SLOWEST for each in seconds):
         raise ValueError(f"arrivals={text}: the time of each worker must be above 0 and at most {SLOWEST:g}")
     if len(seconds) != workers:
-        raise ValueError(f"arrivals={text} has the times of {len(seconds)} workers, and there are dp={workers}")
+        raise ValueError(f"arrivals={text} has the times of {len(seconds)} workers, but dp={workers}")
     return seconds
 
 

@@ -170,6 +170,7 @@ def _parts(array, group: ProcessGroup, axis: int) -> list:
     length = array.shape[axis]
     if length % group.size:
         raise ValueError(
-            f"axis {axis} of shape {array.shape} has {length} entries, which {group.size} ranks do not divide"
+            f"axis {axis} of shape {array.shape} has {length} entries, which cannot be split evenly over "
+            f"{group.size} ranks"
         )
     return xp.split(array, group.size, axis)

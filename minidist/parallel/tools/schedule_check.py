@@ -62,13 +62,13 @@ def check_schedule(schedule: Sequence[Sequence[Action]], micro_batches: int) -> 
         for action in actions:
             if ranks_of.setdefault(action.stage, rank) != rank:
                 raise ScheduleError(
-                    f"stage {action.stage} is on rank {ranks_of[action.stage]}, and {action} on rank {rank}"
+                    f"stage {action.stage} is on rank {ranks_of[action.stage]}, but {action} is on rank {rank}"
                 )
     stages = max(ranks_of, default=-1) + 1
     done = Counter(action for rank in schedule for action in rank)
     for stage in range(stages):
         if stage not in ranks_of:
-            raise ScheduleError(f"no rank has stage {stage}, and there is a stage {stages - 1}")
+            raise ScheduleError(f"no rank has stage {stage}, although there is a stage {stages - 1}")
         for i in range(micro_batches):
             forward, whole, halves = ([done[Action(stage, kind, i)] for kind in kinds] for kinds in ("F", "B", "IW"))
             if forward != [1] or sorted((whole, halves)) not in ([[0], [1, 1]], [[0, 0], [1]]):
@@ -78,7 +78,7 @@ def check_schedule(schedule: Sequence[Sequence[Action]], micro_batches: int) -> 
                 )
     for action in done:
         if action.micro_batch >= micro_batches:
-            raise ScheduleError(f"{action}: there are only {micro_batches} micro-batches, counted from 0")
+            raise ScheduleError(f"{action}: micro-batches are counted from 0 to {micro_batches - 1}")
     timeline(schedule)
 
 

@@ -83,7 +83,8 @@ def interleaved_1f1b(rank: int, ranks: int, micro_batches: int, virtual: int) ->
     """
     if micro_batches % ranks:
         raise ValueError(
-            f"interleaved 1F1B takes micro-batches in rounds of {ranks}, which do not divide {micro_batches}"
+            f"interleaved 1F1B takes micro-batches in rounds of {ranks}, but {micro_batches} is not a multiple of "
+            f"{ranks}"
         )
     total = micro_batches * virtual
 

@@ -42,7 +42,7 @@ class Efficiency:
             raise ValueError(f"attention must be one of {', '.join(ATTENTION)}, got {self.attention!r}")
         for curve in (self.products, self.inside):
             if not curve or any(len(point) != 2 or not all(point) for point in curve) or curve != sorted(curve):
-                raise ValueError(f"a curve has pairs of positive numbers in ascending order, got {curve}")
+                raise ValueError(f"a curve needs pairs of positive numbers in ascending order, got {curve}")
 
     def of_product(self, flops: float) -> float:
         """The share of the peak FLOP/s that one matrix product reaches."""

@@ -185,12 +185,12 @@ class ClusterSpec:
         if self.nodes < 1 or self.node_size < 1:
             raise ValueError(f"a cluster needs at least one node of one accelerator, not {self.nodes}x{self.node_size}")
         if self.world_size > LARGEST:
-            raise ValueError(f"a cluster may have {LARGEST:,} accelerators at most, not {self.world_size:,}")
+            raise ValueError(f"a cluster may have at most {LARGEST:,} accelerators, not {self.world_size:,}")
         if not 1 <= self.oversubscription < float("inf"):
             raise ValueError(f"oversubscription must be 1 or more, and finite; got {self.oversubscription:g}")
         if self.oversubscription > 1 and (self.network == "rail-only" or self.network.endswith(".toml")):
             raise ValueError(
-                f"oversubscription={self.oversubscription:g} is about uplinks, and network={self.network} has none: "
+                f"oversubscription={self.oversubscription:g} applies to uplinks, but network={self.network} has none: "
                 "leave it out"
             )
         if self.network not in NETWORKS and not self.network.endswith(".toml"):
@@ -271,7 +271,7 @@ class ClusterSpec:
         others = [self._written(size) for size in self._sizes_of(world_size)]
         choices = [*others, f"a layout of {_count(self.world_size, 'rank')}"]
         raise ValueError(
-            f"the layout has {_count(world_size, 'rank')} and {self} has {_count(self.world_size, 'accelerator')}: "
+            f"the layout has {_count(world_size, 'rank')}, but {self} has {_count(self.world_size, 'accelerator')}: "
             f"choose {', or '.join(choices)}"
         )
 

@@ -123,7 +123,7 @@ def weight_count(config: GPTConfig) -> int:
         ValueError: for a model with experts.
     """
     if config.moe is not None:
-        raise ValueError("prefill and decode are counted for dense models: choose one without experts")
+        raise ValueError("prefill and decode are computed for dense models only: choose one without experts")
     return config.layers * sum(rows * columns for rows, columns in _shapes(config)) + config.width * _vocab(config)
 
 

@@ -21,7 +21,7 @@ def read_toml(path: Path) -> dict:
     except OSError as error:
         raise ValueError(f"{path}: cannot read this file: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: this is no TOML: {error}") from None
+        raise ValueError(f"{path}: not valid TOML: {error}") from None
 
 
 def from_table(kind: type, table: object, where: str):
@@ -86,7 +86,7 @@ def _written(kind: Any) -> str:
         return "a table of numbers, such as { bf16 = 989.4e12 }"
     if get_origin(kind) is list:
         of = get_args(kind)[0]
-        return "tables in double brackets" if is_dataclass(of) else f"a list: {_written(of)} each"
+        return "tables in double brackets" if is_dataclass(of) else f"a list, each entry {_written(of)}"
     words = {
         str: "text",
         bool: "true or false",

@@ -29,13 +29,13 @@ def topology_of(spec: ClusterSpec) -> Topology:
         own = from_toml(spec.network)
         if own.size != spec.world_size:
             raise ValueError(
-                f"{spec.network} has {own.size} ranks and {spec} has {spec.world_size} accelerators: write a cluster "
+                f"{spec.network} has {own.size} ranks, but {spec} has {spec.world_size} accelerators: write a cluster "
                 f"of {own.size}, or add ranks to the file"
             )
         nodes = tuple(rank // spec.node_size for rank in range(spec.world_size))
         if any(own.nodes) and spec.nodes > 1 and own.nodes != nodes:
             raise ValueError(
-                f"{spec.network} has nodes = {list(own.nodes)}, and those of {spec} are {list(nodes)}: make them agree"
+                f"{spec.network} has nodes = {list(own.nodes)}, but those of {spec} are {list(nodes)}: make them agree"
             )
         return own if any(own.nodes) else replace(own, nodes=nodes)
     if spec.torus:
@@ -159,7 +159,7 @@ class OwnGraph:
         for rank, chip in enumerate(self.ranks):
             if chip not in ends:
                 raise ValueError(
-                    f"rank {rank} is at {chip!r}, which no link has as an end: {choose(chip, sorted(ends))}"
+                    f"rank {rank} is at {chip!r}, where no link begins or ends: {choose(chip, sorted(ends))}"
                 )
         if len(set(self.ranks)) < len(self.ranks):
             raise ValueError(f"each rank needs a vertex of its own; got {self.ranks!r}")
@@ -184,7 +184,7 @@ def from_toml(path: str | Path) -> Topology:
         for edge in [(start, end)] if link.one_way else [(start, end), (end, start)]:
             if edge in links:
                 raise ValueError(
-                    f"{path}: link: number {number}: there is a link from {edge[0]!r} to {edge[1]!r} already: write "
+                    f"{path}: link: number {number}: there is already a link from {edge[0]!r} to {edge[1]!r}: write "
                     "one, with the bandwidth of all cables together"
                 )
             links[edge] = Link(link.bandwidth, link.latency)
@@ -213,7 +213,7 @@ def bisection_bandwidth(topology: Topology, half: set[int] | None = None) -> flo
     for one in worst_halves(topology) if half is None else [half]:
         rest = set(range(topology.size)) - one
         if not one or not rest:
-            raise ValueError(f"two halves need a rank each; got {len(one)} of {topology.size} ranks on one side")
+            raise ValueError(f"each half needs at least one rank, got {len(one)} of {topology.size} ranks on one side")
         chips, others = ({topology.chips[rank] for rank in side} for side in (one, rest))
         flows.append(max_flow(capacities, chips, others))
     return min(flows)

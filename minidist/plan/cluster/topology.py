@@ -66,8 +66,8 @@ class Topology:
         if end not in before:
             reached = [rank for rank, chip in enumerate(self.chips) if chip in before and rank != source]
             raise ValueError(
-                f"this topology has no path from rank {source} ({start}) to rank {destination} ({end}); from there "
-                f"links lead to {_ranks(reached)}. Add a link, such as {start!r} to {end!r}"
+                f"this topology has no path from rank {source} ({start}) to rank {destination} ({end}); "
+                f"links lead from rank {source} to {_ranks(reached)}. Add a link, such as {start!r} to {end!r}"
             )
         path = [end]
         while path[-1] != start:

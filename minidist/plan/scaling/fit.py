@@ -90,7 +90,7 @@ def fit(runs: Sequence[Training], name: str = "fitted", draws: int = 0, seed: in
     centre = logs[:, :2].mean(axis=0)  # terms are fitted where the runs are, not at N = D = 1
     best = _refined(logs, centre, _start(measured, centre), delta)
     if (best[3:] <= BOUNDS[0, 3:]).any():
-        raise ValueError("a law needs losses that fall as parameters grow, and as tokens do: these do not")
+        raise ValueError("a law needs losses that fall as parameters grow and as tokens grow: these do not")
     found = []
     for draw in range(draws):
         random = generator("scaling law", "bootstrap", seed, draw)
@@ -107,10 +107,12 @@ def _lacks(logs: np.ndarray) -> str:
     if (count := len(np.unique(logs, axis=0))) <= CONSTANTS:
         return f"a fit of {CONSTANTS} constants needs at least {CONSTANTS + 1} different runs, got {count}"
     if any(len(np.unique(column)) < 3 for column in logs[:, :2].T):
-        return "a fit needs at least 3 different parameters and 3 different tokens, or a term is anything"
+        return "a fit needs at least 3 different numbers of parameters, and of tokens, to determine its terms"
     long, short = np.linalg.svd(logs[:, :2] - logs[:, :2].mean(axis=0), compute_uv=False)
     if short < ON_A_LINE * long:  # log D = c + k log N: b - beta log D is a power law of N as well
-        return "a fit needs runs with other tokens per parameter: these cannot tell its two terms apart"
+        return (
+            "a fit needs runs whose tokens do not follow from their parameters: these cannot tell its two terms apart"
+        )
     return ""
 
 

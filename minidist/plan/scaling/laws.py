@@ -151,7 +151,9 @@ class ScalingLaw:
     def _check_reachable(self, loss: float) -> None:
         check(loss=loss)
         if loss <= self.E:
-            raise ValueError(f"no model reaches a loss of {loss:g} under {self.name}: its E is {self.E:g}")
+            raise ValueError(
+                f"no model reaches a loss of {loss:g} under {self.name}: its irreducible loss E is {self.E:g}"
+            )
 
 
 def check(**values) -> None:
@@ -191,8 +193,8 @@ class Overtraining:
         saved = INFERENCE_FLOPS_PER_PARAMETER * (self.cheapest.parameters - self.model.parameters)
         if saved <= 0:
             raise ValueError(
-                f"{self.model.parameters:.3g} parameters are not below the {self.cheapest.parameters:.3g} of the "
-                "cheapest training for this loss: inference pays nothing back"
+                f"{self.model.parameters:.3g} parameters are not fewer than the {self.cheapest.parameters:.3g} of the "
+                "cheapest training for this loss: inference saves nothing"
             )
         return self.extra_flops / saved
 

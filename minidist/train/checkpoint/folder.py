@@ -46,7 +46,7 @@ def own_folder(folder: str | None, resume: str | None) -> Iterator[str]:
     except BlockingIOError:
         os.close(place)
         raise ValueError(
-            f"another run is saving in {folder} at this moment: wait for its end, or choose another folder"
+            f"another run is saving in {folder} at this moment: wait until it ends, or choose another folder"
         ) from None
     except OSError as error:  # some network file systems have no locks
         problem = f"{folder} cannot be claimed ({error.strerror}): let no other run save there"
@@ -99,12 +99,12 @@ def check_folder(folder: str, resume: str | None) -> None:
     there, strange = committed(disk, root), strangers(disk, root)
     if strange:
         raise ValueError(
-            f"--save: {strange} is where a checkpoint may go, and no run has saved it: move it, or choose another "
+            f"--save: {strange} has the name of a checkpoint, but no run has saved it: move it, or choose another "
             "folder"
         )
     if there and (resume is None or Path(resume).resolve().parent != root.resolve()):
         raise ValueError(
-            f"--save: {folder} has checkpoints already ({_from_to(there)}), which this run would mix with its own: add "
+            f"--save: {folder} already has checkpoints ({_from_to(there)}), which this run would mix with its own: add "
             f"--resume {folder} to go on from them, or choose another folder"
         )
     if not there or resume is None or (begins_with := Path(resume).resolve().name) == latest(disk, root):

@@ -165,13 +165,13 @@ def config_json(config: GPTConfig, dtype: str = "float32") -> dict:
     kind, settings = "mixtral" if config.arch == "llama" and config.moe else config.arch, dict(vars(config))
     if config.moe:
         if config.arch == "gpt2":
-            raise ValueError("transformers has no GPT-2 with experts, and a Llama with experts is its Mixtral")
+            raise ValueError("transformers has no GPT-2 with experts; a Llama with experts is its Mixtral")
         settings |= vars(config.moe) | {"expert_hidden": config.moe.expert_hidden or config.hidden_units}
         for name, only in MIXTRAL.items():
             if settings[name] != only:
-                raise ValueError(f"transformers' Mixtral has {name} {only}, and this model {settings[name]}")
+                raise ValueError(f"transformers' Mixtral has {name} {only}, but this model has {settings[name]}")
         if config.moe.top_k == 1:
-            raise ValueError("with top_k 1 transformers' Mixtral weights an expert by 1, and minidist by its score")
+            raise ValueError("with top_k 1, transformers' Mixtral weights an expert by 1, but minidist by its score")
     settings |= {"hidden": config.hidden_units, "kv_heads": config.groups}
     found = {"architectures": [CLASSES[kind]], "model_type": kind, "dtype": dtype, "vocab_size": config.vocab}
     found |= {there: settings[name] for name, there in WHOLE[kind].items()} | ONLY[kind]
@@ -212,12 +212,12 @@ def settings_in(folder: Path) -> dict[str, tuple[str, object]]:
     """
     path = folder / CONFIG
     if not path.is_file():
-        raise BadCheckpoint(f"{path}: there is no such file, and a model's folder has one")
+        raise BadCheckpoint(f"{path}: there is no such file, but a model's folder needs one")
     document = json_in(path)
     kind = document.get("model_type")
     try:
         if not (isinstance(kind, str) and kind in CLASSES):
-            raise ValueError(f"model_type is {kind!r}, and minidist has {', '.join(CLASSES)}")
+            raise ValueError(f"model_type is {kind!r}, but minidist supports {', '.join(CLASSES)}")
         return _settings(kind, ONLY[kind] | ABSENT[kind] | document)
     except ValueError as error:
         raise BadCheckpoint(f"{path}: {error}") from None
@@ -230,15 +230,15 @@ def _check(holds: object, what: str) -> None:
 
 def _settings(kind: str, document: dict) -> dict[str, tuple[str, object]]:
     for name, only in ONLY[kind].items():
-        _check(document[name] == only, f"{name} is {document[name]!r}, and minidist has {only!r}")
+        _check(document[name] == only, f"{name} is {document[name]!r}, but minidist supports only {only!r}")
     vocab = document.get("vocab_size")
-    _check(type(vocab) is int and 0 < vocab < 2**31, f"vocab_size must be a whole number from 1 on, not {vocab!r}")
+    _check(type(vocab) is int and 0 < vocab < 2**31, f"vocab_size must be a whole number of at least 1, not {vocab!r}")
     found = {"arch": ("model_type", "gpt2" if kind == "gpt2" else "llama"), "vocab": ("vocab_size", vocab)}
     for name, there in WHOLE[kind].items():
         value = document.get(there)
         if value is None and there in ABSENT[kind]:
             continue  # minidist's default is that of transformers
-        _check(type(value) is int and 0 < value < 2**31, f"{there} must be a whole number from 1 on, not {value!r}")
+        _check(type(value) is int and 0 < value < 2**31, f"{there} must be a whole number of at least 1, not {value!r}")
         found[name] = there, value
     if kind == "gpt2":
         return found
@@ -246,7 +246,8 @@ def _settings(kind: str, document: dict) -> dict[str, tuple[str, object]]:
     _check(isinstance(tied, bool), f"tie_word_embeddings must be true or false, not {tied!r}")
     usual = found["width"][1] / found["heads"][1]
     _check(
-        head in (None, usual), f"head_dim is {head!r}, and minidist has hidden_size / num_attention_heads, {usual:g}"
+        head in (None, usual),
+        f"head_dim is {head!r}, but minidist supports only hidden_size / num_attention_heads, {usual:g}",
     )
     found |= {"tied": ("tie_word_embeddings", int(tied)), "rope_base": ("rope_theta", _rope_base(document))}
     return found | {name: ("model_type", only) for name, only in MIXTRAL.items() if kind == "mixtral"}
@@ -254,11 +255,13 @@ def _settings(kind: str, document: dict) -> dict[str, tuple[str, object]]:
 
 def _rope_base(document: dict) -> float:
     rope = document.get("rope_parameters") or {}
-    _check(isinstance(rope, dict) and not document.get("rope_scaling"), "minidist has no scaled rotary positions")
+    _check(
+        isinstance(rope, dict) and not document.get("rope_scaling"), "minidist does not support scaled rotary positions"
+    )
     rope = {"rope_type": "default", "rope_theta": document["rope_theta"]} | rope
     base = rope.pop("rope_theta")
-    _check(rope == {"rope_type": "default"}, f"minidist has no rotary positions with {rope}")
-    _check(type(base) in (int, float) and 1 <= base < 2**63, f"rope_theta must be a number from 1 on, not {base!r}")
+    _check(rope == {"rope_type": "default"}, f"minidist does not support rotary positions with {rope}")
+    _check(type(base) in (int, float) and 1 <= base < 2**63, f"rope_theta must be a number of at least 1, not {base!r}")
     return float(base)
 
 
@@ -266,7 +269,7 @@ def check_tensors(folder: Path, config: GPTConfig) -> None:
     """Raises BadCheckpoint where a folder's tensors are not those of this model, naming those that differ."""
     there = tensors_in(folder)
     if config.layers > len(there):
-        raise BadCheckpoint(f"{folder} has {len(there)} tensors of a model with {config.layers} layers")
+        raise BadCheckpoint(f"{folder} has only {len(there)} tensors, but its model has {config.layers} layers")
     arrays = _parameters(config).items()
     expected = {tensor: shape for name, array in arrays for tensor, _, shape in _tensors_in(config, name, array)}
     problems = []
@@ -275,7 +278,7 @@ def check_tensors(folder: Path, config: GPTConfig) -> None:
         if shape != right:
             problems.append(f"expected {name} to be {right}, got {shape}")
         elif there[name].dtype not in STORED:
-            problems.append(f"{name} is {there[name].dtype}, and minidist reads {', '.join(STORED)}")
+            problems.append(f"{name} is {there[name].dtype}, but minidist reads {', '.join(STORED)}")
     if problems:
         more = [f"{len(problems) - NAMED} more"] if len(problems) > NAMED else []
         raise BadCheckpoint(f"{folder}: {'; '.join(problems[:NAMED] + more)}")

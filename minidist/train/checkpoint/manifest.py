@@ -134,7 +134,7 @@ class Manifest:
             raise BadCheckpoint(f"{path} is not a manifest, or was cut off: use another checkpoint") from None
         if written_in != FORMAT:
             raise BadCheckpoint(
-                f"{path} is written in format {written_in!r}, and this version of minidist reads format {FORMAT}: use "
+                f"{path} is written in format {written_in!r}, but this version of minidist reads format {FORMAT}: use "
                 "the version that wrote it"
             )
         if _sha(json.dumps(content)) != sha256:
@@ -144,7 +144,7 @@ class Manifest:
         except ValidationError as error:
             raise BadCheckpoint(f"{path}: {error}") from None
         if json.loads(json.dumps(asdict(manifest))) != content:  # unknown keys, and NaN
-            raise BadCheckpoint(f"{path} has more in it than a manifest, or NaN")
+            raise BadCheckpoint(f"{path} contains more than a manifest, or NaN")
         if problem := manifest._contradiction(folder.name):
             raise BadCheckpoint(f"{path}: {problem}")
         return manifest
@@ -202,7 +202,7 @@ def config_in(manifest: Manifest) -> TrainConfig:
     try:
         return convert(settings, TrainConfig)
     except ValueError as error:
-        raise BadCheckpoint(f"the checkpoint has settings that no run can have: {error}") from None
+        raise BadCheckpoint(f"the checkpoint has invalid settings: {error}") from None
 
 
 def layout_in(manifest: Manifest) -> Layout:
@@ -214,7 +214,7 @@ def layout_in(manifest: Manifest) -> Layout:
     try:
         return Layout.parse(manifest.layout)
     except ValueError as error:
-        raise BadCheckpoint(f"the checkpoint was written in a layout that cannot be: {error}") from None
+        raise BadCheckpoint(f"the checkpoint names an invalid layout: {error}") from None
 
 
 def check_same_run(manifest: Manifest, config: TrainConfig, corpus: Corpus | DocumentCorpus) -> None:
@@ -230,7 +230,7 @@ def check_same_run(manifest: Manifest, config: TrainConfig, corpus: Corpus | Doc
             "with those of the checkpoint"
         )
     if taken > config.steps:
-        raise BadCheckpoint(f"the checkpoint is of step {taken}, and this run has {config.steps}: set more steps")
+        raise BadCheckpoint(f"the checkpoint is of step {taken}, but this run has only {config.steps}: set more steps")
     if any(before.lr_at(step) != config.lr_at(step) for step in range(taken)):
         raise BadCheckpoint(
             f"with {', '.join(f'{name} {here[name]}' for name in PROLONGED)} the {taken} steps so far would have had "
@@ -264,4 +264,4 @@ def other_versions(manifest: Manifest, backend: str) -> str:
         there = {name: old for name, old in there.items() if name == "numpy"}
     here = {"backend": backend} | versions(backend)
     changed = [f"{name} {old}, now {here[name]}" for name, old in there.items() if here.get(name, old) != old]
-    return f"the checkpoint was written with {' and '.join(changed)}: the bits may be others" if changed else ""
+    return f"the checkpoint was written with {' and '.join(changed)}: the bits may differ" if changed else ""

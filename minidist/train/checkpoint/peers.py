@@ -57,9 +57,9 @@ class PeerCopies:
 
     def __post_init__(self) -> None:
         if self.every < 1:
-            raise ValueError(f"a snapshot is taken every 1 step or more, not every {self.every}: change --save-every")
+            raise ValueError(f"--save-every must be at least 1 step, got {self.every}")
         if self.copies < 1:
-            raise ValueError(f"--peer-copies must be 0, for none, or more, but is {self.copies}")
+            raise ValueError(f"--peer-copies must be 0 (none) or more, got {self.copies}")
 
 
 @dataclass
@@ -193,7 +193,7 @@ def losses_of(generation: Generation) -> str:
     gone = " and ".join(sorted(owners - generation.held.keys()))
     names = ", ".join(list(missing)[:NAMED]) + (f" and {len(missing) - NAMED} more" if len(missing) > NAMED else "")
     return (
-        f"of the snapshots after {generation.progress.step} steps nobody has those of {gone}: "
+        f"no rank holds the snapshots after {generation.progress.step} steps of {gone}: "
         f"{sum(missing.values()):,} elements of {names} are lost"
     )
 

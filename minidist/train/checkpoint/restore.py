@@ -68,7 +68,9 @@ def check_files(folder: Path, manifest: Manifest) -> None:
             problems.append(f"{folder}: no file has {missing:,} of the {array.shape} elements of {name}")
     config = config_in(manifest)
     if config.layers > len(manifest.arrays):
-        raise BadCheckpoint(f"{folder} has {len(manifest.arrays)} arrays of a model with {config.layers} layers")
+        raise BadCheckpoint(
+            f"{folder} has only {len(manifest.arrays)} arrays, but its model has {config.layers} layers"
+        )
     there = {name: (array.shape, array.dtype) for name, array in manifest.arrays.items()}
     try:
         expected = arrays_of(config)
@@ -90,9 +92,9 @@ def check_file(folder: Path, name: str, manifest: Manifest) -> None:
     path, entry = folder / name, manifest.files[name]
     check_regular(path)
     if path.stat().st_size != entry.bytes:
-        raise BadCheckpoint(f"{path} has {path.stat().st_size:,} bytes, and had {entry.bytes:,} when it was written")
+        raise BadCheckpoint(f"{path} has {path.stat().st_size:,} bytes, but had {entry.bytes:,} when it was written")
     if sha256_of(path) != entry.sha256:
-        raise BadCheckpoint(f"{path} has been changed since it was written: its SHA-256 is another")
+        raise BadCheckpoint(f"{path} has been changed since it was written: its SHA-256 differs")
     if name == TOKENIZER:
         return
     expected = {
@@ -106,11 +108,11 @@ def check_file(folder: Path, name: str, manifest: Manifest) -> None:
             slices = {array: file.get_slice(array) for array in file.keys()}  # noqa: SIM118  not a dictionary
             there = {array: (part.get_dtype(), part.get_shape()) for array, part in slices.items()}
     except SafetensorError as error:
-        raise BadCheckpoint(f"{path} is no safetensors file: {error}") from None
+        raise BadCheckpoint(f"{path} is not a safetensors file: {error}") from None
     if there != expected:
         other = min(array for array in there | expected if there.get(array) != expected.get(array))
         one, two = (" ".join(map(str, a[other])) if other in a else "nothing" for a in (expected, there))
-        raise BadCheckpoint(f"{path}: by its manifest {other} is {one}, but it has {two}")
+        raise BadCheckpoint(f"{path}: its manifest says that {other} is {one}, but it is {two}")
 
 
 @lru_cache

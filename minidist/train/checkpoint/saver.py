@@ -147,11 +147,11 @@ class Saving:
 
     def __post_init__(self) -> None:
         if self.every < 1:
-            raise ValueError(f"a checkpoint is saved every 1 step or more, not every {self.every}: change --save-every")
+            raise ValueError(f"--save-every must be at least 1 step, got {self.every}")
         if self.keep < 0:
-            raise ValueError(f"--keep must be 0, for all checkpoints, or more, but is {self.keep}")
+            raise ValueError(f"--keep must be 0 (all checkpoints) or more, got {self.keep}")
         if self.mode not in MODES:
-            raise ValueError(f"--save-mode must be one of {', '.join(MODES)}, but is {self.mode}")
+            raise ValueError(f"--save-mode must be one of {', '.join(MODES)}, got {self.mode}")
 
 
 class Write:

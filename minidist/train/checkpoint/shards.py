@@ -109,7 +109,7 @@ def tensors_in(folder: Path) -> dict[str, Stored]:
     for name in sorted(shards | found):
         one, other = shards.get(name, "no file"), found[name].path.name if name in found else "no file"
         if one != other:
-            raise BadCheckpoint(f"{folder / INDEX}: {name} is in {one} by the index, and in fact in {other}")
+            raise BadCheckpoint(f"{folder / INDEX}: {name} is in {one} according to the index, but in fact in {other}")
     return found
 
 
@@ -128,9 +128,9 @@ def shard_of_each(folder: Path) -> dict[str, str]:
         raise BadCheckpoint(f"{path}: weight_map: {error}") from None
     for shard in sorted(set(shards.values())):
         if Path(shard).name != shard:
-            raise BadCheckpoint(f"{path} names {shard!r}, and shards are files in its own folder")
+            raise BadCheckpoint(f"{path} names {shard!r}, but shards must be in its own folder")
         if not (folder / shard).is_file():
-            raise BadCheckpoint(f"{path} names {shard!r}, and there is no such file")
+            raise BadCheckpoint(f"{path} names {shard!r}, but there is no such file")
     return shards
 
 
@@ -146,7 +146,7 @@ def header_of(path: Path) -> dict[str, Stored]:
     end, found = 8 + length, {}
     if end > size:
         raise BadCheckpoint(
-            f"{path} is no safetensors file: it has {size:,} bytes, and its header ends at byte {end:,}"
+            f"{path} is not a safetensors file: it has {size:,} bytes, and its header ends at byte {end:,}"
         )
     header = json_in(path, 8, length)
     header.pop("__metadata__", None)
@@ -158,12 +158,12 @@ def header_of(path: Path) -> dict[str, Stored]:
     for name, entry in sorted(header.items(), key=lambda item: item[1].data_offsets):
         first, last = (8 + length + offset for offset in entry.data_offsets)
         if first != end:
-            raise BadCheckpoint(f"{path}: {name} begins at byte {first:,}, and what is before it ends at {end:,}")
+            raise BadCheckpoint(f"{path}: {name} begins at byte {first:,}, but what is before it ends at byte {end:,}")
         if entry.dtype in STORED and prod(entry.shape) * STORED[entry.dtype].itemsize != last - first:
-            raise BadCheckpoint(f"{path}: {name} is {entry.dtype} {entry.shape}, and has {last - first:,} bytes")
+            raise BadCheckpoint(f"{path}: {name} is {entry.dtype} {entry.shape}, but has {last - first:,} bytes")
         found[name], end = Stored(path, entry.dtype, entry.shape, first), last
     if end != size:
-        raise BadCheckpoint(f"{path} has {size:,} bytes, and by its header {end:,}: copy it anew")
+        raise BadCheckpoint(f"{path} has {size:,} bytes, but its header says {end:,}: copy it again")
     return found
 
 
@@ -273,5 +273,5 @@ def _rounded(name: str, values: np.ndarray, dtype: str) -> np.ndarray:
     beyond = np.isfinite(values) & (codes & 0x7FFF == target.overflow)
     if beyond.any():
         largest = f"{dtype}, whose largest number is {target.largest:g}"
-        raise ValueError(f"{name} has {values[beyond][0]:g}, too much for {largest}: choose another dtype")
+        raise ValueError(f"{name} has {values[beyond][0]:g}, too large for {largest}: choose another dtype")
     return codes

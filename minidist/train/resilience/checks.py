@@ -46,9 +46,7 @@ class Finding:
         elif self.way == "vote":
             what = f"{who} holds other numbers after step {self.step} than the ranks that must hold the same"
         else:
-            what = (
-                f"{who} computed wrong numbers in step {self.step}: computed again from the same state, they are others"
-            )
+            what = f"{who} computed wrong numbers in step {self.step}: computed again from the same state, they differ"
         if self.rank is None:
             what += ", and it cannot be told which"
         more = f" and {len(self.names) - 3} more" if len(self.names) > 3 else ""

@@ -190,11 +190,11 @@ class Elasticity:
 
     def __post_init__(self) -> None:
         if self.on_failure not in ON_FAILURE:
-            raise ValueError(f"--on-failure must be one of {', '.join(ON_FAILURE)}, but is {self.on_failure}")
+            raise ValueError(f"--on-failure must be one of {', '.join(ON_FAILURE)}, got {self.on_failure}")
         if self.max_restarts < 0:
-            raise ValueError(f"--max-restarts must not be negative, but is {self.max_restarts}")
+            raise ValueError(f"--max-restarts must not be negative, got {self.max_restarts}")
         if not self.patience > 0:
-            raise ValueError(f"--patience must be more than 0 seconds, but is {self.patience:g}")
+            raise ValueError(f"--patience must be more than 0 seconds, got {self.patience:g}")
 
 
 def run_elastic(
@@ -227,7 +227,9 @@ def run_elastic(
         RuntimeError: when no rank is left, or there were too many failures.
     """
     if options.saving is None and options.peer_copies is None:
-        raise ValueError("elastic training goes on from checkpoints or from copies: add --save DIR or --peer-copies 1")
+        raise ValueError(
+            "elastic training needs checkpoints or copies to go on from: add --save DIR or --peer-copies 1"
+        )
     options = replace(options, progress=True)
     origin, left, patience = options.resume, layout.world_size, elasticity.patience
     verified = Manifest.read(Disk(), Path(origin)).progress.step if origin else 0
@@ -262,7 +264,7 @@ def run_elastic(
                 shrinks = elasticity.on_failure == "shrink"
                 left -= len(failed.ranks) * shrinks
                 if left < 1:
-                    raise RuntimeError(f"{failed.why}, and no rank is left to go on with") from error
+                    raise RuntimeError(f"{failed.why}, and no rank is left to go on") from error
                 if len(interruptions) == elasticity.max_restarts:
                     allowed = f"--max-restarts {elasticity.max_restarts} allows no further restart"
                     raise RuntimeError(f"{failed.why}, and {allowed}") from error

@@ -49,7 +49,7 @@ def order(folder: str | Path, rank: int, what: str) -> None:
         ValueError: for another word.
     """
     if what not in ORDERS:
-        raise ValueError(f"no fault {what!r} can be ordered while a run goes on: choose from {', '.join(ORDERS)}")
+        raise ValueError(f"fault {what!r} cannot be ordered during a run: choose from {', '.join(ORDERS)}")
     written = Path(folder, f"new{rank}")
     written.write_text(what, encoding="utf-8")
     os.replace(written, Path(folder, f"rank{rank}"))  # at once, so that no rank reads half of it
@@ -92,13 +92,15 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"fault {self}: kind must be kill, raise, hang, slow:X or flip:PLACE, but is {self.kind}")
+            raise ValueError(f"fault {self}: kind must be kill, raise, hang, slow:X or flip:PLACE, got {self.kind}")
         if self.rank < 0 or self.step < 0:
             raise ValueError(f"fault {self}: rank and step are counted from 0")
         if self.kind == "slow" and not 1 < self.factor <= 1000:
-            raise ValueError(f"fault {self}: the factor of a slow rank is above 1 and at most 1000, as in kind=slow:3")
+            raise ValueError(
+                f"fault {self}: the factor of a slow rank must be above 1 and at most 1000, as in kind=slow:3"
+            )
         if self.kind == "flip" and self.place not in FLIPS:
-            raise ValueError(f"fault {self}: a bit flips in {', '.join(FLIPS)}, as in kind=flip:weights")
+            raise ValueError(f"fault {self}: a bit can flip in {', '.join(FLIPS)}, as in kind=flip:weights")
 
     def __str__(self) -> str:
         detail = f":{self.factor:g}" if self.kind == "slow" else f":{self.place}" if self.place else ""
@@ -117,7 +119,7 @@ class Fault:
             raise ValueError(f"fault {text!r}: write it as rank=2,step=7,kind=kill")
         kind, _, detail = settings["kind"].partition(":")
         if detail and kind not in ("slow", "flip"):
-            raise ValueError(f"fault {text!r}: {kind} takes nothing behind a colon")
+            raise ValueError(f"fault {text!r}: {kind} takes nothing after a colon")
         try:
             rank, step = whole_number(settings["rank"]), whole_number(settings["step"])
             factor = number(detail) if kind == "slow" and detail else 1.0

@@ -48,9 +48,9 @@ def deal(speeds: Sequence[float], micro_batches: int) -> list[int]:
         ValueError: for fewer micro-batches than ranks, or a speed that is not positive.
     """
     if micro_batches < len(speeds):
-        raise ValueError(f"{micro_batches} micro-batches are too few for {len(speeds)} ranks: each needs one")
+        raise ValueError(f"{micro_batches} micro-batches are too few for {len(speeds)} ranks: each needs at least one")
     if not all(speed > 0 for speed in speeds):
-        raise ValueError(f"speeds must be positive, but are {list(speeds)}")
+        raise ValueError(f"speeds must be positive, got {list(speeds)}")
     counts = [1] * len(speeds)
     for _ in range(micro_batches - len(speeds)):
         ends = [(count + 1) / speed for count, speed in zip(counts, speeds, strict=True)]
@@ -66,7 +66,7 @@ def checked(counts: Sequence[int], before: Sequence[int]) -> list[int]:
     """
     if len(counts) != len(before) or sum(counts) != sum(before) or min(counts) < 1:
         raise ValueError(
-            f"deal gave {list(counts)}: {sum(before)} micro-batches for {len(before)} ranks, each at least 1"
+            f"deal must give {len(before)} ranks at least 1 each of {sum(before)} micro-batches, got {list(counts)}"
         )
     return [int(count) for count in counts]
 

@@ -46,7 +46,7 @@ def best_layout(config: TrainConfig, layout: Layout, ranks: int) -> Layout:
         ValueError: if no rank is left.
     """
     if ranks < 1:
-        raise ValueError(f"a run needs at least 1 rank to go on, and {ranks} are left")
+        raise ValueError(f"a run needs at least 1 rank to go on, but {ranks} are left")
     return min(legal_layouts(config, layout, ranks), key=lambda new: (
         step_time(config, new), len(changes(layout, new)), new.world_size, str(new)
     ))  # fmt: skip

@@ -30,11 +30,11 @@ def _seconds(student: Student, ranks: int, elements: int, alpha: float, beta: fl
     seen = student.on_ranks(ranks, run_all_reduce, seeds, elements, alpha, beta)
     for rank, result in enumerate(seen):
         right = isinstance(result.value, np.ndarray) and np.array_equal(result.value, expected)
-        assert right, f"rank {rank} of {ranks}, {elements} elements: this is not the sum of all ranks' arrays"
+        assert right, f"rank {rank} of {ranks}, {elements} elements: the result is not the sum of all ranks' arrays"
     messages = flights([result.log for result in seen], lambda nbytes: alpha + beta * nbytes)
     sent, least = sum(message.nbytes for message in messages), 2 * (ranks - 1) * 8 * elements
     assert sent >= least, (
-        f"{ranks} ranks, {elements} elements: the messages have {sent} bytes together, and no right all-reduce sends "
+        f"{ranks} ranks, {elements} elements: the messages total {sent} bytes, but no correct all-reduce sends "
         f"less than {least} (Patarasuk and Yuan, 2009)"
     )
     return max((message.end for message in messages), default=0.0)

@@ -69,7 +69,7 @@ CHALLENGE = Challenge(
     what="choice of buckets",
     title="Buckets that hide the most communication behind backward",
     rule="Backward completes each gradient at a given time. A bucket is sent when it is full and the one before it has "
-    "arrived; a ring all-reduce takes 2 (N-1) (alpha + beta M / N). What counts is the communication that is left "
+    "arrived; a ring all-reduce takes 2 (N-1) (alpha + beta M / N). The score is the communication that is left "
     "after backward, for several models and networks.",
     unit="ms",
     library=31.51,

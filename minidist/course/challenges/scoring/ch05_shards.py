@@ -28,7 +28,9 @@ def _sent(student: Student, millions: Sequence[int], ranks: int, micro_batches: 
         f"expected a list with a pair for each of the {len(parameters)} units, got {found!r:.60}"
     )
     pairs = [whole_numbers(pair, 2, "a unit's pair (weights, gradients)") for pair in found]
-    assert all(set(pair) <= {0, 1} for pair in pairs), "a pair says 0 (whole) or 1 (sharded) of weights and gradients"
+    assert all(set(pair) <= {0, 1} for pair in pairs), (
+        "a pair must hold 0 (whole) or 1 (sharded) for weights and for gradients"
+    )
     needed = held_bytes(parameters, pairs, ranks)
     assert needed <= memory, f"{len(parameters)} units on {ranks} ranks: they hold {needed:,.0f} of {memory:,} bytes"
     return sent_bytes(parameters, pairs, ranks, micro_batches) / 1e6
@@ -60,7 +62,7 @@ CHALLENGE = Challenge(
     title="The least traffic of a sharded model that fits into a given memory",
     rule="For each unit of parameters you choose whether its weights are sharded, and whether its gradients are; the "
     "optimizer's states always are. What is sharded costs a collective per micro-batch, what is whole costs memory. "
-    "What counts are the bytes that a rank sends in a step; the memory is a limit.",
+    "The score is the bytes that a rank sends in a step; the memory is a limit.",
     unit="MB",
     library=16989,
     known=12073,

@@ -28,10 +28,10 @@ def _sent(student: Student, tokens: int, width: int, hidden: int, ranks: int) ->
     expected = np.array_split(np.maximum(x @ a, 0) @ b, ranks)
     for rank, result in enumerate(seen):
         right = isinstance(result.value, np.ndarray) and np.array_equal(result.value, expected[rank])
-        assert right, f"{what}: rank {rank} returns other numbers than its rows of relu(x a) b"
+        assert right, f"{what}: rank {rank} does not return its rows of relu(x a) b"
     sent = [int(result.traffic.sent[:, 0].sum()) for result in seen]
     received = np.sum([result.traffic.sent[:, 0] for result in seen], axis=0)
-    assert ranks == 1 or min(received) > 0, f"{what}: a rank receives nothing, and every rank needs others' weights"
+    assert ranks == 1 or min(received) > 0, f"{what}: a rank receives nothing, but every rank needs weights of others"
     return max(sent)
 
 
@@ -61,7 +61,7 @@ CHALLENGE = Challenge(
     what="MLP",
     title="An MLP on several ranks that sends the fewest bytes",
     rule="Each rank has its rows of x and wants its rows of relu(x a) b. You choose what each rank holds of the "
-    "weights, at most its equal share, and then what the ranks send each other. What counts are the bytes that the "
+    "weights, at most its equal share, and then what the ranks send each other. The score is the bytes that the "
     "busiest rank sends in forward, over shapes that differ widely.",
     unit="bytes",
     library=32774,

@@ -42,7 +42,7 @@ CHALLENGE = Challenge(
     what="schedule",
     title="The smallest bubble within a limit on activations",
     rule="Your schedule is proved and timed without running it: F, I and W take one slot, B takes two, and messages "
-    "take no time. A rank may have 1 to 4 stages, which are as many times shorter and lighter. What counts is the "
+    "take no time. A rank may have 1 to 4 stages, which are as many times shorter and lighter. The score is the "
     "bubble, for several pipelines; the activations that a rank holds are a limit.",
     unit="%",
     library=45.28,

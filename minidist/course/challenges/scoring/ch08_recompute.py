@@ -49,7 +49,7 @@ def forward_flops(plan: Sequence[str], flops: Sequence[int], slots: int) -> int:
         elif kind == "K":
             assert block == hand, f"step {place}, {step}: the input of block {block} has not just been computed"
             kept.add(block)
-            assert len(kept) <= slots, f"step {place}, {step}: {len(kept)} inputs are kept, and {slots} fit"
+            assert len(kept) <= slots, f"step {place}, {step}: {len(kept)} inputs are kept, but only {slots} fit"
         elif kind == "D":
             assert block in kept, f"step {place}, {step}: the input of block {block} is not kept"
             kept.remove(block)
@@ -67,7 +67,7 @@ CHALLENGE = Challenge(
     what="plan",
     title="The fewest recomputed operations in a given memory",
     rule="A chain of blocks goes forward and backward. A given number of blocks' inputs can be kept at once; what is "
-    "missing in backward is computed again from one that was kept. What counts are the operations computed again, in "
+    "missing in backward is computed again from one that was kept. The score is the operations computed again, in "
     "percent of one forward pass, for several models.",
     unit="%",
     library=316.4,

@@ -64,8 +64,8 @@ CHALLENGE = Challenge(
     name="placement",
     what="placement",
     title="A placement of ranks that sends the least between nodes",
-    rule="You get a job's traffic, from each rank to each, and place its ranks on nodes of a given size. What counts "
-    "are the megabytes that cross nodes, for several jobs; in some of them ranks are numbered without any order.",
+    rule="You get a job's traffic, from each rank to each other, and place its ranks on nodes of a given size. The "
+    "score is the megabytes that cross nodes, for several jobs; in some of them ranks are numbered without any order.",
     unit="MB",
     library=1617,
     known=874.9,
