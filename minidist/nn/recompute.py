@@ -98,8 +98,8 @@ class Again(Mode):
         if len(self.done) < len(self.forgotten):
             missing = self.forgotten[len(self.done)]
             raise RuntimeError(
-                f"checkpoint: when run again, the function did not do {missing.name} of shape {missing.shape} as "
-                "before. It must do the same each time, whatever has changed in between"
+                f"checkpoint: run again, the function did not do {missing.name} of shape {missing.shape} as before. "
+                "It must do the same each time, whatever has changed in between"
             )
         for before, again in zip(self.forgotten, self.done, strict=True):
             before.saved, before.exact, again.saved = again.saved, again.exact, ()

@@ -59,14 +59,14 @@ CHEATS = {  # chapter -> (what it tries, a body of the function that is asked fo
     ],
     "5": [
         ("needs more memory than there is", "return [(0, 0)] * len(parameters)", r"they hold [\d,]+ of [\d,]+ bytes"),
-        ("invents a way to shard", "return [(-1, 0)] * len(parameters)", "a pair says 0"),
+        ("invents a way to shard", "return [(-1, 0)] * len(parameters)", "a pair must hold 0"),
     ],
     "6": [
         ("holds all weights everywhere",
          "return [a.copy(), b.copy()]\ndef mlp(x, placed, *_):\n    a, b = placed\n    return x",
          "its share of the weights is"),
         ("sends nothing", "return []\ndef mlp(x, *_):\n    return x.copy()",
-         r"other numbers than its rows of relu\(x a\) b"),
+         r"does not return its rows of relu\(x a\) b"),
         ("keeps the weights for later", KEEP_WEIGHTS + "def mlp(x, *_):\n    return np.maximum(x @ A, 0) @ B",
          "NameError"),
     ],

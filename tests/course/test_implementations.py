@@ -197,7 +197,7 @@ def test_train_compares_with_the_library(folder, capsys):
     assert train(mine, "--dp=3", "--algorithm=ring", "--json=-") == 1
     printed = capsys.readouterr()
     assert json.loads(printed.out)["same_as_library"] is False
-    assert "other bits than the library" in printed.err and "first differs after step 0" in printed.err
+    assert "the bits differ from the library's" in printed.err and "first differs after step 0" in printed.err
 
 
 def test_an_override_is_looked_up_at_each_call_and_a_name_is_taken_once():

@@ -160,7 +160,7 @@ def test_a_mapped_file_that_changes_stops_the_run_before_it_is_read(name, tmp_pa
     prepare(text, BYTES, folder)
     path = text if name == text.name else folder / name
     original = path.read_bytes()
-    changes = {"has changed": [(original, 1), (original[:-1], 0), (original + b"x", 0)], "any more": [(None, 0)]}
+    changes = {"has changed": [(original, 1), (original[:-1], 0), (original + b"x", 0)], "no longer": [(None, 0)]}
     for words, ways in changes.items():
         for content, seconds in ways:
             corpus = open_corpus(str(path if name == text.name else folder), 8, "cut")

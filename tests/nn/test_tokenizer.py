@@ -74,7 +74,7 @@ def test_a_short_text_holds_out_more_until_it_has_the_tokens_of_a_sample(files, 
     with pytest.raises(ValueError, match=rf"has \d+ tokens, too few for a context of {count}: .* at most \d+$"):
         load_corpus(text, count, file)
     (tmp_path / "latin-1").write_text("ranks, caf\xe9 " * 40, encoding="latin-1")
-    with pytest.raises(ValueError, match="not UTF-8, of which a tokenizer makes tokens: 0xe9 at byte 10"):
+    with pytest.raises(ValueError, match="not UTF-8, which a tokenizer needs: 0xe9 at byte 10"):
         load_corpus(str(tmp_path / "latin-1"), 8, file)
 
 

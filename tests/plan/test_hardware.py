@@ -84,7 +84,7 @@ def test_ones_own_entries_come_on_top_and_have_one_kind_of_node_or_name_it(tmp_p
     assert cluster(HARDWARE.replace("size = 4", "size = 12\ntorus = 2")).torus == (3, 4)  # no room for a cube of four
     of_others = HARDWARE.replace('accelerator = "mine"', 'accelerator = "h100-pcie"')
     assert cluster(of_others, ":2x4").accelerator == ALL.accelerators["h100-pcie"]
-    with pytest.raises(ValueError, match=r"own\.toml: this is no TOML"):  # and then what Python says
+    with pytest.raises(ValueError, match=r"own\.toml: not valid TOML"):  # and then what Python says
         cluster(HARDWARE.replace("[link.cable]", "[link.cable"))
 
 

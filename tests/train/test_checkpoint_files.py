@@ -157,7 +157,7 @@ def test_what_no_run_has_saved_is_not_removed(tmp_path):
         check_folder(str(folder), None)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"precious")
-        with pytest.raises(ValueError, match=r"--save: .*step-000100.* is where a checkpoint may go, and no run has"):
+        with pytest.raises(ValueError, match=r"--save: .*step-000100.* is where a checkpoint may go, but no run has"):
             check_folder(str(folder), None)
         assert path.read_bytes() == b"precious"
 

@@ -151,7 +151,7 @@ def test_whatever_a_manifest_or_a_file_is(folder, capsys):
     content["files"][file.name] = {"bytes": 100, "sha256": hashlib.sha256(b"x" * 100).hexdigest()}
     write_manifest(checkpoint, content)
     assert cli(["checkpoint", str(folder)]) == 1
-    assert "is no safetensors file" in capsys.readouterr().out.replace("\n", "")
+    assert "is not a safetensors file" in capsys.readouterr().out.replace("\n", "")
 
 
 def test_whatever_stands_in_a_file(folder, no_ranks, capsys):

@@ -99,7 +99,7 @@ def check_folder(folder: str, resume: str | None) -> None:
     there, strange = committed(disk, root), strangers(disk, root)
     if strange:
         raise ValueError(
-            f"--save: {strange} has the name of a checkpoint, but no run has saved it: move it, or choose another "
+            f"--save: {strange} is where a checkpoint may go, but no run has saved it: move it, or choose another "
             "folder"
         )
     if there and (resume is None or Path(resume).resolve().parent != root.resolve()):
