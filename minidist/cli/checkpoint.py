@@ -69,7 +69,7 @@ def _checkpoint(options) -> int:
     if len(folders) != (path == "hf"):
         raise ValueError(f"--export takes PATH or hf FOLDER, not {' '.join(options.export)}")
     if options.optimizer and (path is None or folders):
-        raise ValueError("--optimizer applies to --export PATH: add that")
+        raise ValueError("--optimizer needs --export PATH")
     named = given(dtype=options.dtype, shard_size=options.shard_size)
     if named and not folders:
         raise ValueError("--dtype and --shard-size apply to files for transformers: add --export hf FOLDER")

@@ -205,5 +205,7 @@ class GPT(Module):
         """
         joined = self(tokens).transpose(1, 2, 0, 3).reshape(*tokens.shape, -1)  # (B, T, V)
         if joined.shape[-1] < self.config.vocab:
-            raise ValueError(f"only {joined.shape[-1]} of the {self.config.vocab} tokens' logits are in this process")
+            raise ValueError(
+                f"only {joined.shape[-1]} of the {self.config.vocab} logits of a token are in this process"
+            )
         return joined[..., : self.config.vocab]

@@ -96,7 +96,7 @@ def cross_entropy(logits: Tensor, targets, vocab: int, first: int = 0, all_max=i
         raise ValueError(f"cross_entropy: targets of shape {targets.shape} do not fit logits of shape {logits.shape}")
     if all_sum is identity and logits.shape[0] * logits.shape[-1] < vocab:
         raise ValueError(
-            f"cross_entropy: only {logits.shape[0] * logits.shape[-1]} of {vocab} logits of a token are here"
+            f"cross_entropy: only {logits.shape[0] * logits.shape[-1]} of {vocab} logits of a token are in this process"
         )
     if targets.dtype.kind not in "iu":
         raise ValueError(f"cross_entropy: targets must be integers, not {targets.dtype}")

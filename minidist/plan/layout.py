@@ -128,7 +128,7 @@ class PlannedLayout:
         if self.cp > 1 and model.context % parts:
             fitting = [n for n in divisors(model.context) if n == 1 or model.context % parts_of(n, self.cp_kind) == 0]
             near = nearest(self.cp, fitting)
-            return f"cp={self.cp} by {self.cp_kind} cuts {model.context} tokens into {parts} parts: {near}"
+            return f"cp={self.cp} by {self.cp_kind} cannot cut {model.context} tokens into {parts} equal parts: {near}"
         if self.cp > 1 and self.cp_kind == "ulysses" and model.heads // self.tp % self.cp:
             return f"cp={self.cp} by ulysses does not divide the {model.heads // self.tp} heads of a rank"
         if self.ep > 1 and model.moe is None:
@@ -159,7 +159,11 @@ def nearest(value: int, fitting: list[int]) -> str:
     """The fitting numbers below and above a value, in words."""
     below = [n for n in fitting if n <= value][-1:]
     above = [n for n in fitting if n > value][:1]
-    return "the nearest legal " + ("are " if len(below + above) > 1 else "is ") + " and ".join(map(str, below + above))
+    return (
+        "the nearest legal "
+        + ("values are " if len(below + above) > 1 else "value is ")
+        + " and ".join(map(str, below + above))
+    )
 
 
 def _fitting(layout: PlannedLayout, world_size: int) -> str:

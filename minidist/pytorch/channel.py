@@ -136,4 +136,4 @@ def _doing(status: Status) -> str:
         return "has left the group"
     if awaited := awaited_ranks(status):
         return f"waits for rank {', '.join(map(str, sorted(awaited)))}"
-    return "waits for nobody: it computes, or it is gone"
+    return "waits for no rank: it is computing, or has ended"

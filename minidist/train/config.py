@@ -275,7 +275,7 @@ class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, M
             return
         for size in self.ramp.sizes:
             for words in of_run(replace(self, global_batch=size, rampup_batch_size=""), layout):
-                raise ValueError(f"rampup_batch_size {self.rampup_batch_size} has steps of {size}: {words}")
+                raise ValueError(f"rampup_batch_size {self.rampup_batch_size} has steps of {size} samples: {words}")
 
     def stages(self, layout: Layout) -> list[int]:
         """How many layers each stage of the pipeline has."""

@@ -216,5 +216,5 @@ def test_weights_that_are_not_the_optimizers_are_voted_on_too(ranks, text, preci
 
 def test_every_rank_ends_the_run(ranks):
     options = RunOptions(check_replicas=1, faults=(Fault(1, STEP, "flip", place="weights"),))
-    with pytest.raises(RankFailed, match="CorruptedNumbers: rank 1 holds other numbers after step 3"):
+    with pytest.raises(RankFailed, match="CorruptedNumbers: rank 1 holds numbers after step 3 that differ"):
         run(ranks(3), CONFIG, Layout(dp=3), options)

@@ -176,7 +176,7 @@ def test_the_command_line_tells_of_wrong_numbers_and_of_the_last_attempts_checkp
     flags += "--check-replicas 2 --fault rank=1,step=3,kind=flip:weights"
     assert command_line(["train", "--dp", "3", *FLAGS.split(), *flags.split()]) == 0
     shown = capsys.readouterr()
-    assert "step 4: rank 1 holds other numbers after step 3 than the ranks that must" in shown.err
+    assert "step 4: rank 1 holds numbers after step 3 that differ from those of ranks that must" in shown.err
     assert "or before; going on in " in shown.err and expected in shown.out
     assert "checkpoints: 3 saved since step 2; " in shown.out
     assert "CorruptedNumbers" not in shown.out + shown.err

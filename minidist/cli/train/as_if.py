@@ -134,7 +134,7 @@ def print_on_cluster(console: Console, found: OnCluster) -> None:
         times = (f"{seconds * 1e6:,.1f}" for seconds in (rank.computing, rank.waiting, rank.communicating))
         table.add_row(str(number), *times, f"{rank.hidden_share:.0%}")
     console.print(table)
-    links = titled("its fullest links, one direction each", ["link"], ("bytes", "microseconds in use", "full"))
+    links = titled("its fullest links, one direction each", ["link"], ("bytes", "microseconds in use", "utilization"))
     for link in step.links[:FULLEST]:
         links.add_row(str(link), f"{link.nbytes:,}", f"{link.seconds * 1e6:,.1f}", f"{link.utilization:.0%}")
     if step.links:

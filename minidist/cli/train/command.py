@@ -238,7 +238,7 @@ def _checked(options, console: Console) -> Request:
     if options.sample < 0:
         raise ValueError(f"--sample must not be negative, got {options.sample}")
     if options.sample and not len(open_tokenizer(config.tokenizer).encode(prompt_of(config))):
-        raise ValueError(f"--sample continues 'The', of which {config.tokenizer} makes no token: leave it out")
+        raise ValueError(f"--sample continues 'The', which has no token in {config.tokenizer}: leave it out")
     files = {flag: getattr(options, flag) for flag in ("json", "trace", "png")}
     check_outputs(files, config.text, config.tokenizer, save=options.save)
     implementations = implementations_of(options.impl) if options.impl else []

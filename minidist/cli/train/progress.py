@@ -58,7 +58,9 @@ class Narrator:
         if self.live is not None:
             self.live.on_event(rank, event)
         if event[0] == "saved" and event[2]:
-            self.console.print(f"no checkpoint {event[1]}: {event[2]}; training goes on", soft_wrap=True)
+            self.console.print(
+                f"checkpoint {event[1]} could not be saved: {event[2]}; training goes on", soft_wrap=True
+            )
         elif event[0] == "note":
             self.console.print(f"note: {event[1]}", soft_wrap=True)
         elif event[0] == "pace":

@@ -187,7 +187,7 @@ class ClusterSpec:
         if self.world_size > LARGEST:
             raise ValueError(f"a cluster may have at most {LARGEST:,} accelerators, not {self.world_size:,}")
         if not 1 <= self.oversubscription < float("inf"):
-            raise ValueError(f"oversubscription must be 1 or more, and finite; got {self.oversubscription:g}")
+            raise ValueError(f"oversubscription must be at least 1 and finite, got {self.oversubscription:g}")
         if self.oversubscription > 1 and (self.network == "rail-only" or self.network.endswith(".toml")):
             raise ValueError(
                 f"oversubscription={self.oversubscription:g} applies to uplinks, but network={self.network} has none: "

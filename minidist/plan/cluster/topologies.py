@@ -162,7 +162,7 @@ class OwnGraph:
                     f"rank {rank} is at {chip!r}, where no link begins or ends: {choose(chip, sorted(ends))}"
                 )
         if len(set(self.ranks)) < len(self.ranks):
-            raise ValueError(f"each rank needs a vertex of its own; got {self.ranks!r}")
+            raise ValueError(f"each rank needs a vertex of its own, got {self.ranks!r}")
         if self.nodes and len(self.nodes) != len(self.ranks):
             raise ValueError(f"nodes: expected the node of each of {len(self.ranks)} ranks, got {len(self.nodes)}")
 

@@ -44,7 +44,7 @@ class Finding:
         if self.step == self.verified:
             what = f"the copy of its state after step {self.step} that {who} kept for a replay has changed in memory"
         elif self.way == "vote":
-            what = f"{who} holds other numbers after step {self.step} than the ranks that must hold the same"
+            what = f"{who} holds numbers after step {self.step} that differ from those of ranks that must hold the same"
         else:
             what = f"{who} computed wrong numbers in step {self.step}: computed again from the same state, they differ"
         if self.rank is None:
