@@ -33,8 +33,8 @@ WORDS = {  # number of all documents -> its description
     "longer": "documents longer than the context, cut into pieces",
     "held_out": "documents held out for validation (of only one, its end)",
     "tokens": "tokens", "bytes_per_token": "bytes per token", "prompt_tokens": "tokens of prompts",
-    "targets": "targets that count", "least": "fewest tokens of a document", "median": "median",
-    "ninetieth": "90% have at most", "most": "most tokens of a document",
+    "targets": "targets that count", "least": "tokens of the shortest document", "median": "tokens of the median document",
+    "ninetieth": "tokens of a document, 90th percentile", "most": "tokens of the longest document",
 }  # fmt: skip
 
 
@@ -186,15 +186,15 @@ def _print(console: Console, content: dict, options) -> None:
     for name, words in WORDS.items():
         table.add_row(words, f"{numbers[name]:,.2f}" if name == "bytes_per_token" else f"{numbers[name]:,}")
     console.print(table)
-    table = titled("lengths", ["tokens"], ["documents"])
+    table = titled("lengths of documents", ["tokens"], ["documents"])
     table.add_column("")
     for row in histogram:
         share = row["documents"] / max(each["documents"] for each in histogram)
         table.add_row(f"{row['from']:,} to {row['to']:,}", f"{row['documents']:,}", bar(share))
     console.print(table)
-    headings = "samples", "steps", "padding", "cut that fit", "tiles skipped"
-    measured = f"tiles, and padding to the longest, of the first {MICRO_BATCHES} micro-batches"
-    table = titled(f"an epoch: samples of {content['context']:,} places; {measured}", [""], headings)
+    headings = "samples", "steps", "padding", "fit, but cut", "tiles skipped"
+    measured = f"tiles, and padding to the longest, over the first {MICRO_BATCHES} micro-batches"
+    table = titled(f"an epoch in samples of {content['context']:,} places; {measured}", [""], headings)
     for kind, found in packings.items():
         shares = [f"{found[name]:.1%}" for name in ("padding", "skipped_tiles")]
         counts = f"{found['samples']:,}", f"{found['steps']:,.1f}"

@@ -101,7 +101,7 @@ def _numbers(run: PlannedRun, whole: Campaign) -> Table:
         (
             "typical",
             f"{run.step_seconds * spread.low:.3g} to {run.step_seconds * spread.high:.3g} s",
-            f"8 of 10 of {spread.count} published runs of this kind took {spread.low:.2f} to {spread.high:.2f} times "
+            f"8 in 10 of {spread.count} published runs of this kind took {spread.low:.2f} to {spread.high:.2f} times "
             f"their plan; a new source's runs fell into the range of the others in {spread.held:.0%} of cases",
         ),
         (
