@@ -33,8 +33,9 @@ WORDS = {  # number of all documents -> its description
     "longer": "documents longer than the context, cut into pieces",
     "held_out": "documents held out for validation (of only one, its end)",
     "tokens": "tokens", "bytes_per_token": "bytes per token", "prompt_tokens": "tokens of prompts",
-    "targets": "targets that count", "least": "tokens of the shortest document", "median": "tokens of the median document",
-    "ninetieth": "tokens of a document, 90th percentile", "most": "tokens of the longest document",
+    "targets": "targets that count", "least": "tokens of the shortest document",
+    "median": "tokens of the median document", "ninetieth": "tokens of a document, 90th percentile",
+    "most": "tokens of the longest document",
 }  # fmt: skip
 
 

@@ -57,10 +57,8 @@ def summary(costs: StepCosts, batch: int) -> str:
 
 def best_table(found: Found, wholes: list[Campaign]) -> Group:
     """Tabulate the quickest layouts, and say why each is slower than the first."""
-    title = (
-        f"the quickest of {found.legal:,} legal layouts ({found.planned:,} planned in {in_time(found.seconds)}; the "
-    )
-    title += "others cannot fit or cannot be quicker)"
+    title = f"the fastest of {found.legal:,} legal layouts ({found.planned:,} planned in {in_time(found.seconds)}; the "
+    title += "others cannot fit or cannot be faster)"
     table = titled(title, ("", "layout"), ("step, s", "MFU", "memory, GB", "whole run", "slower by"))
     best = found.best[0]
     for place, (run, whole) in enumerate(zip(found.best, wholes, strict=True), 1):

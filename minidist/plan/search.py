@@ -197,4 +197,4 @@ def why_slower(run: PlannedRun, best: PlannedRun) -> str:
     more = sorted((name for name in change if change[name] > 0.0005), key=change.__getitem__, reverse=True)[:2]
     less = sorted((name for name in change if change[name] < -0.0005), key=change.__getitem__)[:1]
     words = [f"{change[name]:+.1%} {name}" for name in more + less]
-    return ", ".join(words) or "as quick; it needs more memory or more settings"
+    return ", ".join(words) or "equally fast; it needs more memory or more settings"
