@@ -144,8 +144,8 @@ def all_gather_forward(keys_values, group: ProcessGroup, visit: Visit) -> None:
 def all_gather_backward(keys_values, group: ProcessGroup, visit: Visit):
     """Gather keys and values again, and send each rank this rank's contribution to its gradients.
 
-    Arguments and result: see ``ring_backward``. A reduce-scatter would send as much, but add in one float64; the sums
-    take two.
+    Arguments and result: see ``ring_backward``. A reduce-scatter would send as much, but it adds in one float64,
+    where these sums take two.
     """
     totals = []
     all_gather_forward(keys_values, group, lambda rank, array: totals.append(visit(rank, array)))

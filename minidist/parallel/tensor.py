@@ -180,7 +180,7 @@ column_or_override, row_or_override = map(overridable, (ColumnParallelLinear, Ro
 
 
 def column_parallel_linear(linear, group: ProcessGroup, **options) -> Module:
-    """Split a layer by columns. Overrides apply to layers with a bias, which GPT-2 has and Llama has not."""
+    """Split a layer by columns. Overrides apply to layers with a bias, which GPT-2 has and Llama does not."""
     return (ColumnParallelLinear if linear.bias is None else column_or_override)(linear, group, **options)
 
 

@@ -158,7 +158,7 @@ class PowerSGD(Method):
         return q
 
     def keep(self, name: str, q) -> None:
-        """Keep Q for the next step, scaled by a power of two to about 1, so that P fits float32. Only its span matters."""
+        """Keep Q for the next step, scaled by a power of two to about 1: its length is free, and P must fit float32."""
         _, exponent = frexp(largest(q))
         self.q[name][:] = xp.ldexp(q, -exponent)
 

@@ -66,7 +66,7 @@ def outer_step(data, pseudo_gradient, momentum_buffer, lr: float, momentum: floa
 
 @overridable
 def due(step: int, local_steps: int, fragments: int) -> list[int]:
-    """Return the fragments that are joined after a step: each once in ``local_steps``, evenly apart, 0 as the last.
+    """Return the fragments that are joined after a step: each once in ``local_steps``, evenly apart, 0 at their end.
 
     Args:
         step: number of the step, counted from 1.

@@ -178,7 +178,7 @@ class AsynchronousServer(SynchronousServer):
         self.waiting.append(worker)
 
     def first_to_come(self) -> int:
-        """Wait for a gradient, and return its worker. Of several that are there, take turns, starting after the last."""
+        """Wait for a gradient, and return its worker. Of several, take the first one after the last worker taken."""
         turns = [(self.last + 1 + place) % len(self.workers) for place in self.workers]
         computing = [worker for worker in turns if worker not in self.waiting and self.clocks[worker] < self.steps]
         return computing[wait_any([self.pushes[worker] for worker in computing])]
@@ -194,7 +194,7 @@ class AsynchronousServer(SynchronousServer):
 
 
 class Worker(Axis):
-    """Worker: its gradients go to the servers, and its weights come from them.
+    """Worker, which pushes its gradients to the servers and pulls its weights from them.
 
     A synchronous server adds up all pushes, so a worker pushes its float64 sums, which add up to the bits of one
     process. An asynchronous server takes a step with each push, and no server sees the whole gradient. So the worker

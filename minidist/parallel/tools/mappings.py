@@ -94,7 +94,7 @@ def all_gather_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=
 
 
 def gather_copies_in_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
-    """Join all ranks' parts along an axis, for ranks that all compute the same from it: backward keeps one's part."""
+    """Join all ranks' parts along an axis, for ranks that all compute the same from it: backward splits."""
     there, back = partial(join, group=group, axis=axis, policy=current()), partial(split, group=group, axis=axis)
     return Mapping.apply(x, there=there, back=back)
 

@@ -1,4 +1,4 @@
-"""Where a rank's part of a parameter is in the full array: what a sharded checkpoint needs to know.
+"""Regions: the places of a rank's part of a parameter in the full array, which a sharded checkpoint needs to know.
 
 Axes cut in different ways. Tensor parallelism takes some heads, expert parallelism some experts of each head, ZeRO a
 stretch of everything laid end to end. Lay the full array flat, in C order, and every one of these parts is a list of
@@ -49,13 +49,13 @@ class Region:
         return sum(stop - start for start, stop in self.runs)
 
     def cut(self, axis: int, start: int, stop: int) -> "Region":
-        """Return the part of this part from ``start`` to ``stop`` along one axis."""
+        """Return the region of ``start`` to ``stop`` along one axis of this part."""
         outer, length, inner = prod(self.shape[:axis]), self.shape[axis], prod(self.shape[axis + 1 :])
         places = [((i * length + start) * inner, (i * length + stop) * inner) for i in range(outer)]
         return Region((*self.shape[:axis], stop - start, *self.shape[axis + 1 :]), part_of_runs(self.runs, places))
 
     def stretch(self, start: int, stop: int) -> "Region":
-        """Return the part of this part, laid flat, from ``start`` to ``stop``."""
+        """Return the region of ``start`` to ``stop`` of this part laid flat."""
         return Region((stop - start,), part_of_runs(self.runs, [(start, stop)]))
 
     def take(self, full):

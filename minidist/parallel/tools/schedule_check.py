@@ -95,7 +95,7 @@ def timeline(
         duration: function from an action to the time that it takes.
 
     Raises:
-        ScheduleError: if ranks wait for each other for ever, or for an action of no rank. The error names both.
+        ScheduleError: if ranks wait for each other for ever, or for an action of no rank; it says what each waits for.
     """
     stages = 1 + max((action.stage for actions in schedule for action in actions), default=-1)
     ended: dict[Action, float] = {}

@@ -45,13 +45,13 @@ class Action:
 
 
 def naive(rank: int, ranks: int, micro_batches: int) -> list[Action]:
-    """Run one micro-batch at a time: only one rank works at any moment."""
+    """Naive schedule: one micro-batch at a time, so only one rank works at any moment."""
     return [Action(rank, kind, i) for i in range(micro_batches) for kind in "FB"]
 
 
 @overridable
 def gpipe(rank: int, ranks: int, micro_batches: int) -> list[Action]:
-    """Run all forwards, then all backwards (Huang et al., "GPipe", 2019). Every micro-batch is in flight at once."""
+    """GPipe: all forwards, then all backwards (Huang et al., "GPipe", 2019). Every micro-batch is in flight at once."""
     return [Action(rank, kind, i) for kind in "FB" for i in range(micro_batches)]
 
 
