@@ -149,7 +149,7 @@ class ModelShape:
         return self.width // self.heads * self.groups
 
     def key_width_on(self, tp: int) -> float:
-        """Width of the keys on one of ``tp`` tensor-parallel ranks: at least one head, even if ranks outnumber heads."""
+        """Width of the keys on one of ``tp`` tensor-parallel ranks: at least that of one head."""
         return max(self.key_width / tp, self.width / self.heads)
 
     @property

@@ -145,7 +145,7 @@ def least_memory(costs: StepCosts, layout: PlannedLayout, batch: int) -> float:
             kept = min(kept, saved_by_block(model, layout, numerics, True))
         if layout.recompute == "none" or layout.attention == "flash":
             kept += saved_scores(model, layout, numerics)
-    layers = model.layers // layout.pp  # a rank has this many, or one fewer at an end of the pipeline
+    layers = model.layers // layout.pp  # the rank with the most layers has at least this many
     held = in_flight * max(0, layers - 1) * kept
     return state * blocks / layout.world_size + held + RESERVED
 
