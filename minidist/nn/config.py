@@ -62,7 +62,7 @@ class Experts:
 
 @dataclass(frozen=True)
 class Routing:
-    """How a token chooses among the experts, and what keeps them evenly loaded."""
+    """Routing of tokens to experts, and balancing of the load."""
 
     gate: str = "softmax"  # function that turns the router's logits into scores
     capacity: float | None = None  # an expert takes at most this many times k N / E of N tokens; None for no limit

@@ -1,21 +1,21 @@
-"""The protocol of an axis of parallelism: what every axis says of itself, so that all of them fit together.
+"""The protocol of an axis of parallelism: the methods by which all axes fit together.
 
 An axis splits one thing (the batch, the parameters, the heads, the tokens, the layers) over the ranks of one group.
 ``train/parallelize.py`` composes axes, and the training step talks to the result. A new axis is one class that answers
 five questions, its entry there, and its key in the layout:
 
-    the model         apply                       what of the model does this rank compute?
+    the model         apply                       which part of the model does this rank compute?
     the parameters    trained, sync_params        what does the optimizer update here, and who needs it?
-                      regions                     where in the full arrays is what this rank holds?
+                      regions                     where in the full arrays is this rank's part?
                       shard_group                 which ranks hold different parameters, or shards?
-    the gradients     zero_grad, no_sync          when do they begin and may they leave,
+    the gradients     zero_grad, no_sync          when are they zeroed, when may they be sent,
                       sync_gradients              and when are they complete?
-    the loss          splits_loss, splits_batch   does each rank know a part of it only, and of the batch?
+    the loss          splits_loss, splits_batch   does each rank know only part of it, or of the batch?
     the step          steps_apart                 do ranks take it without waiting for each other,
-                      pads_micro_batches          or meet within?
+                      pads_micro_batches          or meet within each micro-batch?
 
 The gradient norm, the overflow check, the full arrays, the fingerprint, the vote and the checkpoint follow from these
-answers alone. The methods here are those of an axis that splits nothing; an axis overrides what it does differently.
+answers alone. The methods here are those of an axis that splits nothing; a real axis overrides some of them.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -29,18 +29,18 @@ from minidist.nn.layers import Module, Parameter
 from minidist.parallel.tools.messages import views_of
 from minidist.parallel.tools.regions import Region
 
-# Which modules of a model an axis replaces, by dotted name, and by what
+# Dotted name of a module that an axis replaces -> function that makes the replacement
 Plan = dict[str, Callable[[Any, ProcessGroup], Module]]
 Holds = Callable[[Parameter], bool]  # whether a parameter belongs to a data axis: with experts there are two
 
 
 def everything(_: Parameter) -> bool:
-    """Whether a parameter belongs to the only data axis."""
+    """Return True: where there is one data axis, every parameter belongs to it."""
     return True
 
 
 def zero_gradients(parameters: Iterable[Parameter]) -> None:
-    """Begin a step: give every parameter a gradient of zeros, in the dtype in which gradients are accumulated."""
+    """Give every parameter a gradient of zeros, in the dtype in which gradients are accumulated."""
     for parameter in parameters:
         parameter.grad = ledger.enter("gradients", xp.zeros(parameter.shape, parameter.grad_dtype))
 
@@ -52,21 +52,21 @@ def use_grad_views(parameters: Sequence[Parameter], flat) -> None:
 
 
 class Axis:
-    """One axis on one rank.
+    """One axis of parallelism on one rank.
 
     Args:
         group: the ranks that the axis splits over.
 
     Attributes:
-        shard_group: the ranks that hold different parameters, or different shards of them, so that sums over all
-            parameters have to cross it. None if no such sum does: all ranks of the group hold replicas.
+        shard_group: the ranks that hold different parameters, or different shards of them: sums over all parameters
+            have to cross it. None if all ranks of the group hold replicas.
         splits_loss: whether the ranks of ``group`` know different terms of the loss, which have to be added up.
-        splits_batch: whether the ranks of ``group`` have different targets, whose numbers have to be added up.
-        steps_apart: whether the ranks of ``group`` take steps of their own, with gradients of their own micro-batches.
-        pads_micro_batches: whether ranks that work on different micro-batches meet within each, so that a rank that
-            has fewer must run empty ones, without samples, for the others.
-        most_micro_batches: number of micro-batches in a step, on the rank with the most. Set before ``apply``, and
-            between two steps where micro-batches are dealt out anew (resilience/rebalance.py).
+        splits_batch: whether the ranks of ``group`` have different targets, whose counts have to be added up.
+        steps_apart: whether each rank of ``group`` takes its own steps, with gradients of its own micro-batches.
+        pads_micro_batches: whether ranks with different micro-batches meet within each of them. A rank that has fewer
+            must then run empty ones, without samples, for the others.
+        most_micro_batches: number of micro-batches in a step on the rank with the most. Set before ``apply``, and
+            between two steps if micro-batches are dealt out anew (resilience/rebalance.py).
     """
 
     splits_loss = splits_batch = steps_apart = pads_micro_batches = False
@@ -76,48 +76,49 @@ class Axis:
         self.group, self.shard_group = group, shard_group
 
     def apply(self, model: Module) -> Module:
-        """Change the model in place into what this rank computes, and return what this rank holds of it.
+        """Turn the model, in place, into the part that this rank computes, and return the part that it holds.
 
-        Called once, before the first step, with what the axes applied before have left.
+        Called once, before the first step, with the model that the previous axes returned.
         """
         return model
 
     def trained(self, parameters: list[Parameter]) -> list[Parameter]:
-        """What the optimizer updates on this rank in place of these parameters. Asked after ``apply``."""
+        """Return the parameters that this rank's optimizer updates instead of these. Called after ``apply``."""
         return parameters
 
     def regions(self, regions: dict[str, Region], trained: bool = True) -> dict[str, Region]:
-        """Where what this rank holds after this axis is in the full arrays. Asked after ``apply``.
+        """Return where in the full arrays this rank's part lies once this axis has split it. Called after ``apply``.
 
         Args:
-            regions: the same of what the axes before this one have left, by parameter name.
-            trained: ask for what the optimizer updates; otherwise for what the model computes with, as far as it is
-                here between two steps. They differ where an axis shards the one and gathers the other.
+            regions: the regions that the previous axes left to this rank, by parameter name.
+            trained: return the regions of the parameters that the optimizer updates; if False, of those that the model
+                computes with, as far as this rank holds them between steps. ZeRO shards the former, gathers the latter.
 
         Returns:
-            A region for each parameter that is here, of its shape (ZeRO's are flat).
+            Parameter name -> region, of the parameter's shape here (ZeRO's are flat), for all that this rank holds.
         """
         return regions
 
     def zero_grad(self) -> None:
-        """Begin a step: every gradient is zero."""
+        """Begin a step: set every gradient to zero."""
 
     def no_sync(self) -> AbstractContextManager:
-        """Context manager: backward need not send. All micro-batches but the last run inside; in a pipeline, all.
+        """Return a context manager in which backward need not send gradients.
 
-        ZeRO's stages 2 and 3 send all the same: they have no room to accumulate in.
+        All micro-batches but the last run inside it; in a pipeline, all. ZeRO's stages 2 and 3 send even so, as they
+        have no room to accumulate gradients in.
         """
         return nullcontext()
 
     def sync_gradients(self) -> None:
-        """After backward: return when the gradients that this rank's optimizer needs are complete."""
+        """Wait, after backward, until the gradients that this rank's optimizer needs are complete."""
 
     def sync_params(self) -> None:
-        """After the optimizer: return when every rank has, or can get, the parameters that it computes with."""
+        """Wait, after the optimizer's step, until every rank has, or can get, the parameters that it computes with."""
 
 
 def parallelize_module(module: Module, group: ProcessGroup, plan: Plan) -> Module:
-    """Replace each module that the plan names by what the plan makes of it, in place, and return the whole.
+    """Replace, in place, each module that the plan names, and return ``module``.
 
     (``torch.distributed.tensor.parallel.parallelize_module``, whose plans have styles such as ``ColwiseParallel()``.)
 
@@ -128,7 +129,7 @@ def parallelize_module(module: Module, group: ProcessGroup, plan: Plan) -> Modul
             returns its replacement. The functions are called in the plan's order.
 
     Raises:
-        ValueError: if the plan names a module that does not exist; and what its functions raise.
+        ValueError: if the plan names a module that does not exist. Errors of the plan's functions pass through.
     """
     for path, style in plan.items():
         name = path.split(".")[-1]
@@ -138,7 +139,7 @@ def parallelize_module(module: Module, group: ProcessGroup, plan: Plan) -> Modul
 
 
 def _owners(module: Module, path: str) -> list[Module]:
-    """The modules that have the attribute that a path ends with."""
+    """Return the modules that own the attribute at the end of a path."""
     owners: list = [module]
     *way, name = path.split(".")
     for step in way:

@@ -1,13 +1,13 @@
 """Context parallelism: every rank has some chunks of each sequence, in every layer.
 
-All that a layer does to a token by itself needs no other rank. Attention does: a query needs the keys and values of all
+Layers that treat each token by itself need no other rank. Attention does: a query needs the keys and values of all
 tokens before it. Five ways to bring them together:
 
     ring         keys and values travel round the ranks while each rank computes with those it has
     zigzag       the same; a rank has an early and a late chunk, so that causal attention gives each the same work
     all-gather   every rank gets all keys and values at once; the chunks are zigzag's (Llama 3)
     ulysses      an all-to-all turns chunks of all heads into all tokens of some heads, a second one turns them back
-    balanced     the ring; each micro-batch's chunks are dealt out by the work that its documents make of them
+    balanced     the ring; each micro-batch's chunks are dealt out by their work, which depends on its documents
 
 Queries stay where they are; only with ulysses do they travel too. Liu et al., "Ring Attention with Blockwise
 Transformers" (2023); zigzag: Brandon et al., "Striped Attention" (2023), whose stripes are single tokens, in the form
@@ -22,7 +22,7 @@ A rank sends per layer and sample, T tokens over N ranks, d and d_kv the widths 
     passing     (N-1) T/N 2 d_kv                   the same, and N T/N 2 d_kv sums (all-gather: N-1 for N)
     ulysses     (N-1)/N T/N (2 d + 2 d_kv)         the same
 
-Simplified: a rank embeds its chunks out of the full batch, where real loaders bring it no more than those.
+Simplified: every rank loads the full batch and embeds its chunks of it; real loaders give a rank only its chunks.
 
 **Bits.** A chunk is a grain (nn/chunks.py), a tile never crosses one, and what tiles add up does not depend on their
 order (nn/attention/online_softmax.py). So keys may arrive in any order.
@@ -71,14 +71,14 @@ from minidist.parallel.axis import Axis, parallelize_module
 from minidist.parallel.tools.mappings import all_to_all_in_group
 
 KINDS = ("ring", "zigzag", "all-gather", "ulysses", "balanced")
-BOTH_ENDS = ("zigzag", "all-gather")  # those in which a rank has chunks from both ends of the sequence
+BOTH_ENDS = ("zigzag", "all-gather")  # kinds in which a rank has chunks from both ends of the sequence
 HEADS = 0  # the axis of the heads in (H, B, T, D)
 KEYS_VALUES, GRADIENTS = 0, 1  # the tags of two streams of messages in one ring
 Visit = Callable[[int, Any], Any]
 
 
 def pass_on(array, group: ProcessGroup, tag: int) -> tuple:
-    """Begin to send an array to the next rank; return where that of the rank before arrives, and both messages."""
+    """Begin to send an array to the next rank; return the buffer for the previous rank's array, and both messages."""
     right, left = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     arrived = xp.empty_like(array)
     return arrived, [irecv(arrived, left, group, tag), isend(array, right, group, tag)]
@@ -92,14 +92,14 @@ def wait_for(works: Sequence[Work]) -> None:
 
 @overridable
 def ring_forward(keys_values, group: ProcessGroup, visit: Visit) -> None:
-    """Send keys and values once round the ring; the next ones are in flight while this rank computes with those it has.
+    """Send keys and values once round the ring; while this rank computes with some, the next ones are in flight.
 
-    What ``isend`` does not push at once moves in ``wait_for`` (comm/transports/transport.py).
+    Bytes that ``isend`` does not push at once move during ``wait_for`` (comm/transports/transport.py).
 
     Args:
-        keys_values: this rank's; not changed.
+        keys_values: this rank's keys and values; not changed.
         group: the ranks of the ring. Each sends N - 1 times.
-        visit: called with a rank and its keys and values; this rank's own come first, then those of the rank before.
+        visit: called with a rank and its keys and values; this rank's own come first, then the previous rank's.
     """
     for step in range(group.size):
         following, works = pass_on(keys_values, group, KEYS_VALUES) if step < group.size - 1 else (None, [])
@@ -110,11 +110,11 @@ def ring_forward(keys_values, group: ProcessGroup, visit: Visit) -> None:
 
 @overridable
 def ring_backward(keys_values, group: ProcessGroup, visit: Visit):
-    """Send keys and values round again, and their gradients one hop behind them, until these are home.
+    """Send keys and values round the ring again, and their gradients one hop later, until these are home.
 
     Args:
-        keys_values, group: the same as for ``ring_forward``.
-        visit: returns what this rank adds to the gradients of the keys and values, a ``Total``.
+        keys_values, group: see ``ring_forward``.
+        visit: returns this rank's contribution to the gradients of the keys and values, a ``Total``.
 
     Returns:
         The gradients of this rank's own keys and values, summed over all ranks: a ``Total``.
@@ -134,7 +134,7 @@ def ring_backward(keys_values, group: ProcessGroup, visit: Visit):
 
 
 def all_gather_forward(keys_values, group: ProcessGroup, visit: Visit) -> None:
-    """Bring all keys and values to every rank at once. Arguments as for ``ring_forward``; visits in rank order."""
+    """Gather all keys and values on every rank, then visit them in rank order. Arguments: see ``ring_forward``."""
     gathered = xp.empty((group.size, *keys_values.shape), keys_values.dtype)
     all_gather_into_tensor(gathered, keys_values, group)
     for rank, array in enumerate(gathered):
@@ -142,9 +142,10 @@ def all_gather_forward(keys_values, group: ProcessGroup, visit: Visit) -> None:
 
 
 def all_gather_backward(keys_values, group: ProcessGroup, visit: Visit):
-    """Gather them again, and send each rank what this rank adds to its gradients. As ``ring_backward``.
+    """Gather keys and values again, and send each rank this rank's contribution to its gradients.
 
-    A reduce-scatter would send as much, but add in float64 what takes two of them.
+    Arguments and result: see ``ring_backward``. A reduce-scatter would send as much, but it adds in one float64,
+    where these sums take two.
     """
     totals = []
     all_gather_forward(keys_values, group, lambda rank, array: totals.append(visit(rank, array)))
@@ -158,16 +159,16 @@ def all_gather_backward(keys_values, group: ProcessGroup, visit: Visit):
 
 
 def parts_of(ranks: int, kind: str) -> int:
-    """Number of parts that the sequence is cut into: a rank has one, or one from each end. They divide the chunks."""
+    """Return how many parts the sequence is cut into: one for each rank, or two, one from each end."""
     return 2 * ranks if kind in BOTH_ENDS else ranks
 
 
 @overridable
 def sequence_chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[int]:
-    """Which chunks of the sequence a rank has, ascending.
+    """Return the chunks of the sequence that a rank has, ascending.
 
-    ``ring`` and ``ulysses``: consecutive ones, the same number on each rank. ``zigzag`` and ``all-gather``: of twice as
-    many parts as there are ranks, part r and part r from the end.
+    ``ring`` and ``ulysses``: consecutive ones, the same number on each rank. ``zigzag`` and ``all-gather``: the
+    sequence has twice as many parts as there are ranks, and rank r has part r and part r from the end.
 
     Raises:
         ValueError: if the ranks, or twice as many, do not divide the chunks.
@@ -183,13 +184,14 @@ def sequence_chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[in
 
 @overridable
 def deal_chunks(work: Sequence[int], ranks: int) -> list[list[int]]:
-    """Which chunks each rank gets, ascending: the same number, and nearly the same sum of work.
+    """Deal the chunks out: return each rank's, ascending, the same number for each and nearly the same sum of work.
 
-    The chunk with the most work comes first, of equal ones the first. It goes to the rank with the least work of those
-    that still lack chunks, of equal ones to the first (longest processing time first: Graham, 1969).
+    The chunk with the most work goes first, to the rank with the least work among those that still lack chunks. Ties go
+    to the lower number (longest processing time first: Graham, 1969).
 
     Args:
-        work: of each chunk; the ranks divide their number.
+        work: work of each chunk.
+        ranks: number of ranks, which must divide the number of chunks.
     """
     found: list[list[int]] = [[] for _ in range(ranks)]
     for chunk in sorted(range(len(work)), key=lambda chunk: (-work[chunk], chunk)):
@@ -199,9 +201,9 @@ def deal_chunks(work: Sequence[int], ranks: int) -> list[list[int]]:
 
 
 def work_of_chunks(chunks: int, documents: Documents | None) -> list[int]:
-    """The tiles that attention computes for the queries of each chunk, if a tile is a chunk of them by one of keys.
+    """Return the work of each chunk's queries: the number of tiles, each a chunk of queries by a chunk of keys.
 
-    They are those from the first chunk that a query of any sample sees, to the chunk itself.
+    The tiles reach from the first chunk that a query of any sample sees to the chunk itself.
     """
     if documents is None:
         return list(range(1, chunks + 1))
@@ -212,14 +214,14 @@ def work_of_chunks(chunks: int, documents: Documents | None) -> list[int]:
 
 
 def chunks_of_ranks(ranks: int, chunks: int, kind: str, documents: Documents | None = None) -> list[list[int]]:
-    """Which chunks each rank has of a micro-batch."""
+    """Return the chunks of a micro-batch that each rank has."""
     if kind == "balanced":
         return deal_chunks(work_of_chunks(chunks, documents), ranks)
     return [sequence_chunks_of(rank, ranks, chunks, kind) for rank in range(ranks)]
 
 
 def tiles_of_ranks(length: int, tile: int, chunks: int, shares: list[list[int]]) -> list[NumberedTiles]:
-    """Return each rank's tiles: their numbers in the sequence of ``length`` tokens, and the tokens on that rank.
+    """Return each rank's tiles: their numbers in the sequence of ``length`` tokens, and their slices on that rank.
 
     Args:
         shares: the chunks of each rank.
@@ -239,11 +241,12 @@ PASSES = {"ring": RING, "zigzag": RING, "all-gather": (all_gather_forward, all_g
 def record(q, pairs: list[Pair], times: float, policy: Policy) -> None:
     """Record the kernel of one visit, which computes these pairs of tiles, if recording.
 
-    It reads queries, keys, values and what there is of the output, and writes that; backward has a gradient of each.
+    The kernel reads queries, keys, values and the output so far, and writes the output; in backward, their gradients
+    too.
 
     Args:
         q: (H, B, T/N, D)
-        times: how many times forward's FLOPs.
+        times: the kernel's FLOPs as a multiple of forward's.
     """
     if trace.log is not None:
         nbytes = int(5 * times * memory_bytes(q, policy))
@@ -252,12 +255,13 @@ def record(q, pairs: list[Pair], times: float, policy: Policy) -> None:
 
 @dataclass(frozen=True)
 class Passing:
-    """How keys and values reach every rank.
+    """Way for keys and values to reach every rank.
 
     Attributes:
         group: the context-parallel ranks.
-        tiles, mine: each rank's tiles, and those of this rank.
-        forward, backward: two functions, as of PASSES.
+        tiles: each rank's tiles.
+        mine: this rank's tiles.
+        forward, backward: two functions that bring them, from PASSES.
     """
 
     group: ProcessGroup
@@ -270,8 +274,8 @@ class Passing:
 class PassingAttention(Function):
     """Causal attention of this rank's queries over the keys of all ranks: (H, B, T/N, 3 D) -> (H, B, T/N, D).
 
-    Keys and values that heads share travel once: ``kv`` (G, B, T/N, 2 D) beside queries (H, B, T/N, D). The arguments
-    are those of ``TiledAttention``, and how keys and values travel.
+    Keys and values that heads share travel once: ``kv`` (G, B, T/N, 2 D); ``qkv`` then has only queries (H, B, T/N, D).
+    The arguments are those of ``TiledAttention``, and a ``Passing``.
     """
 
     gradient_flops, recomputed_flops, kernel = (2.5,), 0.5, False  # a kernel for each rank's keys: see ``record``
@@ -339,10 +343,10 @@ class PassingAttention(Function):
 
 
 class ContextParallelAttention(CoreAttention):
-    """Attention of the tokens of this rank: (H, B, T/N, 3 D) -> (H, B, T/N, D), T/N being those of its chunks.
+    """Attention of this rank's tokens, the T/N of its chunks: (H, B, T/N, 3 D) -> (H, B, T/N, D).
 
     Args:
-        core: the attention of one process, whose settings are taken over.
+        core: the single-process attention, whose settings are used here.
         group: the context-parallel ranks, N of them.
         kind: one of KINDS.
         shares: function from a micro-batch's documents to the chunks of each rank.
@@ -364,7 +368,7 @@ class ContextParallelAttention(CoreAttention):
         return PassingAttention.apply(qkv, math, kv, all_sum, passing)
 
     def ulysses(self, qkv: Tensor, keep, documents, kv: Tensor | None, all_sum, tile: int) -> Tensor:
-        """Attention of some heads over all tokens, between two all-to-alls."""
+        """Compute attention of some heads over all tokens, between two all-to-alls."""
         qkv = all_to_all_in_group(qkv, self.group, HEADS, TOKENS)  # (H/N, B, T, 3 D)
         kv = kv and all_to_all_in_group(kv, self.group, HEADS, TOKENS)  # (G/N, B, T, 2 D)
         first = self.group.rank * qkv.shape[HEADS]
@@ -390,10 +394,10 @@ class ContextParallel(Axis):
         self.kind = kind
 
     def apply(self, model: GPT) -> GPT:
-        """Tell the model which chunks are here, and put context-parallel attention in its place."""
-        # All layers ask about one micro-batch, then about the next.
+        """Set which chunks the model computes here, and replace its attention by the context-parallel one."""
+        # All layers ask about one micro-batch before the next: one entry is enough.
         shares = lru_cache(maxsize=1)(partial(chunks_of_ranks, self.group.size, model.chunks.count, self.kind))
-        # One object that all parts of the model share (gpt.py), so that embeddings and loss compute these chunks too.
+        # All parts of the model share this object (gpt.py), so embeddings and loss compute the same chunks.
         model.chunks.here //= self.group.size
         model.chunks.numbers = lambda documents: shares(documents)[self.group.rank]
         attention = partial(ContextParallelAttention, kind=self.kind, shares=shares)

@@ -36,12 +36,12 @@ SYNCS = ("naive", "bucketed", "overlapped")
 
 
 class NaiveDataParallel:
-    """One all-reduce per parameter, after backward.
+    """Data parallelism with one all-reduce per parameter, after backward.
 
     Args:
-        parameters: the model's, in the same order on every rank.
+        parameters: the model's parameters, in the same order on every rank.
         group: the data-parallel ranks.
-        algorithm: the all-reduce's.
+        algorithm: algorithm of the all-reduce.
         reduce_dtype: dtype in which gradients are accumulated and summed.
     """
 
@@ -53,21 +53,21 @@ class NaiveDataParallel:
             parameter.grad_dtype = reduce_dtype
 
     def zero_grad(self) -> None:
-        """Begin a step: every gradient is zero."""
+        """Begin a step: set every gradient to zero."""
         zero_gradients(self.parameters)
 
     def no_sync(self) -> AbstractContextManager:
-        """Context manager: backward only accumulates. All micro-batches of a step but the last run inside."""
-        return nullcontext()  # nothing is sent during backward in any case
+        """Return a context manager in which backward only accumulates: for all micro-batches of a step but the last."""
+        return nullcontext()  # this class never sends during backward
 
     def wait_for_gradients(self) -> None:
-        """End backward: sum every gradient over all ranks, and return when that is done."""
+        """End backward: sum every gradient over all ranks, and wait until that is done."""
         for parameter in self.parameters:
             all_reduce(parameter.grad, ReduceOp.SUM, self.group, algorithm=self.algorithm)
 
 
 class Bucket:
-    """Some parameters whose gradients are views of one flat buffer, sent as one message."""
+    """Group of parameters whose gradients are views of one flat buffer, which is sent as one message."""
 
     def __init__(self, parameters: list[Parameter], reduce_dtype) -> None:
         self.parameters = parameters
@@ -77,40 +77,40 @@ class Bucket:
         self.clear()
 
     def clear(self) -> None:
-        """Begin a step: all gradients are zero, and views of the buffer."""
+        """Begin a step: set the buffer to zero, and make all gradients views of it."""
         self.buffer[:] = 0
         for parameter, view in zip(self.parameters, self.views, strict=True):
             parameter.grad = view
-        self.awaited = set(self.parameters)  # those whose gradient backward has not completed yet
+        self.awaited = set(self.parameters)  # parameters whose gradient is not complete yet
         self.work: Work | None = None  # the all-reduce, once it is in flight
 
     def holds_gradients(self) -> bool:
-        """Whether the gradients still are those views."""
+        """Return whether the parameters' gradients are still views of the buffer."""
         return all(map(is_, map(attrgetter("grad"), self.parameters), self.views))
 
 
 def all_reduce_bucket(bucket: Bucket, group: ProcessGroup, algorithm: str) -> Work | None:
-    """Begin to sum a bucket's gradients over the ranks. When the work is done, its buffer holds the sum.
+    """Begin to sum a bucket's gradients over the ranks. When the work is done, the bucket's buffer holds the sum.
 
-    One rank has the sum at once, and no work.
+    Returns None for a group of one rank, which needs no communication.
     """
     if group.size == 1:
         return None
     return all_reduce(bucket.buffer, ReduceOp.SUM, group, async_op=True, algorithm=algorithm)
 
 
-Hook = Callable[[Bucket, ProcessGroup, str], Work | None]  # what ``all_reduce_bucket`` is
+Hook = Callable[[Bucket, ProcessGroup, str], Work | None]  # such as ``all_reduce_bucket``
 
 
 class BucketedDataParallel(NaiveDataParallel):
-    """One all-reduce per bucket of gradients; with ``overlap``, started from within backward.
+    """Data parallelism with one all-reduce per bucket of gradients; with ``overlap``, started from within backward.
 
     Backward reaches the last layers first, so buckets are filled from the last parameter to the first.
 
     Args:
-        bucket_mb: the size of a bucket in MiB. A larger parameter gets a bucket of its own.
-        overlap: send a bucket when it is full, not when backward is over.
-        sum_bucket: sums a bucket's gradients over the ranks (in torch: ``register_comm_hook``).
+        bucket_mb: size of a bucket in MiB. A larger parameter gets a bucket of its own.
+        overlap: send a bucket as soon as it is full, not after backward.
+        sum_bucket: function that sums a bucket's gradients over the ranks (in torch: ``register_comm_hook``).
     """
 
     def __init__(
@@ -131,8 +131,8 @@ class BucketedDataParallel(NaiveDataParallel):
         ]
         self.bucket_of = {parameter: bucket for bucket in self.buckets for parameter in bucket.parameters}
         self.sum_bucket = sum_bucket
-        self.finished = False  # since the last zero_grad
-        self.next = 0  # buckets are sent in their order, on every rank the same, whatever order they fill in
+        self.finished = False  # whether the gradients have been summed since the last zero_grad
+        self.next = 0  # buckets are sent in the same order on every rank, whatever order they fill in
         if overlap:
             for parameter in self.parameters:
                 parameter.register_post_accumulate_grad_hook(self._on_gradient)
@@ -151,7 +151,7 @@ class BucketedDataParallel(NaiveDataParallel):
             self.syncing = before
 
     def wait_for_gradients(self) -> None:
-        """End a step: start the buckets that are left, and return when every gradient is the sum over all ranks.
+        """End a step: send the remaining buckets, and wait until every gradient is the sum over all ranks.
 
         Raises:
             RuntimeError: if gradients are not in the buckets, so that they would not be summed.
@@ -162,7 +162,7 @@ class BucketedDataParallel(NaiveDataParallel):
                     "the gradients would not be summed: begin each step with zero_grad() of this object, "
                     "not of the model or the optimizer"
                 )
-        while self.next < len(self.buckets):  # those that no backward of this rank has completed
+        while self.next < len(self.buckets):  # buckets that backward has not filled on this rank
             self._send_next()
         for bucket in self.buckets:
             if bucket.work is not None:
@@ -170,7 +170,7 @@ class BucketedDataParallel(NaiveDataParallel):
         self.finished = True
 
     def _on_gradient(self, parameter: Parameter) -> None:
-        """Called by backward when a parameter's gradient is complete."""
+        """Send all buckets that are full. Backward calls this when a parameter's gradient is complete."""
         if not self.syncing:
             return
         bucket = self.bucket_of[parameter]
@@ -197,20 +197,20 @@ class DataParallel(Axis):
 
     Args:
         group: the data-parallel ranks.
-        make_reducer: parameters -> what sums their gradients (DDP's word), with the methods of ``NaiveDataParallel``;
-            None for buckets that are sent while backward continues.
+        make_reducer: function from parameters to a reducer (DDP's word), which sums their gradients and has the methods
+            of ``NaiveDataParallel``; None for buckets that are sent while backward continues.
         holds: predicate: whether a parameter belongs to this axis.
     """
 
     def __init__(self, group: ProcessGroup, make_reducer: Callable | None = None, holds: Holds = everything) -> None:
         super().__init__(group)
-        self.splits_loss = self.splits_batch = group.size > 1  # then each has micro-batches, or chunks, of its own
+        self.splits_loss = self.splits_batch = group.size > 1  # each rank then has its own micro-batches or chunks
         self.make_reducer = make_reducer or (lambda parameters: bucketed_data_parallel(parameters, group))
         self.holds = holds
         self.weights: MasterWeights | None = None
 
     def apply(self, model: Module) -> Module:
-        """Have the parameters' gradients summed. Where the policy in force has 16 bits, store the parameters so."""
+        """Make the reducer that sums the gradients; store parameters in 16 bits if the policy in force computes so."""
         parameters = list(filter(self.holds, model.parameters()))
         self.reducer = self.make_reducer(parameters)
         if (format := current().compute) is not None:
@@ -236,14 +236,14 @@ class DataParallel(Axis):
             self.weights.take_gradients()
 
     def sync_params(self) -> None:
-        """Every rank has updated all of them; what is stored in 16 bits follows its master weights."""
+        """Round master weights to the 16-bit parameters. Every rank has updated all of them, so nothing is sent."""
         if self.weights is not None:
             self.weights.sync_params()
 
 
 @overridable
 def fill_buckets(parameters: Sequence[Parameter], elements: float) -> list[list[Parameter]]:
-    """Consecutive parameters in lists of at most ``elements`` elements; a larger parameter is in a list of its own."""
+    """Group consecutive parameters into lists of at most ``elements`` elements; a larger one gets its own list."""
     buckets: list[list[Parameter]] = []
     room = 0.0
     for parameter in parameters:
@@ -256,7 +256,7 @@ def fill_buckets(parameters: Sequence[Parameter], elements: float) -> list[list[
 
 
 def share_of(rank: int, size: int, count: int) -> range:
-    """Which of ``count`` micro-batches a rank works on: consecutive ones, one more on the first ranks."""
+    """Return which of ``count`` micro-batches a rank works on: consecutive ones; the first ranks may have one more."""
     each, more = divmod(count, size)
     start = rank * each + min(rank, more)
     return range(start, start + each + (rank < more))

@@ -1,14 +1,14 @@
-"""Expert parallelism: the data-parallel ranks share the experts of a mixture out among themselves.
+"""Expert parallelism: the experts of a mixture are split over the data-parallel ranks.
 
 Each of N ranks keeps E/N experts of every mixture, and all of the rest of the model. A token whose experts are on
 another rank goes there and comes back: two all-to-alls in forward, two in backward (``ExchangeRows``). A small one
-before them says how many tokens come (``exchange_counts``). So ranks with different samples meet in every layer, and
-in every micro-batch.
+before them exchanges the number of tokens (``exchange_counts``). So ranks with different samples meet in every layer,
+and in every micro-batch.
 
 **Groups.** The dp ranks are cut into groups of N that exchange tokens (ep). Ranks with the same experts are in
 different ones: they form the expert-data-parallel group (edp), dp/N times cp ranks. An expert's gradient on one rank
-sums the tokens of all N ranks already, so it is summed over edp alone, and divided by what every gradient is divided
-by: the number of micro-batches in the global batch. The rest of the model is summed over dp x cp as ever.
+sums the tokens of all N ranks already, so it is summed over edp alone, and divided, like every gradient, by the number
+of micro-batches in the global batch. The gradients of the rest of the model are summed over dp x cp as usual.
 
     dp = 4, ep = 2, E = 8       rank 0            rank 1            rank 2            rank 3
     experts                     0 1 2 3           4 5 6 7           0 1 2 3           4 5 6 7
@@ -20,10 +20,10 @@ Of n tokens a rank sends k n rows of C numbers each way, less what stays: with e
 Lepikhin et al., "GShard" (2020); Rajbhandari et al., "DeepSpeed-MoE" (2022); Megatron-LM's
 ``--expert-model-parallel-size``. Simplified: an all-to-all does not overlap with computation; rows stay in the order of
 the ranks that sent them, where real systems permute them once more, to take all of an expert's rows at once; and every
-dp rank runs the same number of micro-batches: one that has fewer adds an empty one, in which it works for the others.
+dp rank runs the same number of micro-batches: a rank that has fewer adds an empty one, to serve the others.
 
 **Bits.** The order of rows is that of one process, grain by grain (nn/moe/experts.py), and combining happens where the
-token is. Who computes an expert does not show.
+token is. The bits do not show which rank computes an expert.
 """
 
 from collections.abc import Sequence
@@ -48,13 +48,13 @@ Splits = list[int]  # rows to, or from, each rank
 
 @overridable
 def exchange_counts(counts: Counts, group: ProcessGroup) -> list[Counts]:
-    """Exchange routing counts: return how many of each rank's rows come to each expert of this rank.
+    """Exchange routing counts: return how many rows each rank sends to each expert of this rank.
 
     Args:
         counts: (E,), this rank's rows for each expert; each of the N ranks has E/N experts, in the order of the ranks.
 
     Returns:
-        For each rank its rows for the E/N experts here.
+        For each rank, the counts of its rows for the E/N experts here.
     """
     mine = np.array(counts, np.int64)  # in host memory, where they are needed
     found = np.empty_like(mine)
@@ -68,10 +68,10 @@ def exchange_rows(rows, send: Splits, receive: Splits, group: ProcessGroup):
 
     Args:
         rows: (R, C)
-        send, receive: how many rows go to, and come from, each rank. Any of them may be 0.
+        send, receive: numbers of rows that go to, and come from, each rank. Any of them may be 0.
 
     Returns:
-        (rows received, C), those of rank 0 first.
+        (rows received, C), the rows of rank 0 first.
     """
     arrived = xp.empty((sum(receive), rows.shape[1]), rows.dtype)
     all_to_all_single(arrived, rows, receive, send, group)
@@ -79,7 +79,7 @@ def exchange_rows(rows, send: Splits, receive: Splits, group: ProcessGroup):
 
 
 class ExchangeRows(Function):
-    """Rows (R, C) to the rows that arrive; in backward their gradients go back to where they came from."""
+    """Exchange of rows (R, C) between ranks; in backward their gradients go back to where the rows came from."""
 
     kernel = False
 
@@ -102,12 +102,12 @@ def to_experts(x: Tensor, counts: Counts, group: ProcessGroup) -> tuple[Tensor, 
 
     Args:
         x: (R, C)
-        counts: (E,), rows for each expert.
+        counts: (E,), number of rows for each expert.
         group: the expert-parallel ranks.
 
     Returns:
-        The rows that arrive, one rank's after the other's; of each rank the counts of its rows for the experts here;
-        and how many rows were sent to and received from each rank.
+        The rows that arrive, in the order of the ranks; for each rank, the counts of its rows for the experts here;
+        and the numbers of rows sent to and received from each rank.
     """
     arriving = exchange_counts(counts, group)
     each = len(counts) // group.size
@@ -117,20 +117,20 @@ def to_experts(x: Tensor, counts: Counts, group: ProcessGroup) -> tuple[Tensor, 
 
 
 def from_experts(y: Tensor, send: Splits, receive: Splits, group: ProcessGroup) -> Tensor:
-    """Send rows back to the ranks that they came from; ``send`` and ``receive`` as ``to_experts`` returned them."""
+    """Send rows back to the ranks that they came from; ``send`` and ``receive`` come from ``to_experts``."""
     return ExchangeRows.apply(y, receive, send, group)
 
 
 @overridable
 def expert_groups(mesh: np.ndarray, ranks: int) -> tuple[list[list[int]], list[list[int]]]:
-    """The groups that exchange tokens, and the groups with the same experts.
+    """Return the groups that exchange tokens (ep), and the groups that hold the same experts (edp).
 
     Args:
         mesh: all ranks, in an array (pp, dp, cp, tp).
-        ranks: how many share the experts, ep; consecutive ones of dp.
+        ranks: number of ranks that share the experts, ep; they are consecutive along dp.
 
     Returns:
-        Lists of groups, each a list of ranks. Every rank is in one group of either list.
+        Two lists of groups, each a list of ranks. Every rank is in one group of either list.
     """
     pp, dp, cp, tp = mesh.shape
     split = mesh.reshape(pp, dp // ranks, ranks, cp, tp)  # (pp, edp, ep, cp, tp)
@@ -140,7 +140,7 @@ def expert_groups(mesh: np.ndarray, ranks: int) -> tuple[list[list[int]], list[l
 
 
 def expert_process_groups(mesh: np.ndarray, ranks: int, group: ProcessGroup) -> tuple[ProcessGroup, ProcessGroup]:
-    """This rank's two of these groups. All ranks of ``group``, those of the mesh, call it."""
+    """Make the ep and edp groups, and return this rank's two. All ranks of ``group``, those of the mesh, call it."""
     found = []
     for axis, lists in zip(("ep", "edp"), expert_groups(mesh, ranks), strict=True):
         (mine,) = [made for members in lists if (made := group.new_group(members)) is not None]
@@ -150,16 +150,16 @@ def expert_process_groups(mesh: np.ndarray, ranks: int, group: ProcessGroup) -> 
 
 
 class ExpertParallelExperts(Experts):
-    """The experts of this rank, for the tokens of all ranks: rows (R, C), sorted by expert, to rows (R, C).
+    """This rank's experts, which serve the tokens of all ranks: rows (R, C), sorted by expert, to rows (R, C).
 
     Args:
-        experts: all of them; of their weights this rank keeps its own, in place.
-        group: the ranks that share them, N of them.
+        experts: all experts of a mixture; this rank keeps the weights of its own, in place.
+        group: the N ranks that share the experts.
     """
 
     def __init__(self, experts: Experts, group: ProcessGroup) -> None:
         vars(self).update(vars(experts))
-        self.compute, self.group = experts.forward, group  # it multiplies by the same Parameter objects
+        self.compute, self.group = experts.forward, group  # forward uses the same Parameter objects
         for parameter in (self.fc, self.proj):
             parts = xp.split(parameter.data, group.size, parameter.expert_axis)
             parameter.data = parts[group.rank].copy()
@@ -173,7 +173,7 @@ class ExpertParallelExperts(Experts):
 class ExpertParallel(Axis):
     """Expert parallelism as an axis: every rank keeps some of each mixture's experts.
 
-    Two data axes follow it, one for the experts, which are on fewer ranks, and one for all other parameters.
+    Two data axes follow it: one for the experts, which fewer ranks hold, and one for all other parameters.
 
     Args:
         group: the ranks that exchange tokens.
@@ -197,12 +197,11 @@ class ExpertParallel(Axis):
 
 
 class ExpertBalance(Axis):
-    """Adds up what the routers count. It splits nothing: every rank has all counts and all biases.
+    """Axis that sums the routers' counts. It splits nothing: every rank has all counts and all biases.
 
     Args:
         balance: the model's router counts and biases.
-        groups: the sums go over the ranks of the first, then of the second, and so on: those with other tokens, and
-            those with other layers.
+        groups: groups to sum over, one after another: ranks with other tokens, then ranks with other layers.
     """
 
     def __init__(self, balance: Balance, groups: Sequence[ProcessGroup]) -> None:

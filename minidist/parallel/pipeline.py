@@ -1,12 +1,12 @@
 """Pipeline parallelism: every rank holds some of the layers, and micro-batches flow through the ranks.
 
-A schedule says what each rank does when. It is plain data (tools/schedules.py), and ``Pipeline.run`` executes any of
-them. Two kinds of messages cross a stage boundary: a micro-batch's activations going forward, and their gradient coming
-back. Tags name the boundary, the micro-batch and the direction, so the receiver may ask in any order, and no rank waits
-for a send before its schedule has ended.
+A schedule lists what each rank does, in order. It is plain data (tools/schedules.py), and ``Pipeline.run`` executes any
+schedule. Two kinds of messages cross a stage boundary: a micro-batch's activations going forward, and their gradient
+coming back. Tags name the boundary, the micro-batch and the direction, so the receiver may ask in any order, and no
+rank waits for a send before its schedule has ended.
 
-The first stage has the embeddings, the last one the head. Where its output weight is the embedding's (tied weights),
-that weight is on two ranks, and its gradient is the sum of theirs, as in Megatron-LM.
+The first stage has the embeddings, the last one the head. If the head's weight is the embedding's (tied weights), it is
+on two ranks, and its gradient is the sum of theirs, as in Megatron-LM.
 
 Huang et al., "GPipe" (2019); Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters" (2021).
 """
@@ -30,13 +30,13 @@ from minidist.parallel.tools.schedules import Action
 
 
 def spread(layers: int, stages: int) -> list[int]:
-    """How many layers each stage has: the same number, and one more on the first stages where they do not divide."""
+    """Return how many layers each stage has: the same number, and one more on the first stages if some are left."""
     each, more = divmod(layers, stages)
     return [each + (stage < more) for stage in range(stages)]
 
 
 class Stage(Module):
-    """Some consecutive blocks of a GPT; the first stage has the embeddings too, the last one the head."""
+    """Consecutive blocks of a GPT; the first stage has the embeddings too, the last one the head."""
 
     def __init__(self, model: GPT, blocks: slice, first: bool, last: bool) -> None:
         self.embeddings = model.embeddings if first else None
@@ -44,7 +44,7 @@ class Stage(Module):
         self.head = model.head if last else None
 
     def forward(self, x, targets, dropout_rng, documents=None) -> Tensor:
-        """Tokens (B, T) or activations (B, T, C) to activations (B, T, C); on the last stage, to the loss, a scalar."""
+        """Map tokens (B, T) or activations (B, T, C) to activations (B, T, C); on the last stage to the scalar loss."""
         if self.embeddings is not None:
             x = self.embeddings(x, dropout_rng, documents)
         for block in self.blocks:
@@ -53,18 +53,18 @@ class Stage(Module):
 
 
 class LocalStages(Module):
-    """All that a rank has of the model: its stages, every N-th. ``blocks`` are theirs, for whoever wants to shard them.
+    """A rank's part of the model: every N-th stage. ``blocks`` are the blocks of all of them, for axes that shard them.
 
     Args:
         stages: this rank's stages, in order.
-        ranks: N.
+        ranks: number of ranks in the pipeline, N.
     """
 
     def __init__(self, stages: Sequence[Stage], ranks: int) -> None:
         self.stages, self.ranks = list(stages), ranks
 
     def forward(self, stage: int, x, targets, dropout_rng, documents=None) -> Tensor:
-        """Run the stage of that number, one of this rank's."""
+        """Run one of this rank's stages, given its number in the whole pipeline."""
         return self.stages[stage // self.ranks](x, targets, dropout_rng, documents)
 
     @property
@@ -77,13 +77,13 @@ class Pipeline(Axis):
 
     Args:
         group: the ranks of the pipeline, N of them.
-        layers: how many layers each stage has, from the first stage to the last; rank r has stages r, r + N, ...
-        activations: from a micro-batch's T to the shape of what goes from stage to stage: (B, T, C), or (B, T/tp, C)
-            with sequence parallelism.
+        layers: number of layers of each stage, from the first to the last; rank r has stages r, r + N, ...
+        activations: function from a micro-batch's T to the shape of the activations between stages: (B, T, C), or
+            (B, T/tp, C) with sequence parallelism.
         schedule_of: function from a number of micro-batches to each rank's actions.
     """
 
-    splits_loss = True  # it is known where the last stage is
+    splits_loss = True  # only the rank with the last stage knows it
 
     def __init__(
         self, group: ProcessGroup, layers: Sequence[int], activations: Callable[[int], tuple[int, ...]],
@@ -97,7 +97,7 @@ class Pipeline(Axis):
             self.embedding_group.name = "embedding"
 
     def apply(self, model: GPT) -> LocalStages:
-        """Keep this rank's stages. Parameters of the others become holes: NaN in every element, without memory."""
+        """Keep this rank's stages. Parameters of other stages become NaN in every element, without memory."""
         ends = [sum(self.layers[: stage + 1]) for stage in range(len(self.layers))]
         stages = [
             Stage(model, slice(end - count, end), stage == 0, stage == self.last)
@@ -121,14 +121,14 @@ class Pipeline(Axis):
         scale: float = 1.0,
         no_sync: Callable[[], AbstractContextManager] = nullcontext,
     ) -> float:
-        """Run the schedule: add the gradients of these micro-batches, and return the sum of their losses.
+        """Run the schedule: accumulate the gradients of these micro-batches, and return the sum of their losses.
 
-        The loss is known on the last stage; elsewhere the sum is 0.
+        Only the rank with the last stage knows the losses; elsewhere the sum is 0.
 
         Args:
-            batch: what this pipeline has of the step.
-            scale: what the loss is multiplied by, and with it all gradients (nn/precision/underflow.py).
-            no_sync: entered for all of it: tied gradients are to be summed before any gradient leaves this rank.
+            batch: this pipeline's micro-batches of the step.
+            scale: factor of the loss, and so of all gradients (nn/precision/underflow.py).
+            no_sync: context that the whole schedule runs in: tied gradients are summed before any gradient is sent.
         """
         self.batch, self.scale = batch, scale
         self.inputs: dict[tuple[int, int], Tensor] = {}  # (stage, micro-batch) -> the stage's input
@@ -180,7 +180,7 @@ class Pipeline(Axis):
             self.rests.pop((stage, i))()
 
     def gradient(self, stage: int, i: int):
-        """The gradient of the stage's output; on the last stage, where backward begins, the scale of the loss."""
+        """Return the gradient of the stage's output: received, or on the last stage the scale of the loss."""
         return xp.full((), self.scale, xp.float32) if stage == self.last else self.receive(stage, i, "backward")
 
     def send_gradient(self, stage: int, i: int) -> None:
@@ -188,7 +188,7 @@ class Pipeline(Axis):
         if stage > 0:
             self.send(self.inputs.pop((stage, i)).grad, stage - 1, i, "backward")
 
-    # Messages. ``stage`` is the one before the boundary that they cross.
+    # Messages: each crosses the boundary after ``stage``.
 
     def send(self, array, stage: int, i: int, way: str) -> None:
         receiver = (stage + (way == "forward")) % self.group.size
@@ -204,10 +204,10 @@ class Pipeline(Axis):
     def tag(self, stage: int, i: int, way: str) -> int:
         return 2 * (stage * len(self.batch) + i) + (way == "backward")
 
-    # What is on more than one rank
+    # Synchronisation
 
     def sync_gradients(self) -> None:
-        """Sum the gradients of what both ends of the pipeline have: the embedding is the head's weight too."""
+        """Sum the gradients of tied weights, which are on both ends of the pipeline: the embedding's and the head's."""
         if self.embedding_group is not None:
             for parameter in self.tied:
                 all_reduce(parameter.grad, ReduceOp.SUM, self.embedding_group)
@@ -217,13 +217,13 @@ class Pipeline(Axis):
 
 
 def backward_inputs(output: Tensor, gradient, inputs: Sequence[Tensor]) -> Callable[[], None]:
-    """Run the first half of ``output.backward(gradient)``: only the gradients of the leaves ``inputs``.
+    """Run the first half of ``output.backward(gradient)``: compute only the gradients of the leaves ``inputs``.
 
     A stage whose neighbour waits for the gradient of its input computes and sends that first, and the gradients of its
     weights when it would be idle (Qi et al., "Zero Bubble Pipeline Parallelism", 2023).
 
     Returns:
-        The second half. Call it to add the gradients of all other leaves; until then it keeps the graph.
+        Function that runs the second half: it adds the gradients of all other leaves. Until then it keeps the graph.
     """
     walk = Walk(output, gradient)
     later = []  # nodes with leaves that are not among the inputs, and the gradients of their outputs

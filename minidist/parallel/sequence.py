@@ -7,8 +7,8 @@ same work N times, and N times the activations. Sequence parallelism splits the 
     LayerNorm                   --->   columns, attention, rows      --->   dropout, residual
 
 f all-gathers the tokens and g reduce-scatters the sum, each the other's backward (tools/mappings.py; the paper calls
-this pair g and g-bar, and keeps f for the pair without sequence parallelism). Together they
-send what tensor parallelism's two all-reduces send, and less is saved for backward.
+this pair g and g-bar, and keeps f for the pair without sequence parallelism). Together they send as much as tensor
+parallelism's two all-reduces, and less is saved for backward.
 
 Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models" (2022). Simplified: the gathered
 tokens are kept for backward, where Megatron-LM gathers them again; LayerNorm's gradients are summed in each
@@ -27,11 +27,12 @@ from minidist.parallel.tools.mappings import SEQUENCE, copy_parameter_to_group, 
 
 
 class SequenceParallelNorm(LayerNorm):
-    """Normalises this rank's tokens, (B, T/N, C); the gradients of gain and bias are summed over the ranks' tokens.
+    """LayerNorm of this rank's tokens, (B, T/N, C); the gradients of gain and bias are summed over the ranks.
 
     Args:
-        norm: the layer of one process, whose gain and bias (C,) this one takes over.
-        group, reduce_dtype: as for ``ColumnParallelLinear``; it is the token sums of those gradients that are added.
+        norm: the single-process layer, whose gain and bias (C,) are used here.
+        group: the tensor-parallel ranks, N of them.
+        reduce_dtype: dtype in which the ranks' gradients of gain and bias are summed.
     """
 
     def __init__(self, norm: LayerNorm, group: ProcessGroup, reduce_dtype=xp.float64) -> None:
@@ -44,10 +45,10 @@ class SequenceParallelNorm(LayerNorm):
 
 
 class SequenceParallelDropout(Dropout):
-    """Draws the single-process mask, and keeps this rank's slice of it: (B, T/N, C).
+    """Dropout that draws the single-process mask, and keeps this rank's slice of it: (B, T/N, C).
 
     Args:
-        dropout: the layer of one process.
+        dropout: the single-process layer.
         group: the tensor-parallel ranks, N of them.
     """
 
@@ -62,7 +63,7 @@ class SequenceParallelDropout(Dropout):
 
 
 class ScatterAndDropout(SequenceParallelDropout):
-    """Where the tokens are split: (B, T, C) -> (B, T/N, C).
+    """Dropout that first splits the tokens over the ranks: (B, T, C) -> (B, T/N, C).
 
     Raises:
         ValueError: if the ranks do not divide the tokens.
@@ -78,7 +79,7 @@ class ScatterAndDropout(SequenceParallelDropout):
 
 
 def sequence_plan(reduce_dtype=xp.float64) -> Plan:
-    """Which modules of a GPT run on some of the tokens, beside ``tensor_plan(sequence=True)``."""
+    """Return the plan for a GPT's modules that run on split tokens; it goes with ``tensor_plan(sequence=True)``."""
     norm = partial(SequenceParallelNorm, reduce_dtype=reduce_dtype)
     return {
         "embeddings.dropout": ScatterAndDropout,

@@ -8,7 +8,7 @@ layer leads into the heads, a row parallel layer out of them, and no rank needs 
 
 f and g are a conjugate pair (tools/mappings.py): f copies, and all-reduces in backward; g all-reduces, and copies in
 backward. With sequence parallelism (sequence.py) f all-gathers tokens and g reduce-scatters them. What every rank has
-in full, a LayerNorm say, gets the same gradient on each, because f has summed what came from the heads: so this axis
+in full, such as a LayerNorm, gets the same gradient on each, because f has summed the heads' gradients. So this axis
 has no gradients to sync.
 
 Shoeybi et al., "Megatron-LM" (2019). Simplified: no collective overlaps with matrix products.
@@ -17,8 +17,8 @@ Shoeybi et al., "Megatron-LM" (2019). Simplified: no collective overlaps with ma
 permutation are computed on every rank alike. So f and g are around the experts, not around the whole layer: they carry
 k rows for each token, k times what a dense MLP's carry. (That is why real systems give experts fewer tensor-parallel
 ranks than attention, or one: Megatron-LM's ``--expert-tensor-parallel-size``.) With sequence parallelism the tokens are
-gathered before the router and split again behind the mixture. Between the two all ranks do the same, so each keeps its
-own part of the gradient, and nothing is added (Megatron-LM: ``tensor_parallel_output_grad=False``).
+gathered before the router and split again after the mixture. Between the two all ranks do the same, so each keeps its
+own part of the gradient, and nothing is summed (Megatron-LM: ``tensor_parallel_output_grad=False``).
 
 **Bits.** A BLAS may pick another kernel for a split matrix. Split by columns, 138 of 620 shapes changed their bits, all
 with parts that are not a multiple of 16 columns wide, in up to 64 % of the elements. Split by rows, with the partial
@@ -57,7 +57,7 @@ from minidist.parallel.tools.regions import Region
 
 @overridable
 def heads_of(rank: int, ranks: int, heads: int) -> range:
-    """Which heads a rank computes: the same number on each, one rank's after the other's.
+    """Return the heads that a rank computes: the same number on each rank, in the order of the ranks.
 
     Raises:
         ValueError: if the ranks do not divide the heads.
@@ -70,18 +70,19 @@ def heads_of(rank: int, ranks: int, heads: int) -> range:
 
 @overridable
 def groups_of(rank: int, ranks: int, groups: int) -> range:
-    """Which key-value heads a rank has: as ``heads_of``, or one that several ranks hold, where there are fewer."""
+    """Return the key-value heads that a rank holds: as ``heads_of``, or one shared head if there are more ranks."""
     if ranks > groups and ranks % groups == 0:
         return range(rank * groups // ranks, rank * groups // ranks + 1)
     return heads_of(rank, ranks, groups)
 
 
 def shard_heads(parameter: Parameter, group: ProcessGroup, of=heads_of) -> Parameter:
-    """Keep this rank's heads of a parameter, in place: (H, ...) -> (H/N, ...). Returns the parameter.
+    """Keep this rank's heads of a parameter, in place: (H, ...) -> (H/N, ...). Return the parameter.
 
     Args:
-        parameter, group: what is sharded, and over which N ranks.
-        of: which heads a rank keeps: ``heads_of``, or ``groups_of`` for keys and values.
+        parameter: the full parameter.
+        group: the N ranks to shard it over.
+        of: function that says which heads a rank keeps: ``heads_of``, or ``groups_of`` for keys and values.
 
     Raises:
         ValueError: if the ranks do not divide the heads, or the parameter is sharded already.
@@ -100,9 +101,9 @@ class ColumnParallelLinear(ColumnLinear):
     """Column-parallel linear layer: (B, T, C) -> (H/N, B, T, out), with the columns of this rank's heads.
 
     Args:
-        linear: the layer of one process, its weight (H, C, out) and bias (H, out) are sharded, in place.
+        linear: the single-process layer; its weight (H, C, out) and bias (H, out) are sharded, in place.
         group: the tensor-parallel ranks, N of them.
-        sequence: whether what comes in is split along the tokens: (B, T/N, C). Megatron-LM's ``sequence_parallel``.
+        sequence: whether the input is split along the tokens: (B, T/N, C). Megatron-LM's ``sequence_parallel``.
         reduce_dtype: dtype in which the input's gradients are summed over the ranks.
     """
 
@@ -118,12 +119,12 @@ class ColumnParallelLinear(ColumnLinear):
 
 
 class RowParallelLinear(RowLinear):
-    """Out of the heads: (H/N, B, T, in) -> (B, T, C), the sum over the heads of all ranks, plus the bias once.
+    """Row-parallel linear layer: (H/N, B, T, in) -> (B, T, C), the sum over all ranks' heads, plus the bias once.
 
     Args:
-        linear: the layer of one process: its weight (H, in, C) is sharded, (H/N, in, C); its bias (C,) stays full.
+        linear: the single-process layer; its weight (H, in, C) is sharded, (H/N, in, C); its bias (C,) stays full.
         group: the tensor-parallel ranks, N of them.
-        sequence: whether what goes out is split along the tokens: (B, T/N, C).
+        sequence: whether the output is split along the tokens: (B, T/N, C).
         reduce_dtype: dtype in which the ranks' outputs are summed.
     """
 
@@ -145,9 +146,9 @@ class GroupParallelLinears(GroupedLinears):
     """The queries of this rank's heads, and their keys and values: (B, T, C) to (H/N, B, T, D) and (G/N, B, T, 2 D).
 
     With more ranks than key-value heads, N / G ranks hold the same one. The gradients of its keys and values are summed
-    over them, and what they add to the gradient of the input counts on the first of them.
+    over these ranks, and only the first of them passes its key-value gradient on to the input.
 
-    Args: as of ``ColumnParallelLinear``.
+    Args: see ``ColumnParallelLinear``.
     """
 
     def __init__(self, linears: GroupedLinears, group: ProcessGroup, sequence: bool, reduce_dtype=xp.float64) -> None:
@@ -181,27 +182,28 @@ column_or_override, row_or_override = map(overridable, (ColumnParallelLinear, Ro
 
 
 def column_parallel_linear(linear, group: ProcessGroup, **options) -> Module:
-    """Split a layer by columns. Overrides are for layers with a bias, as all of a GPT-2 are; a Llama's have none."""
+    """Split a layer by columns. Overrides apply to layers with a bias, which GPT-2 has and Llama does not."""
     return (ColumnParallelLinear if linear.bias is None else column_or_override)(linear, group, **options)
 
 
 def row_parallel_linear(linear, group: ProcessGroup, **options) -> Module:
-    """Split a layer by rows; overrides as of ``column_parallel_linear``."""
+    """Split a layer by rows. Overrides apply to layers with a bias only."""
     return (RowParallelLinear if linear.bias is None else row_or_override)(linear, group, **options)
 
 
 def enter_heads(x: Tensor, group: ProcessGroup, sequence: bool, reduce_dtype) -> Tensor:
-    """f: every rank gets all tokens, for its own heads: (B, T, C), or its tokens (B, T/N, C), to (B, T, C)."""
+    """Apply f: give every rank all tokens. (B, T, C), or with ``sequence`` (B, T/N, C), to (B, T, C)."""
     if sequence:
         return all_gather_in_group(x, group, SEQUENCE, reduce_dtype)
     return copy_to_group(x, group, reduce_dtype)
 
 
 class VocabParallelEmbedding(Embedding):
-    """Looks tokens up in a vocabulary that is split over the ranks: integers (B, T) -> (B, T, C).
+    """Embedding whose vocabulary is split over the ranks: integers (B, T) -> (B, T, C).
 
     Args:
-        embedding, group: as for ``ColumnParallelLinear``.
+        embedding: the single-process layer; its weight is sharded, in place.
+        group: the tensor-parallel ranks.
     """
 
     def __init__(self, embedding: Embedding, group: ProcessGroup) -> None:
@@ -214,16 +216,16 @@ class VocabParallelEmbedding(Embedding):
 
 
 class VocabParallelHead(Head):
-    """The logits of this rank's share of the vocabulary, and the loss without ever joining them.
+    """Head that computes the logits of this rank's share of the vocabulary, and the loss without gathering them.
 
     A tied weight is the embedding's, so it is sharded already: in a plan the head comes after the embedding.
 
     Args:
-        head: the head of one process; its modules are used here.
+        head: the single-process head, whose modules are used here.
         group, sequence, reduce_dtype: as for ``ColumnParallelLinear``.
 
     Raises:
-        ValueError: if the embedding whose weight it shares is not sharded yet.
+        ValueError: if the weight is tied and the embedding is not sharded yet.
     """
 
     def __init__(self, head: Head, group: ProcessGroup, sequence: bool, reduce_dtype=xp.float64) -> None:
@@ -245,7 +247,7 @@ class VocabParallelHead(Head):
 
 @overridable
 def vocab_parallel_cross_entropy(logits: Tensor, targets, vocab: int, group: ProcessGroup) -> Tensor:
-    """The mean cross-entropy of logits that are split over the ranks, with the same bits on every rank.
+    """Return the mean cross-entropy of logits that are split over the ranks, with the same bits on every rank.
 
     Three numbers per token cross the ranks: the largest logit, the sum of the exponentials and the target's logit.
     (Megatron-LM's function of this name.)
@@ -253,11 +255,11 @@ def vocab_parallel_cross_entropy(logits: Tensor, targets, vocab: int, group: Pro
     Args:
         logits: (H/N, B, T, V/H), of this rank's share of the vocabulary.
         targets: integers (B, T) below ``vocab``.
-        vocab: the number of real tokens.
+        vocab: number of real tokens, without padding.
         group: the ranks that hold the parts, in order.
 
     Returns:
-        A scalar.
+        Scalar tensor.
     """
 
     def over_ranks(array, op: ReduceOp):  # (B * T,)
@@ -272,10 +274,10 @@ def vocab_parallel_cross_entropy(logits: Tensor, targets, vocab: int, group: Pro
 
 
 class TensorParallelExperts(Experts):
-    """Experts with the hidden units of some heads: rows (R, C) to rows (R, C), summed over the ranks.
+    """Experts, each with the hidden units of this rank's heads: rows (R, C) to rows (R, C), summed over the ranks.
 
     Args:
-        experts: the experts of one process; their weights are sharded, in place.
+        experts: the single-process experts; their weights are sharded, in place.
         group: the tensor-parallel ranks.
         reduce_dtype: dtype in which the outputs, and the gradients of the rows, are summed over the ranks.
     """
@@ -295,10 +297,10 @@ class TensorParallelExperts(Experts):
 
 
 class SequenceParallelMoE(MoE):
-    """A mixture between regions in which the tokens are split: (B, T/N, C) -> (B, T/N, C).
+    """Mixture of experts between regions in which the tokens are split: (B, T/N, C) -> (B, T/N, C).
 
     Args:
-        moe: the mixture of one process; its parts are taken over.
+        moe: the single-process mixture, whose parts are used here.
         group: the tensor-parallel ranks, N of them.
     """
 
@@ -314,17 +316,17 @@ class SequenceParallelMoE(MoE):
 
 
 def local_heads(core: CoreAttention, group: ProcessGroup) -> CoreAttention:
-    """Tell attention which heads are computed here: dropout is keyed by their numbers."""
+    """Leave this rank's heads in a core attention: dropout is keyed by their numbers."""
     mine = heads_of(group.rank, group.size, len(core.heads))
     core.heads = core.heads[mine.start : mine.stop]
     return core
 
 
 def parallel_mlp(mlp: Module, group: ProcessGroup, sequence: bool, reduce_dtype) -> Module:
-    """An MLP, or the mixture of experts in its place, made parallel."""
+    """Make an MLP, or the mixture of experts in its place, tensor-parallel."""
     if isinstance(mlp, MoE):
         mlp.experts = TensorParallelExperts(mlp.experts, group, reduce_dtype)
-        if mlp.shared is not None:  # it gets all tokens, as the router does
+        if mlp.shared is not None:  # the shared expert gets all tokens, as the router does
             mlp.shared = parallel_mlp(mlp.shared, group, False, reduce_dtype)
         return SequenceParallelMoE(mlp, group) if sequence else mlp
     options = {"sequence": sequence, "reduce_dtype": reduce_dtype}
@@ -333,16 +335,16 @@ def parallel_mlp(mlp: Module, group: ProcessGroup, sequence: bool, reduce_dtype)
 
 
 def parallel_qkv(linear: Module, group: ProcessGroup, **options) -> Module:
-    """What leads into attention made parallel: one linear layer, or two of which one serves several heads."""
+    """Make the layer before attention column-parallel: one linear layer, or two if heads share keys and values."""
     if isinstance(linear, GroupedLinears):
         return GroupParallelLinears(linear, group, **options)
     return column_parallel_linear(linear, group, **options)
 
 
 def tensor_plan(sequence: bool = False, reduce_dtype=xp.float64) -> Plan:
-    """Which modules of a GPT become parallel; with ``sequence``, between regions in which the tokens are split.
+    """Return the plan that makes a GPT tensor-parallel; ``sequence``: the tokens are split outside the parallel layers.
 
-    Sequence parallelism has a plan of its own for what is between those regions (sequence.py): apply both.
+    Sequence parallelism needs a second plan, for the modules outside (``sequence_plan``): apply both.
     """
     options = {"sequence": sequence, "reduce_dtype": reduce_dtype}
     return {
@@ -356,7 +358,7 @@ def tensor_plan(sequence: bool = False, reduce_dtype=xp.float64) -> Plan:
 
 
 class TensorParallel(Axis):
-    """Tensor parallelism as an axis: every rank holds some heads, and a copy of what no head has for itself.
+    """Tensor parallelism as an axis: every rank holds some heads, and a copy of the parameters that no head owns.
 
     Args:
         group: the tensor-parallel ranks.
@@ -368,7 +370,7 @@ class TensorParallel(Axis):
         self.plan = plan
 
     def apply(self, model: Module) -> Module:
-        """Put the parallel modules in their places; of what is sharded this rank keeps its heads."""
+        """Replace modules by their parallel versions, which keep this rank's heads of the sharded parameters."""
         parallelize_module(model, self.group, self.plan)
         self.sharded = [parameter.name for parameter in model.parameters() if parameter.sharded]
         return model

@@ -2,8 +2,7 @@
 
 In plain data parallelism every rank holds all parameters, gradients and optimizer state: N identical copies. Here the
 parameters are in flat *units* (each transformer block is one, and the rest is the root), a unit is split into N equal
-shards, and rank r keeps shard r. Each stage shards one thing more, and is written as what it does differently from the
-one before:
+shards, and rank r keeps shard r. Each stage shards one thing more, and is written as a subclass of the stage before:
 
 - ``ZeroStage1``: optimizer state. Gradients are reduce-scattered, each rank updates its shard of the parameters, and
   the parameters are all-gathered.
@@ -28,8 +27,8 @@ In a pipeline several micro-batches are in flight on a rank, so stages 2 and 3 w
 forward.) A tied weight, which both ends of a pipeline have, must be summed over these before it is sharded: its unit's
 gradients are always summed once.
 
-Gradients are only summed here. They are averaged elsewhere, once (``average_gradients``). ``Zero``, the last class, is
-what the rest of the library sees: the axis of parallelism (axis.py) whose work the stages do.
+Gradients are only summed here. They are averaged elsewhere, once (``average_gradients``). The rest of the library uses
+``Zero``, the last class: the axis of parallelism (axis.py) whose work the stages do.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -54,17 +53,17 @@ from minidist.parallel.tools.regions import Region
 
 @overridable
 def shard_slice(elements: int, rank: int, ranks: int) -> slice:
-    """Which part of a flat array a rank owns, when it is padded at its end so that all parts are equally long."""
+    """Return the slice of a flat array that a rank owns, once it is padded at its end to ``ranks`` equal parts."""
     each = -(-elements // ranks)  # rounded up
     return slice(rank * each, (rank + 1) * each)
 
 
 class Piece(Parameter):
-    """The part of a parameter that is in this rank's shard of a unit: a Parameter of the same name.
+    """The part of a parameter that lies in this rank's shard of a unit: a Parameter of the same name.
 
     Attributes:
-        stretch: the first and last + 1 of the parameter's elements that it has.
-        place: where they are in the shard.
+        stretch: start and stop of its elements in the flat parameter.
+        place: slice of the shard that holds them.
     """
 
     def __init__(self, parameter: Parameter, stretch: tuple[int, int], place: slice) -> None:
@@ -73,20 +72,20 @@ class Piece(Parameter):
 
 
 class Unit:
-    """Some parameters in one flat array, padded at its end so that the ranks own equal shards of it.
+    """Parameters in one flat array, padded at its end so that all ranks own shards of equal size.
 
     Args:
-        module: what runs with them.
+        module: the module that computes with them.
         parameters: the unit's parameters, in their order in the array.
-        group: the ranks that share it.
+        group: the ranks that share the unit.
         reduce_dtype: dtype of the gradients while they are summed.
 
     Attributes:
-        master: this rank's part of the parameters, (shard_size,) float32: what the optimizer updates.
+        master: this rank's part of the parameters, (shard_size,) float32, which the optimizer updates.
         full: all parameters, (padded_size,), as the model computes with them: float32, or the bits of the 16-bit format
             of the policy in force (``autocast``). None while resharded.
         grad_shard: this rank's part of the summed gradients, (shard_size,) of reduce_dtype.
-        pieces: the part in the shard of each parameter that overlaps it, whose data and gradient are views of
+        pieces: a ``Piece`` for each parameter that overlaps this rank's shard; its data and gradient are views of
             ``master`` and ``grad_shard``.
     """
 
@@ -107,7 +106,7 @@ class Unit:
             self.full = self.format.encode(self.full)
         self.use_unsharded_views()
         self.grad_shard = ledger.enter("gradients", xp.zeros(self.shard_size, reduce_dtype))
-        self.grads = None  # (padded_size,) of reduce_dtype: the gradients of all parameters, while there are any
+        self.grads = None  # (padded_size,) of reduce_dtype: the gradients of all parameters, or None
         self.pieces: list[Piece] = []
         for parameter, first, last in self.overlaps():
             place = sum(piece.size for piece in self.pieces)
@@ -116,11 +115,11 @@ class Unit:
 
     @property
     def shard(self):
-        """This rank's shard of the parameters as the model computes with it, (shard_size,): what other ranks gather."""
+        """This rank's shard of the parameters as other ranks gather it, in the model's format.  (shard_size,)"""
         return self.master if self.format is None else self.format.encode(self.master)
 
     def views(self, flat) -> list:
-        """Each parameter's part of a flat array, in the parameter's shape."""
+        """Return views of a flat array, one for each parameter, in the parameter's shape."""
         return views_of(flat, [parameter.shape for parameter in self.parameters])
 
     def use_unsharded_views(self) -> None:
@@ -130,7 +129,7 @@ class Unit:
             parameter.stored = view
 
     def overlaps(self) -> Iterator[tuple[Parameter, int, int]]:
-        """Each parameter that overlaps this rank's shard, and the first and last + 1 of its elements that do."""
+        """Yield each parameter that overlaps this rank's shard, and start and stop of the elements in the shard."""
         start = self.mine.start  # counted from the parameter's first element
         for parameter in self.parameters:
             first, last = max(start, 0), min(start + self.shard_size, parameter.size)
@@ -139,15 +138,15 @@ class Unit:
             start -= parameter.size
 
     def keep_shard_alone(self) -> None:
-        """Keep this rank's shard of the parameters, and reshard the rest."""
+        """Keep this rank's shard of the parameters, and free the rest."""
         if self.format is None:
-            self.master = ledger.enter("parameters", self.master.copy())  # until here a view of all
+            self.master = ledger.enter("parameters", self.master.copy())  # it was a view of ``full``
         for piece in self.pieces:
             piece.data = self.master[piece.place]
         self.reshard()
 
     def reshard(self) -> None:
-        """Free the full parameters. Until the next all-gather they read as NaN, so accidental use is visible."""
+        """Free the full parameters. Until the next all-gather they read as NaN, so that accidental use shows."""
         self.full = None
         for parameter in self.parameters:
             hole = xp.full((), xp.nan, parameter.dtype)
@@ -155,18 +154,18 @@ class Unit:
             parameter.stored = xp.broadcast_to(hole, parameter.shape)  # the right shape, in four bytes or two
 
     def clear_shard(self) -> None:
-        """Begin a step: nothing is left of the last step's gradients."""
+        """Begin a step: clear the gradients of the last one."""
         self.grad_shard[:] = 0
         for piece in self.pieces:
             piece.grad = None
 
     def begin_gradients(self) -> None:
-        """All gradients are zero, and views of one flat array."""
+        """Make all gradients views of one flat array of zeros."""
         self.grads = ledger.enter("gradients", xp.zeros(self.padded_size, self.reduce_dtype))
         use_grad_views(self.parameters, self.grads)
 
     def collect(self, parameter: Parameter) -> None:
-        """Move a parameter's gradient to its place in the flat array."""
+        """Move a parameter's gradient into the flat array."""
         if self.grads is None:
             self.grads = ledger.enter("gradients", xp.zeros(self.padded_size, self.reduce_dtype))
         view = self.views(self.grads)[self.parameters.index(parameter)]
@@ -174,7 +173,7 @@ class Unit:
         parameter.grad = None
 
     def take_gradients(self):
-        """Hand over the unit's gradients, (padded_size,), zeros where there are none. The unit keeps none."""
+        """Return the unit's gradients, zeros if it has none, and drop them here.  (padded_size,)"""
         grads = self.grads if self.grads is not None else xp.zeros(self.padded_size, self.reduce_dtype)
         self.grads = None
         for parameter in self.parameters:
@@ -188,20 +187,20 @@ class Unit:
 
 
 class ZeroStage1:
-    """Every rank keeps the optimizer state of its own shard only.
+    """ZeRO stage 1: every rank keeps the optimizer state of its own shard only.
 
     Args:
-        model: its parameters are moved into flat units.
-        blocks: the modules of it that become units of their own; the rest is the root.
+        model: the model, whose parameters are moved into flat units.
+        blocks: modules of the model that become units of their own; the rest is the root.
         shards: the group over which a unit is sharded.
-        replicas: the group of ranks that hold the same shard (hybrid sharding); a group of one rank without it.
-        micro_batches: number of them in a step, on the rank with the most.
-        algorithm: the reduce-scatter's and all-gather's.
+        replicas: the ranks that hold the same shard (hybrid sharding); without it, a group of one rank.
+        micro_batches: number of micro-batches in a step on the rank with the most.
+        algorithm: algorithm of the reduce-scatter and the all-gather.
         reduce_dtype: dtype in which gradients are accumulated and summed.
-        ignored_params: parameters that are left as they are, in no unit (FSDP2's name for them).
+        ignored_params: parameters that stay as they are, in no unit (FSDP2's name for them).
 
     Attributes:
-        summed_once: units whose gradients stay full until the step's end and are summed then: here all.
+        summed_once: units whose gradients stay full until the end of the step and are summed then; in stage 1, all.
     """
 
     def __init__(
@@ -225,39 +224,40 @@ class ZeroStage1:
 
     @property
     def trained(self) -> list[Parameter]:
-        """What the optimizer updates on this rank."""
+        """The pieces that the optimizer updates on this rank."""
         return [piece for unit in self.units for piece in unit.pieces]
 
     def zero_grad(self) -> None:
-        """Begin a step."""
+        """Begin a step: set every gradient to zero."""
         for unit in self.units:
             unit.clear_shard()
         for unit in self.summed_once:
             unit.begin_gradients()
 
     def no_sync(self) -> AbstractContextManager:
-        """All micro-batches of a step but the last run here. Stage 1 sums gradients once a step, in any case.
+        """Return a context manager that does nothing, for all micro-batches of a step but the last.
 
-        Stages 2 and 3 have no room for more than a shard: they send in every micro-batch, unless ``summed_once``.
+        Stage 1 sums gradients once a step without it. Stages 2 and 3 have no room for more than a shard, so they send
+        in every micro-batch, but for units in ``summed_once``.
         """
         return nullcontext()
 
     def wait_for_gradients(self) -> None:
-        """End backward: start the sums that are left, and return when each rank has those of its shard."""
+        """End backward: start the remaining sums, and wait until this rank has the sums of its shards."""
         for unit in self.summed_once:
             self.reduce(unit)
         self.sum_replicas()
 
     def reduce(self, unit: Unit) -> None:
-        """Begin to sum a unit's gradients over the shards' ranks, and end the sum that was begun before it."""
+        """Begin to sum a unit's gradients over the ranks that share it, and end the previous such sum."""
         flat = unit.take_gradients()
         total = xp.empty(unit.shard_size, unit.reduce_dtype)
         work = reduce_scatter_tensor(total, flat, ReduceOp.SUM, self.shards, async_op=True, algorithm=self.algorithm)
         self.wait_for_pending()
-        self.reducing = unit, total, work, flat  # the flat gradients too: they belong to the work until it ends
+        self.reducing = unit, total, work, flat  # the work needs the flat gradients until it ends
 
     def wait_for_pending(self) -> None:
-        """Wait for the reduce-scatter in flight, and add this rank's shard of the sum to what is there."""
+        """Wait for the reduce-scatter in flight, and add this rank's shard of the sum to ``grad_shard``."""
         if self.reducing is not None:
             unit, total, work, _ = self.reducing
             self.reducing = None
@@ -266,22 +266,22 @@ class ZeroStage1:
             unit.use_sharded_grad_views()
 
     def sum_replicas(self) -> None:
-        """End all sums over the shards' ranks, then sum over the ranks that hold the same shards: once a step."""
+        """End the sums over ``shards``, then sum over ``replicas``: once a step."""
         self.wait_for_pending()
         for unit in self.units:
             all_reduce(unit.grad_shard, ReduceOp.SUM, self.replicas)
 
     def sync_params(self) -> None:
-        """After the optimizer's step: every rank gets the parameters that the others have updated."""
+        """Gather, after the optimizer's step, the parameters that the other ranks have updated."""
         for unit in self.units:
             all_gather_into_tensor(unit.full, unit.shard, self.shards, algorithm=self.algorithm)
 
 
 class ZeroStage2(ZeroStage1):
-    """Every rank keeps the gradients of its own shard only, too: a unit's are summed as soon as backward has them.
+    """ZeRO stage 2: every rank keeps only its shard of the gradients, too. Backward sums a unit's as they complete.
 
     That happens in every micro-batch, so all ranks must take part equally often: one that has fewer than
-    ``micro_batches`` adds zeros for the missing ones. What is ``summed_once``, by default nothing, is as in stage 1.
+    ``micro_batches`` adds zeros for the missing ones. Units in ``summed_once``, by default none, are as in stage 1.
     """
 
     def __init__(self, *arguments, **options) -> None:
@@ -298,7 +298,7 @@ class ZeroStage2(ZeroStage1):
         self.done = 0
 
     def on_gradient(self, unit: Unit, parameter: Parameter) -> None:
-        """Called by backward when a parameter's gradient is complete."""
+        """Collect a parameter's complete gradient, and complete the unit if it was its last. Backward calls this."""
         if unit not in self.summed_once:  # otherwise it is in its place
             unit.collect(parameter)
         self.awaited[unit].discard(parameter)
@@ -306,7 +306,7 @@ class ZeroStage2(ZeroStage1):
             self.complete(unit)
 
     def complete(self, unit: Unit) -> None:
-        """Take note that all gradients of a unit are there: begin to sum them, unless they are ``summed_once``."""
+        """Begin to sum the gradients of a unit, all of which are complete, unless it is in ``summed_once``."""
         self.awaited[unit] = set(unit.parameters)
         if unit not in self.summed_once:
             self.reduce(unit)
@@ -324,7 +324,7 @@ class ZeroStage2(ZeroStage1):
 
 
 class ZeroStage3(ZeroStage2):
-    """Every rank keeps the parameters of its own shard only, too: a unit is unsharded to run, and resharded after it.
+    """ZeRO stage 3: every rank keeps only its shard of the parameters, too. A unit is unsharded to run, then resharded.
 
     Args:
         reshard_after_forward: reshard a unit after forward and gather it again for backward: less memory, 3 (N-1)/N M
@@ -332,7 +332,7 @@ class ZeroStage3(ZeroStage2):
         prefetch: gather the next unit's parameters while the current one computes.
 
     Attributes:
-        reshard_after_backward: reshard a unit after each backward; otherwise at the step's end.
+        reshard_after_backward: reshard a unit after each backward; otherwise at the end of the step.
     """
 
     reshard_after_backward = True
@@ -371,7 +371,7 @@ class ZeroStage3(ZeroStage2):
                 unit.reshard()
 
     def unshard(self, unit: Unit, following: Unit | None) -> None:
-        """Return when a unit has its full parameters; with ``prefetch``, the next unit's all-gather is in flight."""
+        """Wait until a unit has its full parameters; with ``prefetch``, start the next unit's all-gather first."""
         self.start_gather(unit)
         if self.prefetch and following is not None:
             self.start_gather(following)
@@ -388,7 +388,7 @@ class ZeroStage3(ZeroStage2):
             self.gathering[unit] = flat, work
 
     def idle_micro_batch(self) -> None:
-        """Make the calls of a micro-batch, in the same order."""
+        """Make the calls of a micro-batch, in the same order, without computing."""
         self.before_forward(self.root)
         for unit in self.blocks:
             self.before_forward(unit)
@@ -401,15 +401,15 @@ class ZeroStage3(ZeroStage2):
         self.complete(self.root)
 
     def sync_params(self) -> None:
-        """Nothing to do: whoever needs a parameter gathers it."""
+        """Do nothing: a unit gathers its parameters before it runs."""
 
 
 class BeforeBackward(Function):
-    """Passes an array on, and in backward calls a function before the gradient goes on to what made the array."""
+    """Identity that, in backward, calls a function before it passes the gradient on."""
 
     @staticmethod
     def forward(ctx: Context, x, call: Callable[[], None]):
-        ctx.call, ctx.rounds = call, False  # a loss, which passes here too, keeps all its bits in bf16
+        ctx.call, ctx.rounds = call, False  # the loss passes through here too, and must not be rounded to bf16
         return x
 
     @staticmethod
@@ -423,19 +423,19 @@ OVERRIDABLE_STAGES = {number: overridable(stage) for number, stage in STAGES.ite
 
 
 class Zero(Axis):
-    """ZeRO as an axis: data-parallel ranks hold shards of what plain data parallelism replicates, by stage.
+    """ZeRO as an axis: data-parallel ranks shard the state that plain data parallelism replicates, by stage.
 
-    Expert parallelism needs two such axes, each with parameters of its own: one shards the experts over the ranks that
-    hold the same ones (expert data parallelism), the other all else over all data-parallel ranks.
+    Expert parallelism needs two such axes, each with its own parameters: one shards the experts over the ranks that
+    hold the same ones (expert data parallelism), the other shards the rest over all data-parallel ranks.
 
     Args:
         group: the data-parallel ranks.
         stage: 1, 2 or 3.
-        shard: how many ranks, next to each other, share one copy; groups of them are replicas (hybrid sharding).
+        shard: number of adjacent ranks that share one copy; such sets of ranks are replicas (hybrid sharding).
         settings: keyword arguments of the stage: algorithm, reduce_dtype; stage 3's reshard_after_forward, prefetch.
         pipelined: whether a pipeline runs the model.
-        once: stages 2 and 3 sum gradients once a step, and keep them full until then.
-        holds: whether a parameter belongs to this axis, where there are two.
+        once: whether stages 2 and 3 sum gradients once a step, and keep them full until then.
+        holds: predicate: whether a parameter belongs to this axis, where there are two.
     """
 
     splits_loss = splits_batch = True  # each rank has micro-batches, or sequence chunks, of its own
@@ -446,20 +446,20 @@ class Zero(Axis):
     ) -> None:  # fmt: skip
         mesh = init_device_mesh((group.size // shard, shard), mesh_dim_names=("replicate", "shard"), group=group)
         self.shards, self.replicas = mesh.get_group("shard"), mesh.get_group("replicate")
-        # Where there are two, sums over all parameters cross a third axis (parallelize.py: expert_axes).
+        # With two such axes, sums over all parameters cross a third one (parallelize.py: expert_axes).
         super().__init__(group, self.shards if holds is everything else None)
         self.stage, self.settings, self.pipelined, self.once, self.holds = stage, settings, pipelined, once, holds
-        # In a pipeline, or with experts, all ranks run the same number of micro-batches: none idles.
+        # In a pipeline, or with experts, all ranks run the same number of micro-batches, so none idles.
         self.may_idle = not pipelined and holds is everything
 
     def apply(self, model: Any) -> Module:
-        """Move the parameters into flat units: the blocks, each by itself, and what is left."""
+        """Move the parameters into flat units: one for each block, and one for the rest."""
         micro_batches = self.most_micro_batches if self.may_idle else 0
         arguments = model, model.blocks, self.shards, self.replicas, micro_batches
         if self.may_idle and not self.once:
             self.zero = OVERRIDABLE_STAGES[self.stage](*arguments, **self.settings)
             return model
-        # Overrides know nothing of what follows, so here the library's own stages run.
+        # Overrides do not support ignored_params and summed_once, so the library's own stages run here.
         ignored = {parameter for parameter in model.parameters() if not self.holds(parameter)}
         self.zero = STAGES[self.stage](*arguments, **self.settings, ignored_params=ignored)
         if isinstance(self.zero, ZeroStage2):
@@ -474,9 +474,9 @@ class Zero(Axis):
         return [parameter for parameter in parameters if not self.holds(parameter)] + self.zero.trained
 
     def regions(self, regions: dict[str, Region], trained: bool = True) -> dict[str, Region]:
-        """Pieces are flat: each is the stretch of its parameter that is in this rank's shard.
+        """Return flat regions: a piece is the stretch of its parameter that lies in this rank's shard.
 
-        Stages 1 and 2 gather parameters after each step. Stage 3 has none until it needs them.
+        If not ``trained``, stages 1 and 2, which gather after each step, have the full parameters; stage 3 has none.
         """
         if not trained and self.stage < 3:
             return regions

@@ -1,1 +1,1 @@
-"""What a run would cost, from arithmetic alone. Trains nothing."""
+"""Cost of a run, from arithmetic alone. Nothing here trains a model."""

@@ -1,12 +1,12 @@
-"""A run on machines that fail, event by event: where its time went.
+"""Simulation of a run on machines that fail, event by event, which accounts for all of its time.
 
-It knows none of the formulas of goodput.py, and is there to check them. Time is counted in whole microseconds, so all
-parts add up to the total without a rest.
+It uses none of the formulas of goodput.py, and serves to check them. Time is counted in whole microseconds, so all
+parts add up to the total exactly.
 
 The run trains for an interval, stops for a save, and so on. A save counts (is committed) at once, or, if it is written
-behind training, when it has been written for long enough. A failure may come at any time: in training, saves, detection
-and restarts. What was trained since the last committed save is lost. Another failure in detection or restart begins
-both again. Machines that wait or stand by do not fail, and fewer machines at work fail less often.
+in the background, when the write has ended. A failure may come at any time: in training, saves, detection and restarts.
+Training since the last committed save is lost. Another failure in detection or restart begins both again. Machines that
+wait or stand by do not fail, and fewer machines at work fail less often.
 """
 
 from collections import deque
@@ -17,23 +17,23 @@ from minidist.nn.random import generator
 from minidist.plan.units import DAY
 
 MICROSECONDS = 1_000_000  # in a second
-MOST_EVENTS = 10_000_000  # saves and failures of a simulation: about a minute
+MOST_EVENTS = 10_000_000  # most saves and failures of a simulation, which then takes about a minute
 
 
 @dataclass(frozen=True)
 class Machines:
-    """The machines and how the run saves, in seconds and counts.
+    """Machines of a run, and its saves. Times are in seconds.
 
     Attributes:
         mtbf: mean time between failures of all machines together.
-        interval: training between two saves.
-        pause: how long a save stops training.
-        write: how long it is then written behind training before it counts.
+        interval: training time between two saves.
+        pause: time that a save stops training.
+        write: time that the save is then written in the background before it counts.
         detection: time from a failure until the run knows of it.
         restart: time from then until training goes on.
-        machines: how many work at once.
+        machines: number of machines that work at once.
         least: fewest machines with which the run goes on; with fewer it waits.
-        spares: machines that stand by.
+        spares: number of machines that stand by.
         repair: time from a failure until its machine is back.
     """
 
@@ -63,7 +63,7 @@ class Machines:
 
 @dataclass
 class TimeSpent:
-    """Where the time of a run went, in whole microseconds, and how many failures there were.
+    """Time of a run by its uses, in whole microseconds, and the number of its failures.
 
     Attributes:
         useful: training that was kept, as time of all machines.
@@ -72,8 +72,8 @@ class TimeSpent:
         detecting: time from failures until they were known.
         restarting: time from then, or from the end of a wait, until training went on.
         waiting: time until enough machines were back.
-        missing: what a run with fewer machines would have trained more with all, while it trained.
-        failures: not a time.
+        missing: training time that was lost because fewer machines than all trained.
+        failures: number of failures; not a time.
     """
 
     useful: int = 0
@@ -87,7 +87,7 @@ class TimeSpent:
 
     @property
     def parts(self) -> dict[str, int]:
-        """Name -> microseconds."""
+        """Time by use: name -> microseconds."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "failures"}
 
     @property
@@ -95,15 +95,15 @@ class TimeSpent:
         return sum(self.parts.values())
 
     def share(self, part: str) -> float:
-        """A part as a share of the total."""
+        """Return a part as a share of the total."""
         return self.parts[part] / self.total
 
 
 def simulate(setup: Machines, seconds: float, seed: int = 0) -> TimeSpent:
-    """Run for this long; training that is not saved yet when the time is up counts as useful.
+    """Simulate a run of this length. Training that is not saved yet at its end counts as useful.
 
     Raises:
-        ValueError: if there is no time to simulate, or so much of it that nobody would wait for it.
+        ValueError: if the time is below a microsecond or infinite, or has more than MOST_EVENTS saves and failures.
     """
     if not 1 / MICROSECONDS <= seconds < inf:
         raise ValueError(f"the simulated time must be at least a microsecond and finite, got {seconds} s")
@@ -117,15 +117,15 @@ def simulate(setup: Machines, seconds: float, seed: int = 0) -> TimeSpent:
 
 
 class _Failure(Exception):
-    """A machine has failed."""
+    """Raised when a machine fails."""
 
 
 class _TimeIsUp(Exception):
-    """The simulated time has ended."""
+    """Raised at the end of the simulated time."""
 
 
 class _Simulation:
-    """One run. ``_spend`` moves the clock and ends early, with an exception, if something happens before."""
+    """Simulation of one run. ``_spend`` moves the clock, and raises early at a failure or at the end of the time."""
 
     def __init__(self, setup: Machines, end: int, seed: int):
         self.setup = setup
@@ -156,14 +156,14 @@ class _Simulation:
         while True:
             self._join()  # after each save
             self._spend(write, self._book_training)
-            self.spent.useful += self.in_snapshot  # the last snapshot is written: it counts
+            self.spent.useful += self.in_snapshot  # the last snapshot is written now, so it counts
             self.in_snapshot = 0
             self._spend(interval - write, self._book_training)
             self._spend(pause, self._book("saving"))
             self.in_snapshot, self.unsaved = self.unsaved, 0
 
     def _recover(self) -> None:
-        """Lose what is not committed, and get ready to train again, however many failures that takes."""
+        """Lose uncommitted training, and get ready to train again, however many further failures happen."""
         self.spent.lost += self.in_snapshot + self.unsaved
         self.in_snapshot = self.unsaved = 0
         while True:
@@ -183,19 +183,19 @@ class _Simulation:
         may_be_missing = self.setup.spares + self.setup.machines - self.setup.least
         while self._in_repair() > may_be_missing:
             waited = min(self.repairs[0], self.end) - self.now
-            self.next_failure += waited  # nothing fails meanwhile
+            self.next_failure += waited  # no machine fails meanwhile
             self._spend(waited, self._book("waiting"))
             if self.now == self.end:
                 raise _TimeIsUp
 
     def _join(self) -> None:
-        """Work from now on with all machines that are there, at most as many as the run has."""
+        """Go on with all available machines, at most as many as the run has."""
         before, self.working = self.working, self.setup.machines - max(0, self._in_repair() - self.setup.spares)
         if self.working != before:  # more machines fail sooner
             self.next_failure = self.now + max(1, (self.next_failure - self.now) * before // self.working)
 
     def _spend(self, time: int, book) -> None:
-        """Let this time pass, or less if a failure or the end comes first; book what has passed."""
+        """Let this time pass, or less if a failure or the end comes first; book the time that has passed."""
         until = min(self.now + time, self.next_failure, self.end)
         passed, self.now = until - self.now, until
         book(passed)
@@ -209,7 +209,7 @@ class _Simulation:
         return book
 
     def _book_training(self, passed: int) -> None:
-        """Training of all machines; what the missing ones would have done is a part of its own."""
+        """Book training as time of all machines; the share of those that are missing is a separate part."""
         trained = passed * self.working // self.setup.machines
         self.unsaved += trained
         self.spent.missing += passed - trained
@@ -220,11 +220,11 @@ class _Simulation:
         return len(self.repairs)
 
     def _draw_failure(self) -> int:
-        """When the next failure comes: an exponential time from now, at least a microsecond."""
+        """Draw the time of the next failure: exponentially distributed from now on, at least a microsecond."""
         mtbf = self.setup.mtbf * self.setup.machines / self.working
         return self.now + max(1, _whole(self.random.exponential(mtbf)))
 
 
 def _whole(seconds: float) -> int:
-    """Whole microseconds; ten times the age of the universe for what never comes."""
+    """Return whole microseconds; ten times the age of the universe for an infinite time."""
     return round(min(seconds, 4e18) * MICROSECONDS)

@@ -1,7 +1,7 @@
-"""A layout of any number of GPUs: how a planned run is split. Written as in ``dp=64,tp=8,pp=16,virtual=8,zero=1``.
+"""Layout of a planned run on any number of GPUs, written as in ``dp=64,tp=8,pp=16,virtual=8,zero=1``.
 
-The keys are those of the layouts that run here (train/layout.py), without the limits of one laptop, and with what a
-real system adds: how many samples a micro-batch has, and which attention kernel computes it.
+The keys are those of the layouts that run here (train/layout.py), without the limits of one laptop. A real system adds
+two: the number of samples in a micro-batch, and the attention kernel.
 """
 
 from dataclasses import dataclass, replace
@@ -20,21 +20,21 @@ AXES = ("tp", "cp", "dp", "pp")  # from the ranks that are next to each other to
 
 @dataclass(frozen=True)
 class PlannedLayout:
-    """How a run is split.
+    """Layout of a planned run.
 
     Attributes:
-        zero: the stage of ZeRO; it shards over the dp x cp ranks, or over ``shard`` of them.
+        zero: stage of ZeRO; it shards over the dp x cp ranks, or over ``shard`` of them.
         reshard_after_forward: 0: stage 3 keeps a layer's parameters from forward to backward.
         grad_sync: "micro_batch": stages 2 and 3 sum gradients in each one; "step": once, and keep them unsharded.
         sp: 1: sequence parallelism among the tensor-parallel ranks.
-        ep: ranks, of dp, that share the experts.
+        ep: number of dp ranks that share the experts.
         cp_kind: "zigzag", "ring", "all-gather" or "ulysses".
         schedule: pipeline schedule. virtual: stages on each rank; more than one makes it interleaved.
-        recompute: "none", "selective" (what attention makes of its scores) or "full" (all but a layer's input).
-        micro_batch: samples. attention: "standard", "flash", or "" for what the chip's own time ran (efficiency.toml).
+        recompute: "none", "selective" (only attention's scores and their softmax) or "full" (all but a layer's input).
+        micro_batch: samples in a micro-batch. attention: "standard", "flash", or "" for the chip's (efficiency.toml).
 
     Raises:
-        ValueError: for a value that no run can have.
+        ValueError: for an invalid value.
     """
 
     dp: int = 1
@@ -59,7 +59,7 @@ class PlannedLayout:
             if getattr(self, key) < 1:
                 raise ValueError(f"{key}={getattr(self, key)}: must be at least 1")
         if self.virtual > 1 and self.schedule == "1f1b":
-            object.__setattr__(self, "schedule", "interleaved")  # the only one that has several stages on a rank
+            object.__setattr__(self, "schedule", "interleaved")  # the only schedule with several stages on a rank
         if self.attention not in ("", *ATTENTION):
             raise ValueError(f"attention={self.attention}: {choose(self.attention, ATTENTION)}")
         check(of_choices(self))
@@ -67,12 +67,12 @@ class PlannedLayout:
 
     @property
     def replicas(self) -> int:
-        """The ranks with the same parameters, but for ZeRO."""
+        """Number of ranks with the same parameters, before ZeRO shards them."""
         return self.dp * self.cp
 
     @property
     def shards(self) -> int:
-        """The number of ranks over which ZeRO shards."""
+        """Number of ranks over which ZeRO shards."""
         return self.shard or self.replicas
 
     @property
@@ -92,10 +92,10 @@ class PlannedLayout:
 
     @classmethod
     def parse(cls, text: str, world_size: int) -> "PlannedLayout":
-        """The layout written ``key=value,key=value``; ``dp`` fills the cluster where it is not written.
+        """Parse a layout written ``key=value,key=value``; without ``dp``, it fills the cluster by data parallelism.
 
         Raises:
-            ValueError: if the layout does not fill ``world_size`` GPUs, with the nearest that does; and as the class.
+            ValueError: for an invalid value, or a layout that does not fill ``world_size`` GPUs; names the nearest.
         """
         settings = read_settings(text, cls, "layout")
         others = prod(max(1, settings.get(axis, 1)) for axis in ("tp", "cp", "pp"))
@@ -110,12 +110,12 @@ class PlannedLayout:
         return layout
 
     def check(self, model: ModelShape, batch: int) -> None:
-        """Raise ValueError if this model, at ``batch`` sequences a step, cannot be split so; it names the nearest."""
+        """Raise ValueError if this model, at ``batch`` sequences a step, cannot be split this way; see ``problem``."""
         if reason := self.problem(model, batch):
             raise ValueError(f"layout {self}: {reason}")
 
     def problem(self, model: ModelShape, batch: int) -> str:
-        """Why this model, at ``batch`` sequences a step, cannot be split this way; "" if it can."""
+        """Return why this model, at ``batch`` sequences a step, cannot be split this way, and what to choose; or ""."""
         if model.heads % self.tp:
             return f"tp={self.tp} does not divide the {model.heads} heads: {nearest(self.tp, divisors(model.heads))}"
         if model.groups % self.tp and self.tp % model.groups:
@@ -156,7 +156,7 @@ class PlannedLayout:
 
 
 def nearest(value: int, fitting: list[int]) -> str:
-    """The fitting numbers below and above a value, in words."""
+    """Return the nearest fitting numbers below and above a value, in words."""
     below = [n for n in fitting if n <= value][-1:]
     above = [n for n in fitting if n > value][:1]
     return (
@@ -167,7 +167,7 @@ def nearest(value: int, fitting: list[int]) -> str:
 
 
 def _fitting(layout: PlannedLayout, world_size: int) -> str:
-    """The nearest layout that fills the cluster: with another dp, or else with another of the axes."""
+    """Return, in words, how to fill the cluster: with another dp, or else with another size of another axis."""
     rest = layout.world_size // layout.dp
     if world_size % rest == 0:
         return f"choose dp={world_size // rest}"
@@ -182,7 +182,7 @@ def _fitting(layout: PlannedLayout, world_size: int) -> str:
 
 
 def stages_of(layers: int, stages: int) -> list[int]:
-    """How many layers each stage of a pipeline has: evenly, and where they do not divide, fewer at the two ends.
+    """Return the number of layers of each stage: equal, or if the stages do not divide the layers, fewer at both ends.
 
     The first stage has the embedding too and the last one the head, so Llama 3 takes one layer away from each (Llama
     team, 2024, section 3.3.2).
@@ -196,5 +196,5 @@ def stages_of(layers: int, stages: int) -> list[int]:
 
 
 def with_attention(layout: PlannedLayout, attention: str) -> PlannedLayout:
-    """The layout with its attention kernel named."""
+    """Return the layout, with this attention kernel if it names none."""
     return layout if layout.attention else replace(layout, attention=attention)

@@ -1,19 +1,19 @@
-"""How many bytes the fullest GPU of a planned run holds, by kinds. Arithmetic alone.
+"""Memory of the fullest GPU of a planned run, by kinds. Arithmetic alone.
 
 For n tokens of a micro-batch on a rank, width h, a heads, context s, t tensor-parallel ranks, elements of e bytes and
 masks of one, a GPT's layer saves for backward (Korthikanti et al., 2022, arXiv 2205.05198, section 4)
 
     norm inputs, inputs of attention and MLP     4 e n h       over t with sequence parallelism
     dropout masks                                2 n h         over t with sequence parallelism
-    queries, keys, values; what attention returns    4 e n h / t
+    queries, keys, values; attention's output        4 e n h / t
     the MLP's hidden units, before and after GELU    8 e n h / t
     scores after softmax, mask, after dropout    (2 e + 1) a n s / t
 
-which are s b h (34 + 5 a s / h) bytes for e = 2. Flash attention saves a float32 for each row in place of the last
-line; selective recomputation computes it again; full recomputation keeps the layer's input alone. A pipeline holds this
+which are s b h (34 + 5 a s / h) bytes for e = 2. Instead of the last line, flash attention saves a float32 for each
+row; selective recomputation computes it again; full recomputation keeps only the layer's input. A pipeline holds this
 for every micro-batch in flight.
 
-tests/plan/test_planned_runs.py holds all of this against what real runs of this library hold, byte for byte.
+tests/plan/test_planned_runs.py compares all of this with the memory of real runs of this library, byte for byte.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from minidist.plan.layout import PlannedLayout, stages_of
 from minidist.plan.models import ModelShape
 
 RESERVED = 2e9  # bytes: CUDA's context, cuBLAS's workspaces, NCCL's buffers; an assumption
-FRAGMENTATION = 0.05  # of what comes and goes in every step: blocks that the allocator cannot use again; an assumption
+FRAGMENTATION = 0.05  # share of what comes and goes in a step that the allocator cannot use again; an assumption
 STATISTIC = 4  # bytes of a float32 for each row of a norm or a softmax
 LOGIT = 4  # bytes of a logit in the loss
 
@@ -34,13 +34,13 @@ class Numerics:
 
     Attributes:
         parameter, activation: 2 with 16 bits. gradient: while micro-batches add to it. optimizer: the moments, and the
-            master weight where there is one.
-        statistics: bytes for each row of a norm; 0 where that is not counted.
-        keeps_dropped: whether attention weights after dropout are kept beside those before it and the mask.
-        keeps_scaled: whether scaled queries are kept beside the queries.
-        keeps_gathered: whether what sequence parallelism gathers for a product is kept, not gathered again.
-        shard_apart: whether ZeRO sums gradients into a shard of its own, beside those that are summed.
-        term: bytes of an element that tensor-parallel ranks sum; 0 for an activation's.
+            master weight if the run has one.
+        statistics: bytes for each row of a norm; 0 if they are not counted.
+        keeps_dropped: whether attention weights after dropout are kept, besides those before it and the mask.
+        keeps_scaled: whether scaled queries are kept, besides the queries.
+        keeps_gathered: whether the input that sequence parallelism gathers for a product is kept, not gathered again.
+        shard_apart: whether ZeRO sums gradients into a separate shard, besides the full gradients.
+        term: bytes of an element that tensor-parallel ranks sum; 0 for those of an activation.
     """
 
     parameter: int
@@ -67,12 +67,12 @@ NUMERICS = {"mixed": MIXED, "half-gradients": HALF_GRADIENTS, "float32": FLOAT32
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one GPU.
+    """Bytes that one GPU holds, by kind.
 
     Attributes:
-        gathered: parameters and gradients of the layers that ZeRO has brought together, beside the shards.
+        gathered: parameters and gradients of the layers that ZeRO has gathered, besides the shards.
         recomputed: activations of the one layer that is recomputed.
-        fragmentation, reserved: stated assumptions.
+        fragmentation, reserved: assumptions.
     """
 
     parameters: float
@@ -96,13 +96,13 @@ class Memory:
 
 @dataclass(frozen=True)
 class Held:
-    """Parameters of one rank before ZeRO: those of all tokens, and those of its experts."""
+    """Number of parameters of one rank before ZeRO: those that all tokens use, and those of its experts."""
 
     dense: float
     experts: float
 
     def sharded(self, layout: PlannedLayout) -> float:
-        """Those left of them on one rank where ZeRO shards them over all replicas."""
+        """Return how many are left on one rank after ZeRO has sharded them."""
         return self.dense / layout.shards + self.experts / max(1, layout.shards // layout.ep)
 
     @property
@@ -111,7 +111,7 @@ class Held:
 
 
 def parameters_of_layers(model: ModelShape, layout: PlannedLayout, dense: float, sparse: float) -> Held:
-    """Parameters on a tensor-parallel rank of ``dense`` layers without experts and ``sparse`` layers with experts."""
+    """Count the parameters on one rank of ``dense`` layers without experts and ``sparse`` layers with experts."""
     shared = model.key_width_on(layout.tp) - model.key_width / layout.tp  # keys that another rank holds too
     everywhere = model.replicated + 2 * (model.width + model.biases) * shared
     held = dense * ((model.dense_block - model.replicated) / layout.tp + everywhere)
@@ -124,7 +124,7 @@ def parameters_of_layers(model: ModelShape, layout: PlannedLayout, dense: float,
 
 @lru_cache(maxsize=1 << 12)
 def layers_by_rank(model: ModelShape, pp: int, virtual: int) -> tuple[tuple[int, int], ...]:
-    """How many layers each rank of the pipeline has: without experts, and with them."""
+    """Return how many layers each rank of the pipeline has: without experts, and with them."""
     first_sparse = model.layers - model.sparse_layers
     found, start = [[0, 0] for _ in range(pp)], 0
     for stage, count in enumerate(stages_of(model.layers, pp * virtual)):
@@ -136,7 +136,7 @@ def layers_by_rank(model: ModelShape, pp: int, virtual: int) -> tuple[tuple[int,
 
 
 def parameters_of_rank(model: ModelShape, layout: PlannedLayout, rank: int) -> Held:
-    """What the tensor-parallel ranks of one rank of the pipeline have, each."""
+    """Count the parameters on each tensor-parallel rank of one rank of the pipeline."""
     layers = parameters_of_layers(model, layout, *layers_by_rank(model, layout.pp, layout.virtual)[rank])
     ends = 0.0
     if rank == 0:
@@ -149,10 +149,10 @@ def parameters_of_rank(model: ModelShape, layout: PlannedLayout, rank: int) -> H
 
 
 def in_flight(layout: PlannedLayout, rank: int, micro_batches: int) -> int:
-    """Number of micro-batches whose activations a pipeline rank holds, counted for each of its stages.
+    """Number of micro-batches whose activations a pipeline rank holds, summed over its stages.
 
     Interleaved: Narayanan et al. (2021, arXiv 2104.04473) start 2 (p - r - 1) + (v - 1) p forward passes before the
-    first backward. ZB-H1: what waits for its W is held too, so every rank holds what 1F1B's first rank holds.
+    first backward. ZB-H1: micro-batches that wait for W are held too, so every rank holds as many as 1F1B's first one.
     """
     if layout.schedule == "naive":
         return 1
@@ -167,7 +167,7 @@ def in_flight(layout: PlannedLayout, rank: int, micro_batches: int) -> int:
 
 
 def saved_scores(model: ModelShape, layout: PlannedLayout, numerics: Numerics) -> float:
-    """What attention makes of its scores in one layer, and keeps for backward."""
+    """Bytes that attention keeps for backward in one layer: of scores or their statistics, and scaled queries."""
     tokens, heads = _tokens(model, layout), model.heads / layout.tp
     scaled = numerics.keeps_scaled * numerics.activation * tokens * model.score_widths[0] / layout.tp
     if layout.attention == "flash":
@@ -177,7 +177,7 @@ def saved_scores(model: ModelShape, layout: PlannedLayout, numerics: Numerics) -
 
 
 def saved_by_block(model: ModelShape, layout: PlannedLayout, numerics: Numerics, sparse: bool) -> float:
-    """What one layer keeps for backward, without recomputation and without what ``saved_scores`` counts."""
+    """Bytes that one layer keeps for backward, without recomputation and without those of ``saved_scores``."""
     e, n, t = numerics.activation, _tokens(model, layout), layout.tp
     kept = _entering(model, layout, numerics)
     scored, valued = model.score_widths
@@ -189,26 +189,26 @@ def saved_by_block(model: ModelShape, layout: PlannedLayout, numerics: Numerics,
 
 
 def saved_behind_attention(model: ModelShape, layout: PlannedLayout, numerics: Numerics, sparse: bool) -> float:
-    """The part that is freed before backward comes to the scores: both dropouts' masks and what the MLP keeps."""
+    """Bytes of a layer that backward frees before it reaches the scores: both dropouts' masks, and the MLP's."""
     e, n, t = numerics.activation, _tokens(model, layout), layout.tp
     stream = n * model.width / (t if layout.sp else 1)
     kept = _entering(model, layout, numerics) + 2 * model.dropout * stream
-    arrays = 3 if model.gated else 2  # of hidden units
+    arrays = 3 if model.gated else 2  # arrays of hidden units
     moe = model.moe
     if not sparse or moe is None:
         return kept + arrays * e * n * model.mlp_hidden / t
     kept += arrays * e * n * (moe.top_k + moe.shared) * moe.hidden / t
-    return kept + 2 * e * moe.top_k * n * model.width / (t if layout.sp else 1)  # sent to experts, and come back
+    return kept + 2 * e * moe.top_k * n * model.width / (t if layout.sp else 1)  # rows to experts, and from them
 
 
 def saved_by_head(model: ModelShape, layout: PlannedLayout, numerics: Numerics) -> float:
-    """What the last norm, the logits and the loss keep for backward."""
+    """Bytes that the last norm, the logits and the loss keep for backward."""
     logits = LOGIT * _tokens(model, layout) * model.vocab / layout.tp
     return _entering(model, layout, numerics) + logits
 
 
 def _entering(model: ModelShape, layout: PlannedLayout, numerics: Numerics) -> float:
-    """What a norm keeps, and the input of the products in the tensor-parallel region behind it."""
+    """Bytes that a norm keeps, and of the input of the products in the tensor-parallel region after it."""
     tokens, parts = _tokens(model, layout), layout.tp if layout.sp else 1
     kept = tokens / parts * (numerics.activation * model.width + numerics.statistics)
     return kept + numerics.activation * tokens * model.width / (1 if numerics.keeps_gathered else parts)
@@ -217,16 +217,17 @@ def _entering(model: ModelShape, layout: PlannedLayout, numerics: Numerics) -> f
 def memory_of(
     model: ModelShape, layout: PlannedLayout, batch: int, numerics: Numerics = MIXED, rank: int | None = None
 ) -> Memory:
-    """The bytes of the fullest rank, or of one rank of the pipeline.
+    """Return the memory of the fullest rank, or of one rank of the pipeline.
 
     Args:
-        layout: a layout that names its attention.
+        layout: layout that names its attention kernel.
         batch: sequences in a step.
+        rank: rank of the pipeline; None for the fullest.
     """
     if rank is not None:
         return _of_rank(model, layout, batch, numerics, rank)
     layers = layers_by_rank(model, layout.pp, layout.virtual)
-    ranks = {0, *map(layers.index, set(layers)), layout.pp - 1}  # of ranks with the same layers the first has the most
+    ranks = {0, *map(layers.index, set(layers)), layout.pp - 1}  # the first of ranks with equal layers holds the most
     memories = (_of_rank(model, layout, batch, numerics, rank) for rank in sorted(ranks))
     return max(memories, key=lambda memory: memory.total)
 
@@ -258,7 +259,7 @@ def _of_rank(model: ModelShape, layout: PlannedLayout, batch: int, numerics: Num
 
 
 def _gathered(model: ModelShape, layout: PlannedLayout, held: Held, rank: int) -> float:
-    """Parameters that are brought together at once: of a layer, and of the next, whose messages are on their way.
+    """Number of parameters that are gathered at once: a layer's, and those of the next layer, which is in flight.
 
     A tied embedding stays from its use at one end to that at the other. Ends that are not tied come and go like layers.
     """
@@ -273,9 +274,10 @@ def _gathered(model: ModelShape, layout: PlannedLayout, held: Held, rank: int) -
 def _activations(
     model: ModelShape, layout: PlannedLayout, batch: int, numerics: Numerics, rank: int
 ) -> tuple[float, float]:
-    """Held for all micro-batches in flight, and computed again for one layer, beyond what is gone by then.
+    """Return the bytes held for all micro-batches in flight, and the additional ones while one layer is recomputed.
 
-    The head is, and of the layer what is behind attention before its scores are computed again.
+    The latter do not count memory that is free by then: the head's, and if only scores are recomputed, that of the part
+    of the layer after attention.
     """
     e, n = numerics.activation, _tokens(model, layout)
     stream = n * model.width / (layout.tp if layout.sp else 1)
@@ -297,7 +299,7 @@ def _activations(
         held += count * model.dropout * stream  # the mask of the embedding's dropout
     if rank == layout.pp - 1:
         head = saved_by_head(model, layout, numerics)
-        held += head * (count if layout.schedule in ("gpipe", "zb-h1") else 1)  # others go backward at once
+        held += head * (count if layout.schedule in ("gpipe", "zb-h1") else 1)  # others run its backward at once
         again = max(0.0, again - head)
     return held, again
 

@@ -1,18 +1,17 @@
-"""Whether a model can fit this machine's memory at all: told before a weight is drawn or a rank starts.
+"""Check that a run can fit this machine's memory, before a weight is drawn or a rank starts.
 
-All ranks share one machine, so what counts is the sum over them. P being the model's number of parameters, a run holds
+All ranks share one machine, so their sum counts. With P the model's number of parameters, a run holds
 
     parameters         4 bytes each, or 2 in a 16-bit precision, in every copy
     gradients          8 bytes each while they are summed in float64, or 4 in float32; twice if updates are delayed
     optimizer state    8 bytes each, AdamW's two moments (SGD has none); 4 for the master weights of a 16-bit precision;
                        with local steps 4 for the weights at the start of a round, and 4 for the outer momentum
 
-Tensor and pipeline parallelism split one copy. Data and context parallelism make ``dp`` x ``cp`` of them, and of the
+Tensor and pipeline parallelism split one copy. Data and context parallelism make ``dp`` x ``cp`` copies, and of the
 experts ``dp`` x ``cp`` / ``ep``; with ZeRO, what a stage shards exists once for each group of ranks that share a copy.
 Parameter servers together hold one more copy of the parameters, in float32, a gradient of each worker, and the only
-copy of the moments.
-But before anything is split, every rank initializes the whole model in float32: that is 4 P for each rank, which real
-systems avoid, and with many shards it is the larger sum.
+copy of the moments. But before anything is split, every rank initializes the whole model in float32: 4 P bytes for each
+rank, which real systems avoid. With many shards this is the larger sum.
 
 Activations, messages and Python itself come on top. So a run that is refused could not have worked, and one that is
 not refused may still run out of memory.
@@ -31,10 +30,10 @@ from minidist.train.layout import Layout
 
 
 def available_memory() -> int | None:
-    """Bytes that programs could still allocate; None where the system does not say. Rather too many than too few.
+    """Return the bytes that programs can still allocate, at most; None if the system does not report it.
 
-    On Linux it is what /proc/meminfo calls available, or what is left of the limit that a container or a batch system
-    has set (a cgroup), whichever is less; and the free swap. On other Unixes it is all of the machine's memory.
+    On Linux it is the available memory of /proc/meminfo, or the rest of the limit that a container or a batch system
+    has set (a cgroup), whichever is less, plus the free swap. On other Unixes it is all of the machine's memory.
     """
     memory = _meminfo()
     if memory is None:
@@ -45,7 +44,7 @@ def available_memory() -> int | None:
 
 
 def _meminfo(file: str = "/proc/meminfo") -> tuple[int, int] | None:
-    """Available memory and free swap in bytes."""
+    """Return available memory and free swap in bytes."""
     with suppress(OSError, ValueError, KeyError):
         lines = (line.split(":") for line in Path(file).read_text(encoding="utf-8").splitlines())
         kib = {name: int(rest.split()[0]) for name, rest in lines}
@@ -54,7 +53,7 @@ def _meminfo(file: str = "/proc/meminfo") -> tuple[int, int] | None:
 
 
 def _left_by_cgroup(file: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup") -> int | None:
-    """The least that any cgroup around this process leaves: of version 2 (``0::/path``) or 1 (``4:memory:/path``)."""
+    """Return the least that any cgroup of this process leaves: version 2 (``0::/path``) or 1 (``4:memory:/path``)."""
     left = []
     with suppress(OSError, ValueError):
         for line in Path(file).read_text(encoding="utf-8").splitlines():
@@ -75,8 +74,8 @@ def _left_by_cgroup(file: str = "/proc/self/cgroup", root: str = "/sys/fs/cgroup
 
 
 def _left_in(folder: Path, limit: str, usage: str, prefix: str) -> int | None:
-    """What one cgroup's limit leaves; None if it has none. Cached files count as used, and give way."""
-    with suppress(OSError, ValueError):  # "max" is no number: no limit
+    """Return the bytes that one cgroup's limit leaves; None if it has none. Cached files count as free."""
+    with suppress(OSError, ValueError):  # "max" is not a number: no limit
         most, used = (int((folder / name).read_text()) for name in (limit, usage))
         statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
         cached = sum(int(statistics[f"{prefix}{kind}_file"]) for kind in ("active", "inactive"))
@@ -92,7 +91,7 @@ def _physical() -> int | None:
 
 @dataclass(frozen=True)
 class MemoryNeeded:
-    """Bytes that all ranks of a run hold together, at least."""
+    """Least bytes that all ranks of a run hold together."""
 
     parameters: int
     gradients: int
@@ -105,12 +104,12 @@ class MemoryNeeded:
 
     @property
     def most(self) -> int:
-        """The larger of what is needed before training and during it."""
+        """The larger of the bytes needed before training and during it."""
         return max(self.training, self.initialization)
 
 
 def parameter_count(config: GPTConfig) -> int:
-    """How many parameters a model of these sizes has, from the shapes of its weights, without making one."""
+    """Count the parameters of a model of these sizes, from the shapes of its weights, without making it."""
     width, llama = config.width, config.arch == "llama"
     tokens = config.heads * -(-config.vocab // config.heads) * width
     embeddings = tokens * (2 - config.tied) if llama else tokens + config.context * width
@@ -128,14 +127,14 @@ def parameter_count(config: GPTConfig) -> int:
 
 
 def mlp(config: GPTConfig, hidden: int) -> int:
-    """Parameters of an MLP with that many hidden units: fc and proj with biases, or of a Llama gate, up and down."""
+    """Count the parameters of an MLP with ``hidden`` units: fc and proj with biases; in a Llama gate, up and down."""
     if config.arch == "llama":
         return 3 * config.width * hidden
     return 2 * config.width * hidden + hidden + config.width
 
 
 def expert_parameter_count(config: GPTConfig) -> int:
-    """How many of them are an expert's. Experts have no biases."""
+    """Count the parameters of all routed experts, which have no biases."""
     if config.moe is None:
         return 0
     matrices, hidden = 3 if config.arch == "llama" else 2, config.moe.expert_hidden or config.hidden_units
@@ -143,22 +142,22 @@ def expert_parameter_count(config: GPTConfig) -> int:
 
 
 def memory_needed(config: TrainConfig, layout: Layout) -> MemoryNeeded:
-    """What a run must hold, from arithmetic alone."""
+    """Compute the memory that a run must hold, from arithmetic alone."""
     P, experts = parameter_count(config.model), expert_parameter_count(config.model)
 
     def held(copies: int) -> int:
-        """Parameters in ``copies`` copies of the model, of whose experts ep ranks together hold one."""
+        """Count parameters in ``copies`` copies of the model; ep of them together have one copy of the experts."""
         return (P - experts) * copies + experts * max(1, copies // layout.ep)
 
     copies = layout.replicas
-    sharded = copies // (layout.shard or copies)  # of what ZeRO shards
+    sharded = copies // (layout.shard or copies)  # copies of what ZeRO shards
     summed = sharded if layout.zero >= 2 and layout.grad_sync == "micro_batch" else copies
     updated = sharded if layout.zero >= 1 else copies
     mixed = POLICIES[config.precision].compute is not None
     moments = 0 if config.optimizer == "sgd" else 8
     outer = 4 + 4 * bool(layout.outer_momentum) if layout.sync == "local" else 0
     sums = (8 if config.reduce_dtype == "float64" else 4) * (2 if layout.sync == "delayed" else 1)
-    if layout.zero == 3:  # of a 16-bit precision the masters are the shard
+    if layout.zero == 3:  # in 16 bits the master weights are the shard
         parameters = 0 if mixed else 4 * held(sharded)
     else:
         parameters = (2 if mixed else 4) * held(copies)
@@ -175,7 +174,7 @@ def memory_needed(config: TrainConfig, layout: Layout) -> MemoryNeeded:
 def check_memory(config: TrainConfig, layout: Layout) -> None:
     """Raise ValueError if a run would need more memory than this machine has available.
 
-    Where the system does not say what is available, and for a backend with memory of its own, nothing is checked.
+    Nothing is checked if the system does not report available memory, or the backend has its own memory.
     """
     available = available_memory() if config.backend == "numpy" else None
     needed = memory_needed(config, layout)

@@ -1,7 +1,7 @@
-"""The shape of a transformer, and what follows from it alone: parameters, those that a token uses, and its FLOPs.
+"""The shape of a transformer, from which follow its parameters, those that a token uses, and its FLOPs.
 
-The shapes cover what the published models have: GPT's blocks with biases and learned positions; Llama's gated MLPs with
-grouped queries; Mixtral's experts; DeepSeek's latent attention, shared experts and dense first layers.
+The shapes cover the published models: GPT's blocks with biases and learned positions; Llama's gated MLPs with grouped
+queries; Mixtral's experts; DeepSeek's latent attention, shared experts and dense first layers.
 
 A model is one of models.toml, such as ``llama3-405b``, or ``layers=96,width=12288,heads=96,...``.
 """
@@ -17,14 +17,14 @@ from minidist.train.notation import shortened, whole_number
 
 @dataclass(frozen=True)
 class Experts:
-    """What stands in place of the MLPs of all layers but the first few.
+    """Experts that replace the MLP in all layers but the first few.
 
     Attributes:
-        experts: experts of a layer; each token uses top_k of them.
-        hidden: units of one expert.
-        shared: experts that every token uses as well.
-        dense_layers: the first layers, which keep their MLP.
-        bias: whether the router has one number an expert to balance them (Wang et al., arXiv 2408.15664).
+        experts: number of routed experts of a layer; each token uses top_k of them.
+        hidden: hidden units of one expert.
+        shared: number of experts that every token uses as well.
+        dense_layers: number of first layers, which keep their MLP.
+        bias: whether the router has a bias for each expert to balance them (Wang et al., arXiv 2408.15664).
     """
 
     experts: int
@@ -43,10 +43,11 @@ class Experts:
 
 @dataclass(frozen=True)
 class LatentAttention:
-    """Keys and values from one narrow vector of a token (DeepSeek-AI, 2024, arXiv 2405.04434, section 2.1).
+    """Widths of multi-head latent attention (DeepSeek-AI, 2024, arXiv 2405.04434, section 2.1).
 
     Attributes:
-        queries, keys_values: width of the vector that queries, and that keys and values are made from.
+        queries: width of the vector that queries are made from.
+        keys_values: width of the vector that keys and values are made from.
         rope: width of the part of a head that carries the position; its keys are shared by all heads.
         head: width of the rest of a head's queries and keys, and of its values.
     """
@@ -59,20 +60,20 @@ class LatentAttention:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """A model.
+    """Shape of a transformer.
 
     Attributes:
-        width: width of the residual stream. heads: query heads.
+        width: width of the residual stream. heads: number of query heads.
         context: tokens of a sequence in training.
         source: where the numbers were read.
-        kv_heads: heads of keys and values; 0 for as many as of the queries.
-        hidden: units of an MLP; 0 for four times the width.
+        kv_heads: number of key-value heads; 0 for as many as query heads.
+        hidden: hidden units of an MLP; 0 for four times the width.
         gated: whether an MLP has a third matrix, as in SwiGLU (Shazeer, arXiv 2002.05202).
-        biases: whether products add one.
+        biases: whether products add a bias.
         tied: whether the head uses the embedding's weights.
-        learned_positions: whether positions have vectors, one for each token of the context.
-        norm_vectors: parameters of a norm, in widths: 2 for LayerNorm, 1 for RMSNorm.
-        dropout: whether training drops attention weights and the outputs of attention and MLP: masks are kept.
+        learned_positions: whether each position of the context has a learned vector.
+        norm_vectors: vectors of parameters in a norm: 2 for LayerNorm, 1 for RMSNorm.
+        dropout: whether training drops attention weights and the outputs of attention and MLP, and so keeps masks.
     """
 
     name: str
@@ -108,7 +109,7 @@ class ModelShape:
 
     @property
     def sparse_layers(self) -> int:
-        """How many layers have experts."""
+        """Number of layers with experts."""
         return self.layers - self.moe.dense_layers if self.moe else 0
 
     @property
@@ -134,7 +135,7 @@ class ModelShape:
 
     @property
     def mlp_hidden(self) -> int:
-        """Units of a dense MLP."""
+        """Hidden units of a dense MLP."""
         return self.hidden or 4 * self.width
 
     @property
@@ -144,27 +145,27 @@ class ModelShape:
 
     @property
     def key_width(self) -> int:
-        """Width of the keys of all heads; values are as wide, but for latent attention."""
+        """Width of the keys of all heads together; except in latent attention, values have the same."""
         return self.width // self.heads * self.groups
 
     def key_width_on(self, tp: int) -> float:
-        """Width of the keys on one of ``tp`` tensor-parallel ranks, which share a head where there are fewer heads."""
+        """Width of the keys on one of ``tp`` tensor-parallel ranks: at least that of one head."""
         return max(self.key_width / tp, self.width / self.heads)
 
     @property
     def score_widths(self) -> tuple[int, int]:
-        """Numbers of all heads that one pair of tokens multiplies: for its scores, and for its values."""
+        """Multiply-adds of all heads for one pair of tokens: for its scores, and for its values."""
         if self.latent is None:
             return self.width, self.width
         return self.heads * (self.latent.head + self.latent.rope), self.heads * self.latent.head
 
     @property
     def embeddings(self) -> int:
-        """Parameters of tokens and positions, and of a head that is not tied."""
+        """Parameters of token and position embeddings, and of a head that is not tied."""
         return self.width * (self.vocab * (1 if self.tied else 2) + self.context * self.learned_positions)
 
     def block(self, experts: int) -> int:
-        """Parameters of a layer of which ``experts`` routed experts count, if the model has experts."""
+        """Parameters of a layer with ``experts`` routed experts counted; of a dense layer if the model has none."""
         if self.moe is None:
             return self.dense_block
         return self._rest_of_block + self.router + (experts + self.moe.shared) * self.mlp(self.moe.hidden)
@@ -201,12 +202,12 @@ class ModelShape:
 
     @property
     def parameters(self) -> int:
-        """All of them."""
+        """Number of parameters, embeddings and all experts included."""
         return self._count(self.moe.experts if self.moe else 0)
 
     @property
     def active_parameters(self) -> int:
-        """Those that one token uses: of the routed experts, top_k."""
+        """Number of parameters that one token uses: of the routed experts, only top_k."""
         return self._count(self.moe.top_k if self.moe else 0)
 
     @property
@@ -234,24 +235,24 @@ class ModelShape:
 
 
 DATA = Path(__file__).with_suffix(".toml")
-LARGEST_SIZE = 10**9  # a thousand times those of the largest models
+LARGEST_SIZE = 10**9  # a thousand times the largest sizes of published models
 BY_HAND = {field.name: field for field in fields(ModelShape) if field.type in (int, bool)}
 
 
 @cache
 def published() -> dict[str, ModelShape]:
-    """The models of models.toml, by name."""
+    """Return the models of models.toml, by name."""
     return {name: from_table(ModelShape, table, f"{DATA}: [{name}]") for name, table in read_toml(DATA).items()}
 
 
 def model_of(text: str) -> ModelShape:
-    """A published model by its name, or one by hand as ``key=value,key=value``.
+    """Return a published model by its name, or one written as ``key=value,key=value``.
 
-    By hand, layers, width, heads, vocab and context are needed; the rest is GPT's unless given: kv_heads, hidden,
-    norm_vectors, and as 0 or 1 gated, biases, tied, learned_positions and dropout.
+    Keys: layers, width, heads, vocab and context are required; kv_heads, hidden, norm_vectors, and as 0 or 1 gated,
+    biases, tied, learned_positions and dropout have the values of GPT by default.
 
     Raises:
-        ValueError: for an unknown name or key, with the nearest known one, and for a value that no model can have.
+        ValueError: for an unknown name or key, with the nearest known one, and for an invalid value.
     """
     if "=" not in text:
         if text not in published():

@@ -1,4 +1,4 @@
-"""One run, planned: its memory, time, utilization; and a whole training: days, failures, what it costs."""
+"""Plan of a run: memory, time and utilization of a step; days, failures and cost of a whole training."""
 
 from dataclasses import dataclass
 
@@ -17,8 +17,9 @@ def training_flops(model: ModelShape, convention: str, count: str, recompute: st
     """FLOPs of one token in forward and backward, as authors count them.
 
     Args:
-        convention: "full" or "causal". count: "model", or "hardware" with what ``recompute`` computes again: all
-            products but the head's ("full"), or those of scores and values ("selective").
+        convention: "full" counts all pairs of tokens, "causal" half of them.
+        count: "model", or "hardware", which adds recomputation.
+        recompute: "none", "selective" (products of scores and values) or "full" (all products but the head's).
     """
     scores = model.scores_flops
     products = model.forward_flops - scores
@@ -30,7 +31,7 @@ def training_flops(model: ModelShape, convention: str, count: str, recompute: st
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """What a layout costs on a cluster.
+    """Cost of a layout on a cluster.
 
     Attributes:
         batch: sequences in a step. precision: precision of products.
@@ -56,10 +57,10 @@ class PlannedRun:
 
     @property
     def convention(self) -> str:
-        """Which pairs of tokens count in MFU: those that the attention kernel computes.
+        """Pairs of tokens that count in MFU: those that the attention kernel computes.
 
-        So all pairs for standard attention, as PaLM and Megatron-LM count, and for flash attention the half that the
-        causal mask leaves, as Llama 3 does. Authors differ; both counts are here.
+        "full" for standard attention, all pairs, as PaLM and Megatron-LM count; "causal" for flash attention, the half
+        that the causal mask leaves, as Llama 3 counts.
         """
         return "causal" if self.layout.attention == "flash" else "full"
 
@@ -72,7 +73,7 @@ class PlannedRun:
         """Share of the peak that a step's FLOPs reach, counted as ``training_flops`` does."""
         again = self.layout.recompute
         if again == "selective" and self.layout.attention == "flash":
-            again = "none"  # flash attention has nothing that this would compute again
+            again = "none"  # flash attention stores no scores that could be recomputed
         flops = self.tokens * training_flops(self.model, convention, count, again)
         return flops / (self.step_seconds * self.peak_flops)
 
@@ -83,7 +84,7 @@ class PlannedRun:
 
     @property
     def hfu(self) -> float:
-        """Hardware FLOPs utilization: with what is computed again."""
+        """Hardware FLOPs utilization: as MFU, with recomputation counted too."""
         return self.utilization(self.convention, "hardware")
 
     @property
@@ -110,12 +111,12 @@ def plan_run(costs: StepCosts, layout: PlannedLayout, batch: int) -> PlannedRun:
 
 @dataclass(frozen=True)
 class Campaign:
-    """A run until it has seen ``tokens`` tokens.
+    """Whole training, until the run has seen ``tokens`` tokens.
 
     Attributes:
-        steps: optimizer steps. busy_days: without failures. goodput: the share of time that is useful training.
-        days: duration with failures. gpu_hours: GPU hours paid for. cost: None without a price, else in its currency.
-        failures: expected. save_interval: seconds between saves that wastes the least.
+        steps: optimizer steps. busy_days: days without failures. goodput: share of time that is useful training.
+        days: days with failures. gpu_hours: GPU hours paid for. cost: in the price's currency; None without a price.
+        failures: expected number of failures. save_interval: seconds between saves, chosen for the least waste.
     """
 
     tokens: float
@@ -137,11 +138,12 @@ def campaign(
     restart_seconds: float,
     price: float | None = None,
 ) -> Campaign:
-    """The whole training of ``tokens`` tokens.
+    """Plan the whole training of ``tokens`` tokens.
 
     Args:
-        gpu_mtbf_hours: mean time between failures of one GPU; any failure stops all.
-        save_seconds: training pause of a save. restart_seconds: time from a failure until training goes on.
+        run: plan of a step.
+        gpu_mtbf_hours: mean time between failures of one GPU; any failure stops all GPUs.
+        save_seconds: time that a save stops training. restart_seconds: time from a failure until training goes on.
         price: price of one GPU for an hour.
     """
     gpus = run.cluster.world_size

@@ -1,7 +1,7 @@
-"""Training runs whose layout and speed were published, how their authors count FLOPs, and a plan beside each.
+"""Training runs whose layout and speed were published, how their authors count FLOPs, and a plan for each.
 
 A published MFU or TFLOP/s means little without its count. Authors differ in two things: whether scores that the causal
-mask hides count, and whether what backward computes again counts.
+mask hides count, and whether recomputation in backward counts.
 """
 
 from dataclasses import dataclass, replace
@@ -29,19 +29,19 @@ FIGURES = ("step_seconds", "mfu", "hfu", "tflops", "tokens_per_second_per_gpu", 
 
 @dataclass(frozen=True)
 class PublishedRun:
-    """One run. A figure that was not published is None; at least one was.
+    """Published run. Figures that were not published are None, but at least one was.
 
     Attributes:
-        model: a name, or a model by hand. context: tokens of a sequence, where it differs from the model's.
-        cluster: text as for ``ClusterSpec``. layout: text, ``key=value,key=value``. batch: sequences in a step.
+        model: text for ``model_of``. context: tokens of a sequence; 0 for the model's.
+        cluster: text for ``ClusterSpec.parse``. layout: text, ``key=value,key=value``. batch: sequences in a step.
         numerics: bytes of parameters, gradients and optimizer state: a key of plan/memory.py's NUMERICS.
-        mfu, hfu: shares of the peak in ``precision``, without and with what backward computes again.
-        tflops: TFLOP/s of each GPU. tflops_count: "model" as in MFU, "hardware" as in HFU.
+        mfu, hfu: shares of the peak in ``precision``, without and with recomputation in backward.
+        tflops: TFLOP/s of each GPU. tflops_count: "model" as in MFU, "hardware" as in HFU, or "unknown".
         memory_bytes: memory of the fullest GPU. memory_count: "peak", or "states" for parameters, gradients and
             optimizer states alone.
         flops_convention: "full" if all scores count, "causal" if only those that the mask leaves; "unknown" if the
-            figures cannot tell.
-        source: where the figures were read. note: what was inferred, or differs from what a layout can say.
+            figures do not show it.
+        source: where the figures were read. note: what was inferred, or what a layout cannot express.
     """
 
     name: str
@@ -85,12 +85,12 @@ class PublishedRun:
 
 @cache
 def published_runs() -> tuple[PublishedRun, ...]:
-    """The runs of published_runs.toml, in its order."""
+    """Return the runs of published_runs.toml, in its order."""
     tables = read_toml(DATA)["run"]
     return tuple(from_table(PublishedRun, table, f"{DATA}: [[run]] {i}") for i, table in enumerate(tables, 1))
 
 
-FAMILIES = {  # of systems, by what they do with parameters
+FAMILIES = {  # families of systems, by how they split parameters
     "tensor and pipeline parallel": "Megatron-LM and its like, with fused kernels",
     "fully sharded": "FSDP and ZeRO-3; the plan does not know what PyTorch adds in between",
 }
@@ -98,7 +98,7 @@ FAMILIES = {  # of systems, by what they do with parameters
 
 @dataclass(frozen=True)
 class Figure:
-    """One published number and the planned one."""
+    """Published number and the planned one."""
 
     name: str
     published: float
@@ -106,13 +106,13 @@ class Figure:
 
     @property
     def error(self) -> float:
-        """Relative: below 0 where the plan is too low."""
+        """Relative error of the plan: below 0 if it is too low."""
         return self.planned / self.published - 1
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One run: its figures (step_seconds, mfu, memory_bytes, as far as published), or why it cannot be planned."""
+    """Run with its figures (step_seconds, mfu, memory_bytes, as far as published), or why it cannot be planned."""
 
     run: PublishedRun
     planned: PlannedRun | None
@@ -126,18 +126,18 @@ class Comparison:
 
     @property
     def slowdown(self) -> float | None:
-        """How many times as long as planned a step took; None if its time was not published."""
+        """Time of a step over its planned time; None if it was not published."""
         return next((1 / (1 + figure.error) for figure in self.figures if figure.name == "step_seconds"), None)
 
 
 def family_of(fully_sharded: bool) -> str:
-    """Family of a system, by whether it shards parameters over all ranks, as ZeRO-3 does."""
+    """Return the family of a system, by whether it shards parameters over all ranks, as ZeRO-3 does."""
     tensor, sharded = FAMILIES
     return sharded if fully_sharded else tensor
 
 
 def compare(run: PublishedRun) -> Comparison:
-    """Plan a published run, and hold its figures against the plan, with its authors' count of FLOPs."""
+    """Plan a published run, and compare its figures with the plan, by its authors' count of FLOPs."""
     try:
         cluster = ClusterSpec.parse(run.cluster)
         precision = run.precision if run.precision in cluster.accelerator.flops else "fp16"
@@ -162,7 +162,7 @@ def compare(run: PublishedRun) -> Comparison:
 
 
 def published_seconds(run: PublishedRun, planned: PlannedRun) -> float | None:
-    """Seconds of a step: as they were published, or from tokens or FLOPs a second; None without any of them."""
+    """Seconds of a step: as published, or from published tokens or FLOPs a second; None if none of them was."""
     gpus = planned.cluster.world_size
     if run.step_seconds:
         return run.step_seconds
@@ -180,7 +180,7 @@ def published_seconds(run: PublishedRun, planned: PlannedRun) -> float | None:
 
 
 def _flops(run: PublishedRun, planned: PlannedRun, count: str) -> float:
-    """FLOPs of a step, as the run's authors count; where that is unknown, as ``PlannedRun.mfu`` does."""
+    """FLOPs of a step, as the run's authors count them; if that is unknown, as ``PlannedRun.mfu`` does."""
     convention = planned.convention if run.flops_convention == "unknown" else run.flops_convention
     return planned.tokens * training_flops(planned.model, convention, count, planned.layout.recompute)
 
@@ -191,13 +191,13 @@ def _share(run: PublishedRun, planned: PlannedRun, seconds: float) -> float:
 
 
 def compare_all() -> list[Comparison]:
-    """All published runs."""
+    """Compare all published runs with their plans."""
     return [compare(run) for run in published_runs()]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Errors of many figures: how many there are, the mean error, the mean of its size, and the worst."""
+    """Errors of many figures: their number, the mean error, the mean absolute error, and the worst."""
 
     count: int
     bias: float
@@ -212,7 +212,7 @@ def summarize(figures: list[Figure]) -> Summary:
 
 
 def figures_of(compared: list[Comparison], family: str) -> dict[str, list[Figure]]:
-    """All figures of one family, by name; those that were compared at least once."""
+    """Return all figures of one family, by name, for names that were compared at least once."""
     found: dict[str, list[Figure]] = {}
     for one in compared:
         if one.family == family:
@@ -223,9 +223,10 @@ def figures_of(compared: list[Comparison], family: str) -> dict[str, list[Figure
 
 @dataclass(frozen=True)
 class Spread:
-    """How many times as long as planned a step of published runs took: from the 10th to the 90th percentile.
+    """Range of the slowdowns of published runs against their plans, from the 10th to the 90th percentile.
 
     Attributes:
+        count: number of runs.
         held: share of the runs that lie in the range of the others, with all runs of the same source left out.
     """
 
@@ -237,7 +238,7 @@ class Spread:
 
 @cache
 def spread_of(family: str) -> Spread:
-    """The spread of one family's published runs."""
+    """Compute the spread of one family's published runs."""
     runs = [(one.run.source, one.slowdown) for one in compare_all() if one.family == family and one.slowdown]
 
     def range_of(slowdowns: list[float]) -> tuple[float, float]:

@@ -1,13 +1,13 @@
-"""The best layout of a model on a cluster: all legal ones are searched, and none is sampled.
+"""Search for the best layout of a model on a cluster, over all legal layouts.
 
-Layouts differ in dp, tp, sp, cp, pp, virtual, ep, zero, recompute and micro_batch. They form groups that differ in zero
-and virtual alone. For each group two bounds are quick to compute: seconds that no step of it can be below (nobody ever
-idle, gradients for nothing) and bytes that no rank can be below (everything sharded). Groups that cannot fit are
-skipped, the others are taken by their bound in seconds; the search ends where the bound passes the worst of the best
-layouts found. So what is skipped cannot win (branch and bound; Land and Doig, 1960).
+Layouts differ in dp, tp, sp, cp, pp, virtual, ep, zero, recompute and micro_batch. The layouts of a group differ in
+zero and virtual alone. Two lower bounds of a group are quick to compute: one for the seconds of a step (no rank is ever
+idle, gradients cost nothing) and one for the bytes of a rank (everything is sharded). Groups that cannot fit are
+skipped. The others are planned in the order of their bound in seconds, until it passes the worst of the best layouts
+found. So no skipped layout can win (branch and bound; Land and Doig, 1960).
 
 Without sequence parallelism a layout is never better than with it: it sends as much, and holds and computes more. So
-where sp=1 is legal, sp=0 is skipped.
+sp=0 is skipped where sp=1 is legal.
 """
 
 from collections.abc import Iterator
@@ -23,17 +23,17 @@ from minidist.plan.memory import RESERVED, memory_of, saved_by_block, saved_scor
 from minidist.plan.planned_run import PlannedRun, plan_run
 from minidist.plan.time import StepCosts
 
-WAYS = 4  # that are told to make a run fit
+WAYS = 4  # at most this many suggestions for making a run fit
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a search found.
+    """Result of a search.
 
     Attributes:
-        best: the quickest layouts that fit, the quickest first.
-        legal: how many layouts there are. planned: how many were not skipped. seconds: that the search took.
-        smallest: the layout that needs the least memory, if none fits.
+        best: quickest layouts that fit, the quickest first.
+        legal: number of legal layouts. planned: number of those not skipped. seconds: time of the search.
+        smallest: layout that needs the least memory, if none fits.
     """
 
     best: list[PlannedRun]
@@ -83,12 +83,12 @@ def search(costs: StepCosts, batch: int, top: int = 5, fixed: PlannedLayout | No
 
 
 def _order(run: PlannedRun) -> tuple:
-    """Quickest first; of those that agree to four digits the simplest, then the smallest."""
+    """Sort key: the quickest first; of those that agree to four digits the simplest, then the smallest."""
     return float(f"{run.step_seconds:.4g}"), str(run.layout).count(","), run.memory.total
 
 
 def groups(costs: StepCosts, batch: int, fixed: PlannedLayout) -> Iterator[tuple[PlannedLayout, list[int]]]:
-    """Each group of legal layouts, without those that sequence parallelism makes needless: one, and all ``virtual``."""
+    """Yield each group of legal layouts, as one layout and all values of ``virtual``, without needless sp=0."""
     model, world = costs.model, costs.cluster.world_size
     for tp in divisors(model.heads):
         for cp in divisors(world // tp) if world % tp == 0 else ():
@@ -107,13 +107,13 @@ def groups(costs: StepCosts, batch: int, fixed: PlannedLayout) -> Iterator[tuple
                     for ep in [n for n in divisors(dp) if model.moe.experts % n == 0] if model.moe else [1]:
                         for recompute in MODES:
                             if recompute == "selective" and fixed.attention == "flash":
-                                continue  # flash attention has nothing that this would compute again
+                                continue  # flash attention stores no scores that could be recomputed
                             group = replace(sized, ep=ep, recompute=recompute)
                             yield group, virtual
 
 
 def _virtual(layers: int, pp: int, micro_batches: int) -> list[int]:
-    """How many stages a rank can have."""
+    """Return the numbers of stages that a rank can have."""
     if pp == 1:
         return [1]
     most = (layers + 2) // pp if micro_batches % pp == 0 else 1
@@ -121,17 +121,17 @@ def _virtual(layers: int, pp: int, micro_batches: int) -> list[int]:
 
 
 def stages_of_zero(group: PlannedLayout) -> tuple[int, ...]:
-    """Those that a group can have."""
+    """Return the ZeRO stages that are legal for a group."""
     return (0, 1, 2, 3) if group.replicas > 1 else (0,)
 
 
 def members(group: PlannedLayout, virtual: list[int]) -> list[PlannedLayout]:
-    """All layouts of a group."""
+    """Return every layout of a group."""
     return [replace(group, zero=zero, virtual=v) for zero in stages_of_zero(group) for v in virtual]
 
 
 def least_memory(costs: StepCosts, layout: PlannedLayout, batch: int) -> float:
-    """Bytes that no rank 0 of the group can be below: parameters, gradients and optimizer sharded over everything."""
+    """Lower bound of the bytes of rank 0 in a group: parameters, gradients and optimizer sharded over all ranks."""
     model, numerics = costs.model, costs.numerics
     state = numerics.parameter + numerics.gradient + numerics.optimizer
     blocks = model.parameters - model.embeddings
@@ -145,13 +145,13 @@ def least_memory(costs: StepCosts, layout: PlannedLayout, batch: int) -> float:
             kept = min(kept, saved_by_block(model, layout, numerics, True))
         if layout.recompute == "none" or layout.attention == "flash":
             kept += saved_scores(model, layout, numerics)
-    layers = model.layers // layout.pp  # the fewest on a rank that has not fewer than the others
+    layers = model.layers // layout.pp  # the rank with the most layers has at least this many
     held = in_flight * max(0, layers - 1) * kept
     return state * blocks / layout.world_size + held + RESERVED
 
 
 def relatives(layout: PlannedLayout) -> dict[str, PlannedLayout]:
-    """The layouts that differ from this one in one decision, by that decision in words."""
+    """Return the layouts that differ from this one in one decision, by that decision in words."""
     found: dict[str, dict] = {}
     for mode in MODES[MODES.index(layout.recompute) + 1 :]:
         found[f"recompute={mode}"] = {"recompute": mode}
@@ -174,12 +174,15 @@ def relatives(layout: PlannedLayout) -> dict[str, PlannedLayout]:
         try:
             relatives[name] = replace(layout, **changes)
         except ValueError:
-            continue  # one that no run can have, such as ZeRO over a single rank
+            continue  # an invalid layout, such as ZeRO over a single rank
     return relatives
 
 
 def what_would_help(costs: StepCosts, run: PlannedRun) -> list[tuple[str, PlannedRun]]:
-    """Single changes after which the run fits, the quickest first; if none does, those that need the least memory."""
+    """Return single changes that make the run fit, the quickest first; if none does, those with the least memory.
+
+    Each is a change in words and the changed run; there are at most WAYS.
+    """
     planned = [
         (name, plan_run(costs, layout, run.batch))
         for name, layout in relatives(run.layout).items()
@@ -191,7 +194,7 @@ def what_would_help(costs: StepCosts, run: PlannedRun) -> list[tuple[str, Planne
 
 
 def why_slower(run: PlannedRun, best: PlannedRun) -> str:
-    """Which parts of a step take longer than in the best layout, and which less; the largest two of each."""
+    """Return, in words, up to two parts of a step that take longer than in the best layout, and one that takes less."""
     step, least = best.step_seconds, vars(best.time)
     change = {name: (seconds - least[name]) / step for name, seconds in vars(run.time).items()}
     more = sorted((name for name in change if change[name] > 0.0005), key=change.__getitem__, reverse=True)[:2]

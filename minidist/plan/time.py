@@ -1,18 +1,18 @@
-"""How long a planned step takes, by parts. Arithmetic alone.
+"""Time of a planned step, by parts. Arithmetic alone.
 
 A rank of the pipeline computes its layers for one micro-batch after another, in a *slot* of forward and backward each;
-the slowest rank sets the pace. What ranks send is exposed, and adds to a slot, unless something hides it:
+the slowest rank sets the pace. Communication is exposed, and adds to a slot, unless something hides it:
 
     tensor parallelism      exposed: nothing else can run meanwhile
     context parallelism     a ring hides behind attention; an all-gather and Ulysses are exposed
     experts                 exposed
     pipeline                exposed
-    gradients (dp, ZeRO)    hide behind the backward of one micro-batch, parameters behind its forward; what is
-                            communicated in every micro-batch hides behind each. The last layer's always show
+    gradients (dp, ZeRO)    hide behind the backward of one micro-batch, parameters behind its forward; messages of
+                            every micro-batch hide behind each. The last layer's are always exposed
 
 The kernels are those of step/kernels.py, the messages those of step/exchange.py, on the links of step/collectives.py.
-How fast they run is measured, one curve for each chip (cluster/efficiency.toml). What is not known here: stragglers,
-jitter, data loading, launches of kernels, what communication takes from computing. So a real step takes longer.
+Their speed is measured, one curve for each chip (cluster/efficiency.toml). Not modelled are stragglers, jitter, data
+loading, kernel launches, and the slowdown of kernels by communication. So a real step takes longer.
 """
 
 from dataclasses import dataclass
@@ -33,9 +33,9 @@ class StepTime:
     """Seconds of one step on the slowest rank, by parts that add up to the step.
 
     Attributes:
-        products, attention, elementwise: kernels of forward and backward. recompute: kernels of one more forward.
-        tp, cp, ep, pp, dp: communication that nothing hides.
-        bubble: idle in the pipeline.
+        products, attention, elementwise: kernels of forward and backward. recompute: recomputation in backward.
+        tp, cp, ep, pp, dp: exposed communication.
+        bubble: idle time in the pipeline.
     """
 
     products: float = 0.0
@@ -57,10 +57,10 @@ class StepTime:
 
 @dataclass(frozen=True)
 class Slot:
-    """What one rank of the pipeline does for one micro-batch, through all of its stages.
+    """Seconds of one rank of the pipeline for one micro-batch, through all of its stages.
 
     Attributes:
-        forward, backward: kernels. recompute, tp, cp, ep, pp: seconds, as in StepTime.
+        forward, backward: kernels. recompute, tp, cp, ep, pp: as in ``StepTime``.
     """
 
     forward: Seconds
@@ -78,11 +78,12 @@ class Slot:
 
 
 class StepCosts:
-    """What all layouts of a model on a cluster cost. It remembers the costs of a layer, so that a search is quick.
+    """Costs of a step of a model on a cluster, for any layout. Costs of a layer are cached, so that a search is quick.
 
     Args:
         precision: precision of products: a key of the chip's ``flops``.
-        efficiency: None for that of the chip.
+        numerics: bytes of each number that training holds.
+        efficiency: measured efficiencies; None for those of the chip.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class StepCosts:
         self.network = Network(cluster, self.efficiency)
 
     def part(self, layout: PlannedLayout) -> Part:
-        """What a rank computes of a micro-batch."""
+        """Return a rank's part of a micro-batch."""
         pairs = 0.5
         if layout.cp_kind == "ring":  # each step waits for the slowest rank: half a block in the first, then whole ones
             pairs = 1 - 1 / (2 * layout.cp)
@@ -107,15 +108,15 @@ class StepCosts:
         return Part(tokens, layout.tp, layout.tp if layout.sp else 1, layout.ep, layout.attention, pairs)
 
     def least_seconds(self, layout: PlannedLayout, batch: int) -> float:
-        """A lower bound of the step of this layout with any stage of ZeRO and any number of stages on a rank."""
+        """Lower bound of a step's seconds in this layout, with any ZeRO stage and any number of stages on a rank."""
         return _Step(self, layout, batch).least()
 
     def step(self, layout: PlannedLayout, batch: int) -> tuple[StepTime, list[Sent]]:
-        """The time of a step of ``batch`` sequences, and what is sent in it."""
+        """Return the time of a step of ``batch`` sequences, and the messages sent in it."""
         return _Step(self, layout, batch).time()
 
     def phases(self, layout: PlannedLayout, batch: int) -> dict[str, float]:
-        """Seconds in which the slowest rank computes: forward, backward and what backward computes again."""
+        """Return the seconds in which the slowest rank computes, by phase: forward, backward and recomputation."""
         step = _Step(self, layout, batch)
         slot = max(step.slots(), key=lambda slot: slot.total)
         seconds = {"forward": slot.forward.total, "backward": slot.backward.total, "recompute": slot.recompute}
@@ -123,7 +124,7 @@ class StepCosts:
 
 
 class _Step:
-    """One step of one layout."""
+    """Costs of a step of one layout."""
 
     def __init__(self, costs: StepCosts, layout: PlannedLayout, batch: int) -> None:
         self.costs, self.layout, self.model = costs, layout, costs.model
@@ -135,13 +136,13 @@ class _Step:
         self.head = head_compute(costs.model, part, costs.machine)
 
     def least(self) -> float:
-        """Seconds that no step can be below, whatever ZeRO and the stages of a rank are: nobody ever idle."""
+        """Lower bound of the seconds of a step, whatever the ZeRO stage and the stages of a rank: no rank is idle."""
         sparse = self.model.sparse_layers
         once = self._slot(self.model.layers - sparse, sparse, ends=1 / 2, last=True, messages=2 * (self.layout.pp - 1))
         return self.micro_batches * once.total / self.layout.pp
 
     def slots(self) -> list[Slot]:
-        """Those of all ranks of the pipeline. Most ranks are alike."""
+        """Return the slots of all ranks of the pipeline, most of which are alike."""
         slot, waits, pp = cache(self._slot), self.exchange.waits, self.layout.pp
         ranks = layers_by_rank(self.model, pp, self.layout.virtual)
         return [
@@ -149,10 +150,10 @@ class _Step:
         ]
 
     def _slot(self, dense: int, sparse: int, ends: float, last: bool, messages: float) -> Slot:
-        """Seconds of a stage with ``dense`` layers without and ``sparse`` layers with experts.
+        """Return the slot of a rank with ``dense`` layers without and ``sparse`` layers with experts.
 
         Args:
-            ends: tensor-parallel sums of embedding and head, in layers. last: whether the head is here.
+            ends: tensor-parallel sums of embedding and head, in layers. last: whether the rank has the head.
             messages: number of messages that the rank waits for.
         """
         exchange, layers = self.exchange, dense + sparse
@@ -167,7 +168,7 @@ class _Step:
         )
 
     def _again(self, compute: Compute) -> float:
-        """Seconds of what backward computes again of one layer, with its communication."""
+        """Seconds of recomputing one layer in backward, with its communication."""
         if self.layout.recompute == "full":
             return compute.forward.total + self.exchange.tp() / 2
         if self.layout.recompute == "selective" and self.layout.attention == "standard":
@@ -180,13 +181,13 @@ class _Step:
         totals = [slot.total for slot in slots]
         rank = max(range(layout.pp), key=totals.__getitem__)
         slot, (dense, sparse) = slots[rank], layers_by_rank(self.model, layout.pp, layout.virtual)[rank]
-        forward, products = slot.forward.total, slot.forward.products  # backward has as many for weights
+        forward, products = slot.forward.total, slot.forward.products  # backward's for weights take as long
         shares = forward / slot.total, products / slot.total
         _, bubble = pipeline_seconds(layout.schedule, layout.virtual, m, totals, *shares)
 
         held = parameters_of_rank(self.model, layout, rank)
         layers = dense + sparse
-        forward -= self.head.forward.total * (rank == layout.pp - 1)  # no layer's parameters hide behind the head
+        forward -= self.head.forward.total * (rank == layout.pp - 1)  # layers' parameters do not hide behind the head
         update = self.exchange.gradients_and_parameters(held, m, forward, slot.total - forward, max(1, layers))
         tied = self.exchange.tied()
         kernels, numerics = slot.forward + slot.backward, costs.numerics
@@ -220,9 +221,9 @@ def pipeline_seconds(
     zb-h1                      products for the gradients of weights (W) fill the end: of F + I + W for each other rank
                                F + I - W is left, and F at least (Qi et al., 2023, arXiv 2401.10241, section 2)
 
-    These are exact where all ranks are alike, or the last one, which has the head, is the slowest. Where another one
-    is, 1F1B ends a little earlier, because that rank runs forwards ahead while the others work. ZB-H1 needs at least as
-    many micro-batches as ranks. (tests/plan/test_planned_steps.py plays the schedules.)
+    These are exact if all ranks are alike, or the last one, which has the head, is the slowest. If another one is, 1F1B
+    ends a little earlier, because that rank runs forwards ahead while the others work. ZB-H1 needs at least as many
+    micro-batches as ranks. (tests/plan/test_planned_steps.py runs the schedules.)
 
     Args:
         slots: each rank's seconds of forward and backward of one micro-batch through all of its stages.

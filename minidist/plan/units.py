@@ -1,4 +1,4 @@
-"""Numbers as people write them: 16.8M parameters, 20.6 GB, 3.09 h."""
+"""Numbers in readable units: 16.8M parameters, 20.6 GB, 3.09 h."""
 
 from collections.abc import Mapping
 
@@ -9,11 +9,11 @@ TIMES = {" d": DAY, " h": HOUR, " min": 60, " s": 1, " ms": 1e-3, " µs": 1e-6}
 
 
 def in_units(value: float, units: Mapping[str, float], digits: int = 3) -> str:
-    """Return a number in the largest unit of which there is, as it is rounded, at least one, or in the smallest.
+    """Write a number in the largest unit in which it rounds to 1 or more, or else in the smallest.
 
     Args:
         units: unit -> its size, the largest first.
-        digits: number of digits, or more where more are before the point, up to a million.
+        digits: significant digits; below a million, all digits before the point are written.
     """
 
     def rounded(size: float) -> float:
@@ -25,15 +25,15 @@ def in_units(value: float, units: Mapping[str, float], digits: int = 3) -> str:
 
 
 def in_bytes(count: float) -> str:
-    """``20.6 GB``."""
+    """Write a number of bytes, as in ``20.6 GB``."""
     return in_units(count, BYTES)
 
 
 def in_count(count: float) -> str:
-    """``16.8M``."""
+    """Write a count, as in ``16.8M``."""
     return in_units(count, COUNTS)
 
 
 def in_time(seconds: float) -> str:
-    """``3.09 h``."""
+    """Write a time, as in ``3.09 h``."""
     return in_units(seconds, TIMES)

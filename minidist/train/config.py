@@ -142,7 +142,7 @@ class Optimization:
 
 @dataclass(frozen=True)
 class Data:
-    """What it is trained on, and how that makes samples."""
+    """Training data, and how it becomes samples."""
 
     text: str | None = None  # a file or folder to train on; None for the course's prose
     tokenizer: str | None = None  # a file that says what its tokens are, for at most vocab of them; None for bytes

@@ -1,7 +1,7 @@
-"""What is sent in place of gradients: fewer bits, fewer elements, lower rank.
+"""Compressed messages in place of gradients: fewer bits, fewer elements, lower rank.
 
-A *method* turns each gradient of a bucket into a smaller message, and messages into what stands for the sum over the
-ranks. hook.py reads its name, and puts it in the place of a bucket's all-reduce.
+A *method* turns each gradient of a bucket into a smaller message, and messages into an approximation of the sum over
+the ranks. hook.py reads its name, and replaces a bucket's all-reduce by it.
 
     method        sends, of n elements          what it leaves out
     bf16          2 n bytes                     nothing on average: stochastic rounding
@@ -12,5 +12,5 @@ ranks. hook.py reads its name, and puts it in the place of a bucket's all-reduce
 
 Each parameter is compressed by itself. So where several ranks hold one parameter and its gradient (a norm's gain on all
 tensor-parallel ranks, the embedding in the first and the last pipeline stage), they send the same message for it and
-stay replicas; a scale or a threshold that they shared with the shards beside it would be another one on each of them.
+stay replicas; a scale or a threshold shared with other parameters, which are shards, would differ from rank to rank.
 """

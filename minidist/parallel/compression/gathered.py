@@ -15,8 +15,8 @@ feeding back. Ranks round with random numbers of their own; if all rounded alike
 out.
 
 Largest elements: Aji and Heafield, "Sparse Communication for Distributed Gradient Descent" (arXiv 1704.05021, 2017);
-Lin et al., "Deep Gradient Compression" (arXiv 1712.01887, 2018), which sends one element in a thousand, and adds to it
-what such a small share needs: momentum correction, local clipping and a warm-up of the share. Those are not here.
+Lin et al., "Deep Gradient Compression" (arXiv 1712.01887, 2018), which sends one element in a thousand. Such a small
+share needs momentum correction, local clipping and a warm-up of the share, which are not here.
 """
 
 from abc import abstractmethod
@@ -39,27 +39,28 @@ STEPS = 127  # of an int8 on either side of 0
 
 
 class Gathered(Method):
-    """Messages that cannot be added: each rank sends its own to all, decodes all, and adds in rank order in float64.
+    """Method whose messages cannot be added: each rank sends its own to all, decodes all, and adds in rank order.
 
-    So a rank sends and receives (N-1) messages, while an all-reduce of any N sends less than two: with many ranks a
-    small message is no longer a small sum. (Vogels et al., 2019, choose low rank because factors can be added.)
+    Sums are in float64. A rank sends and receives (N-1) messages, where an all-reduce sends less than two for any N: a
+    small message saves nothing with many ranks. (Vogels et al., 2019, choose low rank because factors can be added.)
     """
 
     @abstractmethod
     def message_bytes(self, size: int, itemsize: int) -> int:
-        """Bytes of the message for a parameter of ``size`` elements, in a bucket of ``itemsize`` bytes each."""
+        """Bytes of the message for a parameter of ``size`` elements, in a bucket with ``itemsize`` bytes an element."""
 
     @abstractmethod
     def encode(self, values, dtype, rng: np.random.Generator) -> list:
-        """The message for a flat float64 array, as arrays: of the same sizes and dtypes on every rank.
+        """Encode a flat float64 array as a list of arrays, whose sizes and dtypes are the same on every rank.
 
         Args:
-            dtype: the bucket's dtype. rng: random numbers for stochastic methods.
+            dtype: dtype of the bucket.
+            rng: random numbers for stochastic methods.
         """
 
     @abstractmethod
     def decode(self, message, size: int, dtype) -> np.ndarray:
-        """What a message (uint8) stands for: float64.  (size,)"""
+        """Decode a message (uint8) to float64.  (size,)"""
 
     def bytes_sent(self, shapes: Sequence[Shape], ranks: int, itemsize: int) -> float:
         return (ranks - 1) * sum(self.message_bytes(prod(shape), itemsize) for shape in shapes)
@@ -96,17 +97,17 @@ class Gathered(Method):
 
 @overridable
 def one_bit(corrected) -> tuple:
-    """Sign and mean magnitude of a flat float64 array.
+    """Return the signs and the mean magnitude of a flat float64 array.
 
     Returns:
-        Which elements are below 0 (bool, same shape), and the mean of all magnitudes (float; 0 of no elements).
+        Whether each element is below 0 (bool, same shape), and the mean of all magnitudes (float; 0 of no elements).
     """
     scale = float(xp.abs(corrected).mean()) if corrected.size else 0.0
     return corrected < 0, scale
 
 
 class OneBit(Gathered):
-    """The scale as a float64, then the signs, eight to a byte."""
+    """One-bit method. A message is the scale as a float64, then the signs, eight to a byte."""
 
     on_grid = True
 
@@ -118,7 +119,7 @@ class OneBit(Gathered):
 
     def encode(self, values, dtype, rng: np.random.Generator) -> list:
         negative, scale = one_bit(values)
-        scale = to_grid(xp.asarray([scale]), grid_unit(largest(values), values.size))  # for exact books: feedback.py
+        scale = to_grid(xp.asarray([scale]), grid_unit(largest(values), values.size))  # exact residuals: feedback.py
         return [scale, xp.packbits(negative)]
 
     def decode(self, message, size: int, dtype):
@@ -132,9 +133,9 @@ def stochastic_round(values, unit, rng: np.random.Generator):
     """Round to the multiple of a unit below or above, at random, so that the mean is the value.
 
     Args:
-        values: float64.
+        values: float64 array.
         unit: float, or one for each value; above 0.
-        rng: gives one uniform number for each value, in C order.
+        rng: generator, which draws one uniform number for each value, in C order.
     """
     multiples = values / unit
     below = xp.floor(multiples)
@@ -143,7 +144,7 @@ def stochastic_round(values, unit, rng: np.random.Generator):
 
 
 class StochasticBFloat16(Gathered):
-    """bfloat16: the unit of each element is the distance of its neighbours in the format, 2^-7 of its power of two."""
+    """bfloat16 method: the unit of each element is the spacing of bfloat16 there, 2^-7 of its power of two."""
 
     feeds_back = False
 
@@ -163,7 +164,7 @@ class StochasticBFloat16(Gathered):
 
 
 class Int8(Gathered):
-    """Multiples of one unit from -127 to 127; the unit goes first, as a float32.
+    """int8 method. A message is the unit as a float32, then multiples of it from -127 to 127.
 
     QSGD takes the norm of all elements for the largest multiple, which suits its code for many zeros. With the largest
     element instead (as in Wen et al., "TernGrad", arXiv 1705.07878, 2017) the unit is smaller, and so is the noise.
@@ -188,7 +189,7 @@ class Int8(Gathered):
 
 
 def int8_unit(largest: float) -> np.float32:
-    """The smallest float32 of which 127 reach the largest value: with a smaller one that might round up to 128."""
+    """Return the smallest float32 that reaches the largest value in 127 steps, so that nothing rounds up to 128."""
     if largest == 0:
         return np.float32(1)
     unit = np.float32(largest / STEPS)
@@ -197,7 +198,7 @@ def int8_unit(largest: float) -> np.float32:
 
 @overridable
 def top_k(corrected, k: int) -> tuple:
-    """The k elements of the largest magnitude, of equal ones those that come first. NaN counts as infinite.
+    """Return the k elements of the largest magnitude; of equal ones, the first. NaN counts as infinite.
 
     Args:
         corrected: flat float64.
@@ -218,7 +219,7 @@ def top_k(corrected, k: int) -> tuple:
 
 
 class TopK(Gathered):
-    """k indices as int32, then k values in the bucket's dtype; k is the share of a parameter's elements, rounded up."""
+    """Top-k method. A message is k indices, int32, and k values in the bucket's dtype; k is the share, rounded up."""
 
     def __init__(self, name: str, share: Fraction) -> None:
         super().__init__(name)

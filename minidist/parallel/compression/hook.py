@@ -1,4 +1,4 @@
-"""The methods of compression by name, and what puts one in the place of a bucket's all-reduce."""
+"""The methods of compression by name, and the hook that replaces a bucket's all-reduce by one of them."""
 
 from collections import Counter
 from fractions import Fraction
@@ -10,16 +10,16 @@ from minidist.parallel.compression.gathered import Gathered, Int8, OneBit, Stoch
 from minidist.parallel.compression.method import Method
 from minidist.parallel.compression.power_sgd import PowerSGD
 
-PLAIN = {"bf16": StochasticBFloat16, "int8": Int8, "onebit": OneBit}  # those that take no number
+PLAIN = {"bf16": StochasticBFloat16, "int8": Int8, "onebit": OneBit}  # methods that take no number
 LONGEST = 18  # digits of a rank
 CHOICES = "bf16, int8, onebit, topk:SHARE or powersgd:RANK"
 
 
 def read_method(text: str) -> Method:
-    """The method written ``int8``, ``topk:0.01`` or ``powersgd:4``, with nothing sent yet.
+    """Parse a method such as ``int8``, ``topk:0.01`` or ``powersgd:4``, and return it in its initial state.
 
     Raises:
-        ValueError: for another name, or a number that it cannot have.
+        ValueError: if there is no such method, or its number is invalid.
     """
     name, colon, number = text.partition(":")
     if name in PLAIN:
@@ -36,7 +36,7 @@ def read_method(text: str) -> Method:
 
 
 def sends_bytes(text: str) -> bool:
-    """Whether the messages of a method, written so, are bytes; the others are floats."""
+    """Return whether the messages of the method named ``text`` are bytes; other methods send floats."""
     return isinstance(read_method(text), Gathered)
 
 
@@ -47,16 +47,16 @@ def _share(text: str, number: str) -> Fraction:
             if share <= 1:
                 return share
     except ValueError:
-        pass  # told below, in the same words
+        pass  # raised below, with the same message
     raise ValueError(f"compress={text}: the share to send must be above 0 and at most 1, as in topk:0.01")
 
 
 class Compressor:
-    """Sums buckets over the ranks by compressed messages: one rank's, with all that it keeps between steps.
+    """Hook that sums buckets over the ranks by compressed messages; it keeps this rank's state between steps.
 
     Compressing, sending and decoding are one program in the background of the bucket's group, so with sync=overlapped
     backward goes on meanwhile, and buckets are sent one after another in their order. (In torch a hook returns a Future
-    and chains what follows a message with ``then``.)
+    and chains further work with ``then``.)
 
     Args:
         text: the method, as ``read_method`` takes it.
@@ -68,21 +68,21 @@ class Compressor:
         residuals: what this rank has left out; None without error feedback.
 
     Raises:
-        ValueError: what ``read_method`` raises.
+        ValueError: if there is no such method, or its number is invalid.
     """
 
     def __init__(self, text: str, error_feedback: bool, seed: int) -> None:
         self.method, self.seed = read_method(text), seed
         self.residuals = Residuals(self.method.on_grid) if error_feedback and self.method.feeds_back else None
-        self.steps: Counter[str] = Counter()  # in which each parameter has been sent
-        self.inside: ProcessGroup | None = None  # the same ranks, for the calls of the program
+        self.steps: Counter[str] = Counter()  # number of steps in which each parameter has been sent
+        self.inside: ProcessGroup | None = None  # duplicate of the group, for the program's own collectives
 
     def __call__(self, bucket, group: ProcessGroup, algorithm: str) -> Work:
-        """Begin to sum a bucket (parallel/data.py). When the work is done, its buffer holds what stands for the sum."""
+        """Begin to sum a bucket (parallel/data.py). When the work is done, its buffer holds the approximate sum."""
         inside = self.inside = self.inside or group.duplicate()
         gradients = {parameter.name: view for parameter, view in zip(bucket.parameters, bucket.views, strict=True)}
         self.steps.update(gradients.keys())
-        names = self.seed, self.steps[bucket.parameters[0].name]  # they are all sent in each step
+        names = self.seed, self.steps[bucket.parameters[0].name]  # all parameters have been sent equally often
 
         def program() -> None:
             self.method.sum_gradients(gradients, self.residuals, names, inside, algorithm)

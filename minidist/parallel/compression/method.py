@@ -1,4 +1,4 @@
-"""What every method of compression says of itself."""
+"""The interface of a method of compression."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ Shape = tuple[int, ...]
 
 
 class Method(ABC):
-    """How gradients are compressed.
+    """Method of compressing gradients.
 
     Attributes:
         name: the method as a layout writes it.
         feeds_back: whether it leaves something out that error feedback can send later.
-        on_grid: whether it sends numbers that are no elements, so that feedback.py rounds to a grid.
+        on_grid: whether its messages do not consist of elements, so that feedback.py rounds values to a grid first.
     """
 
     feeds_back, on_grid = True, False
@@ -24,14 +24,14 @@ class Method(ABC):
         self.name = name
 
     def check(self, full_rank: int) -> None:  # noqa: B027  most fit any model
-        """Raises ValueError where the method makes no sense for a model; argument as of ``why_it_differs``."""
+        """Raise ValueError if the method makes no sense for a model. full_rank: see ``why_it_differs``."""
 
     @abstractmethod
     def why_it_differs(self, full_rank: int) -> str:
-        """Why a run does not have the bits of one process, in one sentence; "" if it has them.
+        """Return why a run does not have the bits of one process, in one sentence; "" if it has them.
 
         Args:
-            full_rank: a rank with which PowerSGD leaves every gradient of the model as it is.
+            full_rank: rank at which PowerSGD sends every gradient of the model as it is.
         """
 
     @abstractmethod
@@ -48,12 +48,12 @@ class Method(ABC):
     def sum_gradients(
         self, gradients: dict, residuals: Residuals | None, names: Sequence, group: ProcessGroup, algorithm: str
     ) -> None:
-        """Overwrite this rank's gradients with what stands for their sum over the ranks.
+        """Overwrite this rank's gradients with the approximation of their sum over the ranks.
 
         Args:
             gradients: parameter name -> gradient, of any shape; all have one dtype.
             residuals: what this rank has left out so far; None without error feedback.
             names: the seed and the step, which with the parameter and the rank name the random numbers.
-            group: the ranks, all of which call it alike.
-            algorithm: the all-reduce's; an all-gather takes it if it knows it.
+            group: the ranks, all of which call it with the same shapes in the same order.
+            algorithm: algorithm of the all-reduce; an all-gather uses it if it has one of that name.
         """

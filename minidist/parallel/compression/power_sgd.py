@@ -27,21 +27,21 @@ from minidist.parallel.compression.feedback import Residuals, grid_unit, largest
 from minidist.parallel.compression.method import Method, Shape
 from minidist.parallel.tools.messages import flattened, unflatten
 
-DEPENDENT = 2.0**-40  # of a column's length: what is left of it is rounding
-TINY = 2.0**-1000  # so that nothing is divided by 0
+DEPENDENT = 2.0**-40  # share of a column's length: a shorter remainder is rounding error
+TINY = 2.0**-1000  # smallest divisor, to avoid a division by 0
 
 
 @overridable
 def power_sgd_step(matrix, q, all_reduce: Callable) -> tuple:
-    """One step of the power method on the sum of all ranks' matrices.
+    """Do one step of the power method on the sum of all ranks' matrices.
 
     Args:
-        matrix: this rank's, float64.  (m, n)
+        matrix: this rank's matrix, float64.  (m, n)
         q: starting matrix, the same on every rank, float64.  (n, r)
-        all_reduce: overwrites an array with its sum over the ranks.
+        all_reduce: function that overwrites an array with its sum over the ranks.
 
     Returns:
-        p (m, r), with orthonormal columns, and q (n, r), the same on every rank: p q^T stands for the sum.
+        p (m, r), with orthonormal columns, and q (n, r), the same on every rank: p q^T approximates the sum.
     """
     p = matrix @ q  # (m, r)
     all_reduce(p)
@@ -52,10 +52,10 @@ def power_sgd_step(matrix, q, all_reduce: Callable) -> tuple:
 
 
 def orthonormal(columns):
-    """An orthonormal basis of what the columns span, by Gram-Schmidt; a column that depends on others becomes 0.
+    """Return an orthonormal basis of the columns' span, by Gram-Schmidt; a column that depends on others becomes 0.
 
-    What a projection leaves of a nearly dependent column is not orthogonal to rounding error any more. Projecting it
-    once again makes it so ("twice is enough": Giraud, Langou, Rozloznik, van den Eshof, 2005).
+    One projection leaves a remainder of a nearly dependent column that is not orthogonal up to rounding error. A second
+    one makes it so ("twice is enough": Giraud, Langou, Rozloznik, van den Eshof, 2005).
     """
     rows = xp.ascontiguousarray(columns.T)  # (r, m)
     for i, row in enumerate(rows):
@@ -68,9 +68,10 @@ def orthonormal(columns):
 
 
 class PowerSGD(Method):
-    """Gradients of rank ``rank``. Keeps Q of each parameter for the next step.
+    """Method that sends matrices of rank ``rank``. It keeps Q of each parameter for the next step.
 
     Args:
+        name: the method as a layout writes it.
         rank: r, at least 1.
     """
 
@@ -97,20 +98,20 @@ class PowerSGD(Method):
         )
 
     def factors(self, shape: Shape) -> tuple[int, int] | None:
-        """Rows and columns of the matrix that a parameter is taken for; None for one that is sent as it is."""
+        """Return rows and columns of the matrix that a parameter is taken for; None if it is sent as it is."""
         if len(shape) < 2 or not shape[-1]:
             return None
         m, n = prod(shape[:-1]), shape[-1]
         return (m, n) if self.rank * (m + n) < m * n else None
 
     def numbers(self, shape: Shape) -> int:
-        """How many are summed for a parameter of this shape."""
+        """Return how many numbers are summed for a parameter of this shape."""
         factors = self.factors(shape)
         return prod(shape) if factors is None else self.rank * sum(factors)
 
     def bytes_sent(self, shapes: Sequence[Shape], ranks: int, itemsize: int) -> float:
         numbers = sum(self.numbers(shape) for shape in shapes)
-        return itemsize * numbers * 2 * (ranks - 1) / ranks  # of an all-reduce, on average over the ranks
+        return itemsize * numbers * 2 * (ranks - 1) / ranks  # an all-reduce, on average over the ranks
 
     def sum_gradients(
         self, gradients: dict, residuals: Residuals | None, names: Sequence, group: ProcessGroup, algorithm: str
@@ -127,10 +128,10 @@ class PowerSGD(Method):
                 residuals.send(name, flat, send)
 
     def _sender(self, name: str, gradient, seed: int, group: ProcessGroup, algorithm: str) -> Callable:
-        """What sends one matrix, and overwrites the gradient with what stands for the sum."""
+        """Return a function that sends one matrix, and overwrites the gradient with the approximate sum."""
 
         def total(array) -> None:
-            """The sum over the ranks: terms and sum rounded to float32, so that no order of adding shows."""
+            """Sum over the ranks; terms and sum are rounded to float32, so that the order of adding does not show."""
             message = array.astype(xp.float32).astype(gradient.dtype, order="C")
             all_reduce(message, ReduceOp.SUM, group, algorithm=algorithm)
             array[...] = rounded(message, xp.float32)
@@ -142,12 +143,12 @@ class PowerSGD(Method):
             gradient[...] = (p @ q.T).reshape(gradient.shape)
             own = (matrix.T @ p).astype(xp.float32)  # this rank's term of q
             sent = p @ own.astype(xp.float64).T
-            return to_grid(sent.reshape(-1), grid_unit(largest(corrected), corrected.size))  # exact books: feedback.py
+            return to_grid(sent.reshape(-1), grid_unit(largest(corrected), corrected.size))  # exact residuals
 
         return send
 
     def start(self, name: str, columns: int, seed: int):
-        """Q to start from: the last step's. A column of zeros, which would remain zero, starts anew."""
+        """Return Q of the last step, to start from. A column of zeros, which would remain zero, starts anew."""
         if name not in self.q:
             self.q[name] = ledger.enter("optimizer", xp.zeros((columns, self.rank)))
         q = self.q[name]
@@ -157,13 +158,13 @@ class PowerSGD(Method):
         return q
 
     def keep(self, name: str, q) -> None:
-        """Q for the next step, by a power of two near 1: its length does not matter, and P must fit a float32."""
+        """Keep Q for the next step, scaled by a power of two to about 1: its length is free, and P must fit float32."""
         _, exponent = frexp(largest(q))
         self.q[name][:] = xp.ldexp(q, -exponent)
 
 
 def sum_as_they_are(gradients: list, group: ProcessGroup, algorithm: str) -> None:
-    """One all-reduce of several gradients, or none, in place."""
+    """Sum gradients over the ranks by one all-reduce, in place; do nothing if there are none."""
     if not gradients:
         return
     message = flattened(gradients, gradients[0].dtype)

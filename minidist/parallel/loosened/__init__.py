@@ -1,1 +1,1 @@
-"""Steps in which ranks do not wait for each other: parameter servers, local SGD, updates one step late."""
+"""Methods in which ranks do not wait for each other in a step: parameter servers, local SGD, delayed updates."""

@@ -1,16 +1,15 @@
-"""Whose gradient a parameter server takes next: whoever comes first, or an order that can be repeated.
+"""Arrival order of gradients at a parameter server: live, or simulated so that it can be repeated.
 
-With ``live`` arrivals the order is that of the clock on the wall, and no two runs are alike. A *seeded* order comes
-from a simulation instead: each worker takes a given time for a step, with a little noise that has a name, and waits
-where the bound on staleness says so. A server that takes the gradients in that order gives each worker the same weights
-each time, whatever the real workers' speeds: the whole run repeats to the bit, and has a clock on which methods can be
-compared.
+With ``live`` arrivals a server takes gradients as they come, and no two runs are alike. A *seeded* order comes from a
+simulation instead: each worker takes a given time for a step, with a little seeded noise, and waits where the bound on
+staleness requires it. A server that takes the gradients in that order gives each worker the same weights each time,
+whatever the real workers' speeds: the whole run repeats to the bit, and its simulated clock compares methods.
 
 Stale synchronous parallel bounds how far fast workers run ahead: Ho et al., "More Effective Distributed ML via a Stale
 Synchronous Parallel Parameter Server" (NeurIPS 2013). A worker's clock counts the steps that it has ended. It may begin
 the next one while it is at most ``staleness`` steps ahead of the slowest. So the weights that it reads lack updates of
 the last few steps only, and convergence can be proved. With 0 all workers take every step together (bulk synchronous
-parallel); without a bound nobody ever waits.
+parallel); without a bound no worker ever waits.
 """
 
 import heapq
@@ -20,13 +19,13 @@ from dataclasses import dataclass
 from minidist.nn.random import generator
 from minidist.overrides import overridable
 
-NOISE = 0.2  # a step takes up to so much longer, by chance
-SLOWEST = 1000.0  # a worker's time for a step may be so large at most
+NOISE = 0.2  # a step takes up to this share longer, at random
+SLOWEST = 1000.0  # largest time of a worker's step
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A gradient comes: the worker's that computed it in its step ``step``, at a time in simulated seconds."""
+    """Arrival of the gradient that a worker computed in its step ``step``; the time is in simulated seconds."""
 
     worker: int
     step: int
@@ -35,24 +34,25 @@ class Arrival:
 
 @overridable
 def may_begin(clocks: Sequence[int], worker: int, staleness: float) -> bool:
-    """Whether a worker may begin its next step.
+    """Return whether a worker may begin its next step.
 
     Args:
-        clocks: how many steps each worker has ended.
-        worker: number of the worker that asks.
+        clocks: number of steps that each worker has ended.
+        worker: number of the worker.
         staleness: largest number of steps that it may be ahead of the slowest; infinite for no bound.
     """
     return clocks[worker] - min(clocks) <= staleness
 
 
 def read_arrivals(text: str, workers: int) -> list[float] | None:
-    """How long each worker takes for a step, relative to the others; None for ``live``.
+    """Return the time that each worker takes for a step, relative to the others; None for ``live``.
 
     Args:
-        text: ``live``, ``seeded`` (all alike), or such as ``1+1+4``.
+        text: ``live``, ``seeded`` (equal times), or a time for each worker as in ``1+1+4``.
+        workers: number of workers.
 
     Raises:
-        ValueError: for anything else, or another number of workers.
+        ValueError: if the text is none of these, a time is out of bounds, or the number of workers is another one.
     """
     if text == "live":
         return None
@@ -72,16 +72,16 @@ def read_arrivals(text: str, workers: int) -> list[float] | None:
 
 
 def seeded_order(seconds: Sequence[float], steps: int, staleness: float, seed: int) -> list[Arrival]:
-    """All arrivals of a run, in order, where workers take so long for a step and wait by SSP's rule.
+    """Simulate workers that wait by SSP's rule, and return all arrivals of a run, in order.
 
     Args:
         seconds: time of each worker's step, before noise.
         steps: training steps per worker.
-        staleness: the bound that ``may_begin`` takes; with 0 all of them begin each step together.
+        staleness: the bound of ``may_begin``; with 0 all workers begin each step together.
         seed: random seed of the noise.
     """
-    clocks = [0] * len(seconds)  # steps that each has ended
-    working: list[tuple[float, int]] = []  # when each that computes will be done
+    clocks = [0] * len(seconds)  # steps that each worker has ended
+    working: list[tuple[float, int]] = []  # heap of (time when done, worker)
 
     def begin(worker: int, now: float) -> None:
         noise = generator("arrival", seed, worker, clocks[worker]).uniform(0, NOISE)

@@ -5,12 +5,12 @@
     travels meanwhile  of t - 1           of t               of t + 1
     then applies       of t - 1           of t               of t + 1
 
-So the sum has a whole step to hide behind, where overlapping with backward gives it a part of one. The price: each
-gradient belongs to the weights before the last update. On a quadratic gradient descent bears half the learning rate
-then. The first step has nothing to apply and changes nothing; the last step's gradients would come too late, and are
-not even sent.
+So the sum overlaps with a whole step, where overlapping with backward gives it only part of one. The price: each
+gradient belongs to the weights before the last update. On a quadratic, gradient descent then stays stable only up to
+half the learning rate. The first step has nothing to apply and changes nothing; the last step's gradients would come
+too late, and are not sent.
 
-ZeRO-Offload delays its updates so, to hide the optimizer on the CPU (Ren et al., 2021, arXiv 2101.06840: "delayed
+ZeRO-Offload delays its updates to hide the optimizer on the CPU (Ren et al., 2021, arXiv 2101.06840: "delayed
 parameter update"); PipeDream-2BW has the same delay of one step, to keep the stages of a pipeline busy (Narayanan et
 al., "Memory-Efficient Pipeline-Parallel DNN Training", 2021, arXiv 2006.09503). Simplified: the delay is there from the
 first step on, where ZeRO-Offload begins with usual steps.
@@ -29,10 +29,10 @@ from minidist.parallel.axis import use_grad_views
 
 
 class DelayedDataParallel:
-    """All gradients in one flat buffer; a second one, with those of the step before, is in flight meanwhile.
+    """Data parallelism one step late: one flat buffer of gradients fills while another, of the last step, is in flight.
 
     Args:
-        parameters: the model's, in the same order on every rank.
+        parameters: the model's parameters, in the same order on every rank.
         group: the data-parallel ranks.
         algorithm, reduce_dtype: algorithm of the all-reduce, and dtype of the sums.
         steps: total training steps.
@@ -50,16 +50,16 @@ class DelayedDataParallel:
         self.work: Work | None = None  # the sum in flight
 
     def zero_grad(self) -> None:
-        """Begin a step: every gradient is zero."""
+        """Begin a step: set every gradient to zero."""
         self.filling[:] = 0
         use_grad_views(self.parameters, self.filling)
 
     def no_sync(self) -> AbstractContextManager:
-        """Nothing is sent during backward in any case."""
+        """Return a context manager that does nothing, as this class never sends during backward."""
         return nullcontext()
 
     def wait_for_gradients(self) -> None:
-        """End backward: send this step's gradients on their way, and return when those of the step before are here.
+        """End backward: start the sum of this step's gradients, and wait for that of the previous step.
 
         After the first step no parameter has a gradient.
         """

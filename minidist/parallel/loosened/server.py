@@ -5,15 +5,15 @@ Distributed Deep Networks" (2012), whose Downpour SGD is the asynchronous kind. 
 parameters, in full, with their optimizer state. A ``Worker`` has all the weights, and some of the micro-batches: it
 pulls weights, computes gradients, and pushes them. It updates nothing itself.
 
-- ``SynchronousServer`` takes one gradient of every worker, updates once with their mean, and answers all: the bits of
-  one process.
-- ``AsynchronousServer`` updates with each gradient as it comes, and answers that worker alone. Other workers compute
-  meanwhile with weights that are old by then: a gradient's *staleness* is the number of updates between the weights
+- ``SynchronousServer`` takes one gradient of every worker, updates once with their mean, and answers all workers. The
+  run has the bits of one process.
+- ``AsynchronousServer`` updates with each gradient as it comes, and answers that worker alone. Meanwhile other workers
+  compute with weights that are old by then: a gradient's *staleness* is the number of updates between the weights
   that it was computed with and those that it is applied to. Without a bound it is N - 1 on average. With one
   (``may_begin``) a worker that runs ahead waits for its answer.
 
-Of several servers each takes the gradients in an order of its own: the weights that a worker pulls may be of different
-ages, as in real systems. In a seeded order (arrivals.py) they are not.
+If there are several servers, each takes the gradients in its own order: the weights that a worker pulls may be of
+different ages, as in real systems. In a seeded order (arrivals.py) they are not.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,15 +38,15 @@ from minidist.parallel.tools.regions import Region
 
 @overridable
 def shard_map(sizes: Mapping[str, int], servers: int) -> list[list[str]]:
-    """The names of the parameters that each server holds.
+    """Return the names of the parameters that each server holds.
 
-    The largest parameter goes first, each to the server that holds the fewest elements so far: no server then holds
-    more than 4/3 of what the best division would give the fullest (Graham, "Bounds on Multiprocessing Timing
+    Parameters are dealt out from the largest on, each to the server that holds the fewest elements so far: the fullest
+    server then holds at most 4/3 of what it would in the best division (Graham, "Bounds on Multiprocessing Timing
     Anomalies", 1969). TensorFlow's ``GreedyLoadBalancingStrategy`` does so without sorting.
 
     Args:
-        sizes: elements of each parameter, by name. Of two as large, the one that comes first goes first.
-        servers: how many there are; of two that hold as much, the one with the lower number gets the next.
+        sizes: number of elements of each parameter, by name. Parameters of equal size keep their order.
+        servers: number of servers. Of equally full servers, the one with the lower number gets the next parameter.
     """
     shards: list[list[str]] = [[] for _ in range(servers)]
     held = [0] * servers
@@ -58,18 +58,18 @@ def shard_map(sizes: Mapping[str, int], servers: int) -> list[list[str]]:
 
 
 def names_of_servers(parameters: Sequence[Parameter], servers: int) -> list[list[str]]:
-    """The names of the parameters that each server holds."""
+    """Return the names of the parameters that each server holds."""
     return shard_map({parameter.name: parameter.size for parameter in parameters}, servers)
 
 
 @dataclass(frozen=True)
 class Push:
-    """A gradient that a server applied. Versions count its updates.
+    """Gradient that a server applied. Versions of the weights count the server's updates.
 
     Attributes:
         worker, step: the worker that computed the gradient, and the number of its step, counted from 0.
-        read: the version of the weights that it was computed with.
-        found: the version of those that it was applied to.
+        read: version of the weights that the gradient was computed with.
+        found: version of the weights that it was applied to.
     """
 
     worker: int
@@ -83,13 +83,13 @@ class Push:
 
 
 class SynchronousServer(Axis):
-    """One server: its share of the parameters, and their updates.
+    """Server that holds some of the parameters, and updates them once with the gradients of all workers.
 
     Args:
-        group: all ranks: the workers, and behind them the servers.
-        workers: how many of them are workers.
+        group: all ranks, first the workers, then the servers.
+        workers: number of workers.
         steps: training steps per worker.
-        others: the servers, which join the gradient norm.
+        others: group of the servers, which join the gradient norm.
         dtype: dtype of the gradients that workers push.
     """
 
@@ -100,7 +100,7 @@ class SynchronousServer(Axis):
     ) -> None:
         super().__init__(group, others)
         self.workers, self.steps, self.dtype = range(workers), steps, dtype
-        self.clocks = [0] * workers  # the steps that each worker has ended
+        self.clocks = [0] * workers  # steps that each worker has ended
         self.pushes_taken: list[Push] = []
 
     def apply(self, model: Module) -> Module:
@@ -110,14 +110,14 @@ class SynchronousServer(Axis):
         size = sum(parameter.size for parameter in self.parameters)
         self.inboxes = [ledger.enter("gradients", xp.empty(size, self.dtype)) for _ in self.workers]
         self.pushes: list[Work] = [self.next_push(worker) for worker in self.workers]
-        self.answers: dict[int, Work] = {}  # the last one to each worker
+        self.answers: dict[int, Work] = {}  # the last answer to each worker
         return model
 
     def trained(self, parameters: list[Parameter]) -> list[Parameter]:
         return self.parameters
 
     def next_push(self, worker: int) -> Work:
-        """Wait, in the background, for the next gradient of a worker."""
+        """Begin to receive the next gradient of a worker into its inbox."""
         return irecv(self.inboxes[worker], worker, self.group)
 
     def sync_gradients(self) -> None:
@@ -128,10 +128,10 @@ class SynchronousServer(Axis):
         use_grad_views(self.parameters, sum(self.inboxes))
 
     def take_from(self, worker: int, read: int, found: int) -> None:
-        """Wait until a worker's gradient is in its inbox; versions as of ``Push``."""
+        """Wait until a worker's gradient is in its inbox. read, found: see ``Push``."""
         self.pushes[worker].wait()
         if worker in self.answers:
-            self.answers.pop(worker).wait()  # the worker has it, or could not have pushed
+            self.answers.pop(worker).wait()  # no waiting: the worker has had it, or could not have pushed
         self.pushes_taken.append(Push(worker, self.clocks[worker], read, found))
         self.clocks[worker] += 1
 
@@ -140,7 +140,7 @@ class SynchronousServer(Axis):
         self.answer(self.workers)
 
     def answer(self, workers: Sequence[int]) -> None:
-        """Send these workers the weights of now, as far as they have steps left, and wait for what they push next."""
+        """Send the current weights to those of these workers that have steps left, and expect their next pushes."""
         weights = flattened([parameter.data for parameter in self.parameters])
         for worker in workers:
             if self.clocks[worker] < self.steps:
@@ -152,7 +152,7 @@ class SynchronousServer(Axis):
 
 
 class AsynchronousServer(SynchronousServer):
-    """One server that updates with each gradient as it comes.
+    """Server that updates with each gradient as it comes.
 
     Args:
         staleness: largest number of steps that a worker may be ahead of the slowest; infinite for no bound.
@@ -166,9 +166,9 @@ class AsynchronousServer(SynchronousServer):
         self.staleness = staleness
         self.order = None if order is None else iter(order)
         self.version = 0
-        self.read = [0] * workers  # the version that each worker computes with
+        self.read = [0] * workers  # version of the weights that each worker computes with
         self.waiting: list[int] = []  # workers that have no answer yet
-        self.last = 0
+        self.last = 0  # worker whose gradient was taken last
 
     def sync_gradients(self) -> None:
         """Take the next gradient."""
@@ -178,13 +178,13 @@ class AsynchronousServer(SynchronousServer):
         self.waiting.append(worker)
 
     def first_to_come(self) -> int:
-        """Whose gradient is there, or comes first. Of several, the one after the last that was taken: that is fair."""
+        """Wait for a gradient, and return its worker. Of several, take the first one after the last worker taken."""
         turns = [(self.last + 1 + place) % len(self.workers) for place in self.workers]
         computing = [worker for worker in turns if worker not in self.waiting and self.clocks[worker] < self.steps]
         return computing[wait_any([self.pushes[worker] for worker in computing])]
 
     def sync_params(self) -> None:
-        """Answer those that wait and may go on."""
+        """Answer the waiting workers that may go on."""
         self.version += 1
         going = [worker for worker in sorted(self.waiting) if may_begin(self.clocks, worker, self.staleness)]
         self.waiting = [worker for worker in self.waiting if worker not in going]
@@ -194,15 +194,15 @@ class AsynchronousServer(SynchronousServer):
 
 
 class Worker(Axis):
-    """One worker's end: its gradients go to the servers, and its weights come from them.
+    """Worker, which pushes its gradients to the servers and pulls its weights from them.
 
-    A synchronous server adds up what all workers push, so a worker pushes its float64 sums, which add up to the bits of
-    one process. To an asynchronous one each push is a step of its own. No server sees all of its parameters there, so
-    the worker averages and clips the gradient of its own samples, and pushes float32.
+    A synchronous server adds up all pushes, so a worker pushes its float64 sums, which add up to the bits of one
+    process. An asynchronous server takes a step with each push, and no server sees the whole gradient. So the worker
+    averages and clips the gradient of its own samples, and pushes float32.
 
     Args:
-        group: all ranks: the workers, and behind them the servers.
-        workers: how many of them are workers.
+        group: all ranks, first the workers, then the servers.
+        workers: number of workers.
         steps: training steps per worker.
         micro_batches: this worker's micro-batches per step.
         clip: largest norm of this worker's gradient; None for a synchronous server, which clips the sum.
@@ -219,7 +219,7 @@ class Worker(Axis):
         self.servers = range(workers, group.size)
         self.steps, self.micro_batches, self.clip, self.reduce_dtype = steps, micro_batches, clip, reduce_dtype
         self.pushed_dtype = reduce_dtype if clip is None else xp.float32
-        self.clock = 0  # steps that it has ended
+        self.clock = 0  # steps that this worker has ended
         self.weights: MasterWeights | None = None
 
     def apply(self, model: Module) -> Module:
@@ -236,19 +236,19 @@ class Worker(Axis):
         computing = {parameter.name: parameter for parameter in self.parameters}
         pulled = {parameter.name: parameter for parameter in pulled}
         names = names_of_servers(self.parameters, len(self.servers))
-        self.pushed = [[computing[name] for name in some] for some in names]  # whose gradients go to each server
-        self.pulled = [[pulled[name] for name in some] for some in names]  # whose weights come from it
+        self.pushed = [[computing[name] for name in some] for some in names]  # each server's, whose gradients go there
+        self.pulled = [[pulled[name] for name in some] for some in names]  # each server's, whose weights come from it
         return model
 
     def trained(self, parameters: list[Parameter]) -> list[Parameter]:
-        """None: the servers have the optimizer."""
+        """Return no parameters: the servers have the optimizer."""
         return []
 
     def zero_grad(self) -> None:
         zero_gradients(self.parameters)
 
     def sync_gradients(self) -> None:
-        """Push: begin to send each server the gradients of its parameters, as one message."""
+        """Push: begin to send each server the gradients of its parameters, in one message."""
         if self.clip is not None:
             average_gradients(self.parameters, self.micro_batches)
             clip_grad_norm(self.parameters, self.clip)
@@ -259,9 +259,9 @@ class Worker(Axis):
         self.clock += 1
 
     def sync_params(self) -> None:
-        """Pull: take the weights that each server answers with. A worker that is too far ahead gets its answer late.
+        """Pull: receive the weights from each server. A worker that is too far ahead waits here for its answer.
 
-        After its last step it pulls nothing: there is nothing left to compute.
+        After its last step it pulls nothing.
         """
         for push in self.pushes:
             push.wait()

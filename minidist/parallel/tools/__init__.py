@@ -1,1 +1,1 @@
-"""What the axes are made of. No tool imports an axis."""
+"""Tools that the axes of parallelism are built from. No tool imports an axis."""

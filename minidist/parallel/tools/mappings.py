@@ -1,4 +1,4 @@
-"""Collectives that differentiate, as conjugate pairs: what one does in forward, the other does in backward.
+"""Differentiable collectives, in conjugate pairs: each collective of a pair is the other's backward.
 
 If forward copies a tensor to every rank, the ranks' gradients of it add up; if forward adds the ranks' tensors up,
 each rank gets the full gradient back. So the backward of every collective is another collective:
@@ -17,7 +17,7 @@ Models", 2022.) Gathering and splitting are along one axis of the array.
 
 Sums are taken in ``reduce_dtype``, float64 by default, and rounded once: their bits then depend neither on the ranks'
 order nor on the algorithm. So a gradient that will be summed must not be rounded on its way here (``ctx.grad_dtype``),
-and what is summed in forward may arrive as an unrounded float64 partial sum, with ``dtype`` the one to round to.
+and forward may sum unrounded float64 partial sums, which it then rounds to ``dtype``.
 A collective in place would overwrite what autograd has saved, so every mapping works on a copy.
 """
 
@@ -43,12 +43,12 @@ SEQUENCE = 1  # the axis of the tokens in activations (B, T, C)
 
 
 class Mapping(Function):
-    """A collective in forward, and its conjugate in backward.
+    """Collective in forward, and its conjugate in backward.
 
     A GPU moves messages while it computes other things, so this is no kernel.
 
     Args:
-        there, back: what forward does to the array, and backward to the gradient; None for nothing.
+        there, back: functions of the array in forward, and of the gradient in backward; None for the identity.
         dtype: dtype that the output is rounded to; None for that of ``x``.
         grad_dtype: dtype in which the gradient arrives; None for that of the output.
     """
@@ -69,81 +69,81 @@ class Mapping(Function):
 
 @overridable
 def copy_to_group(x: Tensor, group: ProcessGroup, reduce_dtype=xp.float64) -> Tensor:
-    """f: identity forward, all-reduce backward."""
+    """Apply f: identity in forward, all-reduce in backward."""
     return Mapping.apply(x, back=partial(sum_over, group=group, dtype=reduce_dtype), grad_dtype=reduce_dtype)
 
 
 @overridable
 def reduce_from_group(x: Tensor, group: ProcessGroup, reduce_dtype=xp.float64, dtype=None) -> Tensor:
-    """g: all-reduce forward, rounded to ``dtype`` (None: that of ``x``), identity backward."""
+    """Apply g: all-reduce in forward, rounded to ``dtype`` (None: that of ``x``), identity in backward."""
     return Mapping.apply(x, there=partial(sum_over, group=group, dtype=reduce_dtype), dtype=dtype)
 
 
 def scatter_to_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
-    """This rank's part of a tensor that all ranks have: the ranks divide ``x.shape[axis]``."""
+    """Return this rank's part of a tensor that all ranks have. The number of ranks divides ``x.shape[axis]``."""
     there, back = partial(split, group=group, axis=axis), partial(join, group=group, axis=axis, policy=current())
     return Mapping.apply(x, there=there, back=back)
 
 
 @overridable
 def all_gather_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=xp.float64) -> Tensor:
-    """All ranks' parts joined along an axis, for each rank to compute something else from it."""
+    """Join all ranks' parts along an axis, for ranks that compute different things from it: backward sums gradients."""
     there = partial(join, group=group, axis=axis, policy=current())
     back = partial(sum_and_split, group=group, axis=axis, dtype=reduce_dtype)
     return Mapping.apply(x, there=there, back=back, grad_dtype=reduce_dtype)
 
 
 def gather_copies_in_group(x: Tensor, group: ProcessGroup, axis: int) -> Tensor:
-    """All ranks' parts joined along an axis, for all ranks to compute the same from it: each has the whole gradient."""
+    """Join all ranks' parts along an axis, for ranks that all compute the same from it: backward splits."""
     there, back = partial(join, group=group, axis=axis, policy=current()), partial(split, group=group, axis=axis)
     return Mapping.apply(x, there=there, back=back)
 
 
 @overridable
 def reduce_scatter_in_group(x: Tensor, group: ProcessGroup, axis: int, reduce_dtype=xp.float64, dtype=None) -> Tensor:
-    """This rank's part, along an axis, of the sum of all ranks' tensors, rounded to ``dtype`` (None: that of ``x``)."""
+    """Return this rank's part, along an axis, of the sum over the ranks, rounded to ``dtype`` (None: that of ``x``)."""
     there = partial(sum_and_split, group=group, axis=axis, dtype=reduce_dtype)
     return Mapping.apply(x, there=there, back=partial(join, group=group, axis=axis, policy=current()), dtype=dtype)
 
 
 def all_to_all_in_group(x: Tensor, group: ProcessGroup, split_axis: int, join_axis: int) -> Tensor:
-    """All-to-all: split along ``split_axis``, concatenate along ``join_axis``."""
+    """Exchange parts, all to all: split along ``split_axis``, concatenate along ``join_axis``."""
     send = partial(exchange, group=group, policy=current())
     there = partial(send, split_axis=split_axis, join_axis=join_axis)
     return Mapping.apply(x, there=there, back=partial(send, split_axis=join_axis, join_axis=split_axis))
 
 
 def copy_parameter_to_group(parameter: Parameter, group: ProcessGroup, reduce_dtype=xp.float64) -> Tensor:
-    """A parameter that all ranks have, each using it on other tokens: its gradient is the sum of theirs.
+    """Return a copy of a parameter that each rank uses on other tokens; the gradient is the sum over the ranks.
 
-    As ``copy_to_group``, but with a copy of the array: saving the parameter's own for backward would keep it in memory
-    while ZeRO's stage 3 has resharded it. Megatron-LM instead marks such parameters (``sequence_parallel``) and sums
+    Unlike ``copy_to_group`` this copies the array: saving the parameter's own for backward would keep it in memory
+    after ZeRO's stage 3 has resharded it. Megatron-LM instead marks such parameters (``sequence_parallel``) and sums
     their gradients after the whole batch (``finalize_model_grads``).
     """
     back = partial(sum_over, group=group, dtype=reduce_dtype)
     return Mapping.apply(parameter, there=xp.copy, back=back, grad_dtype=reduce_dtype)
 
 
-# The movements, on arrays. An array that is given stays as it is. Sums come unrounded.
+# The same movements on plain arrays. They leave their arguments as they are, and do not round sums.
 
 
 def sum_over(array, group: ProcessGroup, dtype=xp.float64):
-    """The sum over the ranks, taken in ``dtype``."""
-    total = array.astype(dtype, order="C")  # a copy, also where the dtype is the same: autograd may have saved that one
+    """Return the sum over the ranks, taken in ``dtype``."""
+    total = array.astype(dtype, order="C")  # always a copy: autograd may have saved the array
     all_reduce(total, ReduceOp.SUM, group)
     return total
 
 
 def split(array, group: ProcessGroup, axis: int):
-    """This rank's part along an axis, as a C-ordered copy.
+    """Return this rank's part along an axis, as a C-ordered copy.
 
-    Reductions over other orders have other bits; and of one sample a part is a view, which would keep the full array.
+    Reductions over other orders have other bits, and a view would keep the full array in memory.
     """
     return _parts(array, group, axis)[group.rank].copy()
 
 
 def join(array, group: ProcessGroup, axis: int, policy: Policy = POLICIES["fp32"]):
-    """All ranks' arrays, of one shape, one after the other along an axis; sent as the policy says."""
+    """Gather all ranks' arrays, of one shape, and concatenate them along an axis; the policy sets the wire format."""
     mine = policy.outgoing(array)
     stacked = xp.empty((group.size, *array.shape), mine.dtype)  # (ranks, ...)
     all_gather_into_tensor(stacked, mine, group)
@@ -151,7 +151,7 @@ def join(array, group: ProcessGroup, axis: int, policy: Policy = POLICIES["fp32"
 
 
 def sum_and_split(array, group: ProcessGroup, axis: int, dtype=xp.float64):
-    """This rank's part, along an axis, of the sum over the ranks, taken in ``dtype``."""
+    """Return this rank's part, along an axis, of the sum over the ranks, taken in ``dtype``."""
     stacked = xp.stack(_parts(array.astype(dtype, order="C", copy=False), group, axis))  # (ranks, ...)
     part = xp.empty(stacked.shape[1:], dtype)
     reduce_scatter_tensor(part, stacked, ReduceOp.SUM, group)
@@ -159,7 +159,10 @@ def sum_and_split(array, group: ProcessGroup, axis: int, dtype=xp.float64):
 
 
 def exchange(array, group: ProcessGroup, split_axis: int, join_axis: int, policy: Policy = POLICIES["fp32"]):
-    """This rank's part along one axis of all ranks' arrays, joined along another; sent as the policy says."""
+    """Gather this rank's part of all ranks' arrays, along one axis, and join them along another.
+
+    The policy sets the wire format.
+    """
     outgoing = policy.outgoing(xp.stack(_parts(array, group, split_axis)))  # (ranks, ...)
     arrived = xp.empty_like(outgoing)
     all_to_all_single(arrived, outgoing, group=group)

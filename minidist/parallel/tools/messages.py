@@ -1,7 +1,7 @@
-"""What ranks tell each other in one small message, and several arrays side by side in one flat array.
+"""Small messages that join one value of each rank, and flat arrays that hold several arrays one after another.
 
-One value of each rank is what the gradient norm joins (nn/optim/clip.py). A flat array is sent as one message, or held
-as one buffer.
+The gradient norm joins one value of each rank (nn/optim/clip.py). A flat array is sent as one message, or held as one
+buffer.
 """
 
 import pickle
@@ -18,12 +18,12 @@ from minidist.comm.point_to_point import sendrecv
 
 
 def global_max(value, group: ProcessGroup):
-    """The largest of the ranks' values: a float, or each element of an array."""
+    """Return the largest of the ranks' values, in float64: of a number, or of each element of an array."""
     return _joined(np.array(value, np.float64), ReduceOp.MAX, group)
 
 
 def global_sum(value, group: ProcessGroup):
-    """The sum of the ranks' integers, exact below 2^63: of one, or of each element of an array."""
+    """Return the sum of the ranks' integers, exact below 2^63: of a number, or of each element of an array."""
     return _joined(np.array(value, np.int64), ReduceOp.SUM, group)
 
 
@@ -33,12 +33,12 @@ def _joined(copy: np.ndarray, op: ReduceOp, group: ProcessGroup):
 
 
 def first_text(text: str, group: ProcessGroup) -> str:
-    """The text of the lowest rank that has one; "" if none has. Every rank gets the same."""
+    """Return the text of the lowest rank that has one; "" if none has. Every rank gets the same."""
     return next(filter(None, all_gather_object(text, group)), "")
 
 
 def all_gather_object(value, group: ProcessGroup) -> list:
-    """The values of all ranks, in their order; anything that can be pickled. (``torch.distributed`` has it too.)"""
+    """Return the values of all ranks, in rank order. They must be picklable. (``torch.distributed`` has it too.)"""
     content = np.frombuffer(pickle.dumps(value), np.uint8)
     lengths = np.empty(group.size, np.int64)
     all_gather_into_tensor(lengths, np.array([len(content)]), group, algorithm="direct")
@@ -50,7 +50,7 @@ def all_gather_object(value, group: ProcessGroup) -> list:
 
 
 def sendrecv_object(value, to: int, source: int, group: ProcessGroup) -> Any:
-    """Send a value that can be pickled to one rank, and return what another one sends here."""
+    """Send a picklable value to rank ``to``, and return the value that rank ``source`` sends here."""
     if to == source == group.rank:
         return value
     content, length = np.frombuffer(pickle.dumps(value), np.uint8), np.empty(1, np.int64)
@@ -61,7 +61,7 @@ def sendrecv_object(value, to: int, source: int, group: ProcessGroup) -> Any:
 
 
 def views_of(flat, shapes: Sequence[tuple[int, ...]]) -> list:
-    """Parts of a flat array, one after another, in these shapes."""
+    """Return consecutive views of a flat array, in these shapes."""
     found, start = [], 0
     for shape in shapes:
         found.append(flat[start : start + prod(shape)].reshape(shape))
@@ -70,7 +70,7 @@ def views_of(flat, shapes: Sequence[tuple[int, ...]]) -> list:
 
 
 def flattened(arrays: Sequence, dtype=xp.float32):
-    """The arrays' elements, one after another, in a new array; of this dtype if there are no arrays."""
+    """Return the arrays' elements, one after another, in a new flat array; an empty one of ``dtype`` for no arrays."""
     return xp.concatenate([xp.empty(0, dtype), *(array.reshape(-1) for array in arrays)])
 
 

@@ -1,4 +1,4 @@
-"""Where a rank's part of a parameter is in the full array: what a sharded checkpoint needs to know.
+"""Regions: the places of a rank's part of a parameter in the full array, which a sharded checkpoint needs to know.
 
 Axes cut in different ways. Tensor parallelism takes some heads, expert parallelism some experts of each head, ZeRO a
 stretch of everything laid end to end. Lay the full array flat, in C order, and every one of these parts is a list of
@@ -9,8 +9,8 @@ stretch of everything laid end to end. Lay the full array flat, in C order, and 
     the middle column                           (1, 2)    (4, 5)    (7, 8)   (10, 11)
     the second half of heads 2 and 3, of ZeRO                                (9, 12)
 
-A part of a part is again a list of runs. So each axis says what it takes of the parts before it, and a shard that is
-read needs no idea of the layout that wrote it: where two lists of runs overlap, there are elements to copy.
+A part of a part is again a list of runs. So each axis cuts the regions that the previous axes left, and reading a shard
+takes no knowledge of the layout that wrote it: where two lists of runs overlap, there are elements to copy.
 
 PyTorch's distributed checkpoint describes a shard by the offsets and sizes of a box (``ChunkStorageMetadata``); a
 stretch of a flattened parameter takes several boxes.
@@ -33,7 +33,7 @@ class Region:
 
     Attributes:
         shape: the part's shape.
-        runs: where its elements are in the full array laid flat, in the order of the part. Runs that touch are one.
+        runs: places of its elements in the flat full array, in the order of the part. Runs that touch are joined.
     """
 
     shape: tuple[int, ...]
@@ -41,7 +41,7 @@ class Region:
 
     @classmethod
     def full(cls, shape: tuple[int, ...]) -> "Region":
-        """All of an array of this shape."""
+        """Return the region of a whole array of this shape."""
         return cls(shape, ((0, prod(shape)),) if prod(shape) else ())
 
     @property
@@ -49,17 +49,17 @@ class Region:
         return sum(stop - start for start, stop in self.runs)
 
     def cut(self, axis: int, start: int, stop: int) -> "Region":
-        """What is at ``start`` to ``stop`` along one axis of this part."""
+        """Return the region of ``start`` to ``stop`` along one axis of this part."""
         outer, length, inner = prod(self.shape[:axis]), self.shape[axis], prod(self.shape[axis + 1 :])
         places = [((i * length + start) * inner, (i * length + stop) * inner) for i in range(outer)]
         return Region((*self.shape[:axis], stop - start, *self.shape[axis + 1 :]), part_of_runs(self.runs, places))
 
     def stretch(self, start: int, stop: int) -> "Region":
-        """What is at ``start`` to ``stop`` of this part laid flat."""
+        """Return the region of ``start`` to ``stop`` of this part laid flat."""
         return Region((stop - start,), part_of_runs(self.runs, [(start, stop)]))
 
     def take(self, full):
-        """The part of the full array, which is in C order, laid flat."""
+        """Return the part of a full array, which is in C order, as a flat array."""
         return xp.concatenate([full.reshape(-1)[start:stop] for start, stop in self.runs or ((0, 0),)])
 
     def put(self, part, full) -> None:
@@ -71,7 +71,7 @@ class Region:
 
 
 def place_in_full(runs: tuple[Run, ...], place: int) -> int:
-    """Where in the full array laid flat the element at ``place`` of a part laid flat is.
+    """Return the place in the flat full array of the element at ``place`` of a flat part.
 
     Raises:
         IndexError: if the part is not that long.
@@ -85,20 +85,20 @@ def place_in_full(runs: tuple[Run, ...], place: int) -> int:
 
 @overridable
 def part_of_runs(runs: tuple[Run, ...], places: list[Run]) -> tuple[Run, ...]:
-    """The runs of a part of a part.
+    """Return the runs of a part of a part.
 
     Args:
         runs: runs of the outer part in the full array.
-        places: runs of the inner part in the outer part laid flat: pairs (start, stop), ascending.
+        places: runs of the inner part in the flat outer part: pairs (start, stop), ascending.
 
     Returns:
-        Where those elements are in the full array. Runs that touch are joined, and none is empty.
+        Runs of the inner part in the full array. Runs that touch are joined, and none is empty.
     """
     found: list[Run] = []
     ends = list(accumulate(stop - start for start, stop in runs))  # in the part
     for first, last in places:
         for (start, stop), end in zip(runs, ends, strict=True):
-            begin = end - (stop - start)  # of this run in the part
+            begin = end - (stop - start)  # where this run begins in the part
             low, high = max(first, begin), min(last, end)
             if low < high:
                 found.append((start + low - begin, start + high - begin))
@@ -113,13 +113,13 @@ def part_of_runs(runs: tuple[Run, ...], places: list[Run]) -> tuple[Run, ...]:
 
 @overridable
 def overlaps(wanted: tuple[Run, ...], there: tuple[Run, ...]) -> Iterator[tuple[int, int, int]]:
-    """What of one part is found in another.
+    """Yield the stretches that two parts of an array have in common.
 
     Args:
-        wanted, there: the runs of two parts of one array.
+        wanted, there: the runs of the two parts.
 
     Yields:
-        ``(place in wanted, place in there, length)``, both places counted in the part laid flat.
+        ``(place in wanted, place in there, length)``, both places counted in the flat part.
     """
     place = 0
     for start, stop in wanted:

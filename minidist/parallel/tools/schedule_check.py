@@ -1,4 +1,4 @@
-"""What a schedule does, found without running it: a proof that it can run, when each action happens, what it holds.
+"""Checks of a schedule without running it: a proof that it can run, the time of each action, the activations it holds.
 
 An action begins when the rank's previous action has ended and its inputs have arrived:
 
@@ -7,8 +7,8 @@ An action begins when the rank's previous action has ended and its inputs have a
     sIi    the same
     sWi    its own I
 
-Inputs from another rank arrive as messages. A send never waits, so an action waits for nothing else. If at some point
-no rank's next action can begin, the schedule deadlocks.
+Inputs from another rank arrive as messages. A send never waits, so an action waits only for its inputs. If at some
+point no rank's next action can begin, the schedule deadlocks.
 """
 
 from collections import Counter
@@ -31,12 +31,12 @@ class Slot:
 
 
 class ScheduleError(ValueError):
-    """A schedule that cannot run, or that does not do what it should."""
+    """Raised for a schedule that cannot run, or that omits or repeats work."""
 
 
 @overridable
 def needs(action: Action, stages: int) -> list[tuple[Action, ...]]:
-    """What an action waits for: one action of each tuple."""
+    """Return what an action waits for, as a list of tuples: one action of each tuple must have ended."""
     stage, i = action.stage, action.micro_batch
     if action.kind == "W":
         return [(Action(stage, "I", i),)]
@@ -53,9 +53,11 @@ def check_schedule(schedule: Sequence[Sequence[Action]], micro_batches: int) -> 
 
     Args:
         schedule: the actions of each rank.
+        micro_batches: number of micro-batches.
 
     Raises:
-        ScheduleError: if not, naming the first action that is missing, doubled or on two ranks, or who waits for what.
+        ScheduleError: if it does not. The error names the first action that is missing, repeated or on two ranks, or
+            the actions that wait for each other.
     """
     ranks_of: dict[int, int] = {}
     for rank, actions in enumerate(schedule):
@@ -86,14 +88,14 @@ def check_schedule(schedule: Sequence[Sequence[Action]], micro_batches: int) -> 
 def timeline(
     schedule: Sequence[Sequence[Action]], duration: Callable[[Action], float] = lambda action: SLOTS[action.kind]
 ) -> list[list[Slot]]:
-    """When each rank does what, if messages take no time: every action begins as soon as it can.
+    """Return the times of each rank's actions, if messages take no time: every action begins as soon as it can.
 
     Args:
         schedule: the actions of each rank.
-        duration: time that an action takes.
+        duration: function from an action to the time that it takes.
 
     Raises:
-        ScheduleError: if ranks wait for each other for ever, or for what no rank does; it says who waits for what.
+        ScheduleError: if ranks wait for each other for ever, or for an action of no rank; it says what each waits for.
     """
     stages = 1 + max((action.stage for actions in schedule for action in actions), default=-1)
     ended: dict[Action, float] = {}
@@ -106,7 +108,7 @@ def timeline(
                 action = actions[len(slots)]
                 times = [[ended[one] for one in some if one in ended] for some in needs(action, stages)]
                 if not all(times):
-                    break  # something that it waits for has not happened yet
+                    break  # an input is still missing
                 start = max([*map(max, times), slots[-1].end if slots else 0.0])
                 slots.append(Slot(action, start, start + duration(action)))
                 ended[action] = slots[-1].end
@@ -123,7 +125,7 @@ def timeline(
 
 
 def bubble(slots: Sequence[Sequence[Slot]]) -> float:
-    """The share of all ranks' time, from the first action to the last, in which they are idle: 0 to 1."""
+    """Share of all ranks' time, from the first action to the last, in which they are idle: 0 to 1."""
     busy = sum(slot.end - slot.start for rank in slots for slot in rank)
     begin = min(slot.start for rank in slots for slot in rank)
     end = max(slot.end for rank in slots for slot in rank)
@@ -131,9 +133,9 @@ def bubble(slots: Sequence[Sequence[Slot]]) -> float:
 
 
 def in_flight(actions: Sequence[Action]) -> int:
-    """The most micro-batches that a rank holds activations of at once, each counted for each of the rank's stages.
+    """Return the largest number of micro-batches whose activations a rank holds at once, summed over its stages.
 
-    From a forward on, until the backward is over: with halves, until W.
+    A stage holds them from the forward until the end of the backward: if that is in halves, until W.
     """
     held = most = 0
     for action in actions:

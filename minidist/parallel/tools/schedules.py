@@ -1,8 +1,8 @@
-"""Pipeline schedules as plain data: for each rank the list of what it does, in order.
+"""Pipeline schedules as plain data: the list of actions of each rank, in order.
 
 The layers are cut into stages 0, 1, ...; a micro-batch goes forward through all of them and backward again. An action
-says which stage does what for which micro-batch, and is written in the field's form: ``2F0`` is stage 2's forward of
-micro-batch 0. There are
+names a stage, what it does and a micro-batch, and is written in the field's form: ``2F0`` is stage 2's forward of
+micro-batch 0. The kinds of actions are
 
     F    forward
     B    backward: the gradient of the stage's input and those of its weights
@@ -11,7 +11,7 @@ micro-batch 0. There are
 
 (PyTorch's ``torch.distributed.pipelining.schedules`` writes them alike.) A schedule is a pure function of the rank, the
 number of ranks and of micro-batches; nothing here runs or sends anything. ``schedule_check.py`` proves a schedule and
-says when each of its actions happens; ``pipeline.py`` runs any.
+computes when each of its actions happens; ``pipeline.py`` runs any.
 """
 
 import re
@@ -22,7 +22,7 @@ from minidist.overrides import overridable
 
 @dataclass(frozen=True, order=True)
 class Action:
-    """What one stage does for one micro-batch; both are counted from 0."""
+    """One stage's work for one micro-batch; stages and micro-batches are counted from 0."""
 
     stage: int
     kind: str  # "F", "B", "I" or "W"
@@ -33,10 +33,10 @@ class Action:
 
     @classmethod
     def parse(cls, text: str) -> "Action":
-        """The action written ``2F0``.
+        """Parse an action such as ``2F0``.
 
         Raises:
-            ValueError: if it is not written so.
+            ValueError: if the text is not an action.
         """
         match = re.fullmatch(r"([0-9]+)([FBIW])([0-9]+)", text)
         if not match:
@@ -45,13 +45,13 @@ class Action:
 
 
 def naive(rank: int, ranks: int, micro_batches: int) -> list[Action]:
-    """One micro-batch at a time: only one rank works at any moment."""
+    """Naive schedule: one micro-batch at a time, so only one rank works at any moment."""
     return [Action(rank, kind, i) for i in range(micro_batches) for kind in "FB"]
 
 
 @overridable
 def gpipe(rank: int, ranks: int, micro_batches: int) -> list[Action]:
-    """All forwards, then all backwards (Huang et al., "GPipe", 2019). Every micro-batch is in flight at once."""
+    """GPipe: all forwards, then all backwards (Huang et al., "GPipe", 2019). Every micro-batch is in flight at once."""
     return [Action(rank, kind, i) for kind in "FB" for i in range(micro_batches)]
 
 
@@ -60,7 +60,7 @@ def one_f_one_b(rank: int, ranks: int, micro_batches: int) -> list[Action]:
     """1F1B: as soon as a backward can run, backward and forward take turns, so that few micro-batches are in flight.
 
     (PipeDream-Flush: Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training", 2021.) Before its first
-    backward a rank runs as many forwards as there are ranks behind it, and one more.
+    backward a rank runs one forward for each rank after it, and one more.
     """
     ahead = min(ranks - 1 - rank, micro_batches)
     actions = [Action(rank, "F", i) for i in range(ahead)]
@@ -73,13 +73,13 @@ def one_f_one_b(rank: int, ranks: int, micro_batches: int) -> list[Action]:
 def interleaved_1f1b(rank: int, ranks: int, micro_batches: int, virtual: int) -> list[Action]:
     """1F1B with several stages on each rank: rank r has stages r, r + ranks, r + 2 ranks, ... (``virtual`` of them).
 
-    A stage is shorter, so that the pipeline fills and drains in 1/virtual of the time; there are as many times more
+    A stage is shorter, so the pipeline fills and drains in 1/virtual of the time. There are ``virtual`` times as many
     messages, and more micro-batches in flight (with ``virtual`` 1 too: up to 2 (ranks - rank) - 1). Micro-batches go
-    through in rounds of ``ranks``: a round through a rank's first stage, then its second...
+    in rounds of ``ranks``: each round through a rank's first stage, then through its second, and so on.
     (Narayanan et al., "Efficient Large-Scale Language Model Training on GPU Clusters", 2021.)
 
     Raises:
-        ValueError: if the micro-batches are no multiple of the ranks.
+        ValueError: if ``micro_batches`` is not a multiple of ``ranks``.
     """
     if micro_batches % ranks:
         raise ValueError(
@@ -89,7 +89,7 @@ def interleaved_1f1b(rank: int, ranks: int, micro_batches: int, virtual: int) ->
     total = micro_batches * virtual
 
     def nth(kind: str, n: int) -> Action:
-        """The rank's n-th forward, or backward, over all of its stages."""
+        """Return the rank's n-th forward, or backward, over all of its stages."""
         round_of_all, place = divmod(n, ranks * virtual)
         turn, within = divmod(place, ranks)
         chunk = turn if kind == "F" else virtual - 1 - turn
@@ -107,7 +107,7 @@ def zero_bubble_h1(rank: int, ranks: int, micro_batches: int) -> list[Action]:
     """ZB-H1: 1F1B with each backward in two halves; the second fills slots that would be idle.
 
     I, which the previous rank waits for, runs at once; W, which nobody waits for, runs ``rank`` micro-batches later. So
-    a rank holds what 1F1B's first rank holds, and no more. (Qi et al., "Zero Bubble Pipeline Parallelism", 2023.)
+    no rank holds more than 1F1B's first rank. (Qi et al., "Zero Bubble Pipeline Parallelism", 2023.)
     """
     ahead = min(ranks - 1 - rank, micro_batches)
     actions = [Action(rank, "F", i) for i in range(ahead)]
@@ -130,14 +130,15 @@ SCHEDULES = {
 
 
 def schedule(name: str, ranks: int, micro_batches: int, virtual: int = 1) -> list[list[Action]]:
-    """The actions of every rank.
+    """Return the actions of every rank.
 
     Args:
         name: one of SCHEDULES.
-        virtual: stages on each rank, for the interleaved schedule.
+        ranks, micro_batches: number of ranks, and of micro-batches.
+        virtual: number of stages on each rank, for the interleaved schedule.
 
     Raises:
-        ValueError: if there is no such schedule, or it cannot take that number of micro-batches.
+        ValueError: if there is no such schedule, or it does not support that number of micro-batches.
     """
     if name not in SCHEDULES:
         raise ValueError(f"schedule {name!r}: choose from {', '.join(SCHEDULES)}")
@@ -146,5 +147,5 @@ def schedule(name: str, ranks: int, micro_batches: int, virtual: int = 1) -> lis
 
 
 def written(actions: list[Action]) -> str:
-    """A rank's actions in one line: ``0F0 0F1 0B0 0B1``."""
+    """Write a rank's actions in one line: ``0F0 0F1 0B0 0B1``."""
     return " ".join(map(str, actions))

@@ -1,1 +1,1 @@
-"""Hardware as data, networks as graphs, and what work costs on them."""
+"""Hardware as data, networks as graphs, and the cost of work on them."""

@@ -1,6 +1,6 @@
-"""Which share of their peak real kernels and collectives reach: data (efficiency.toml), one curve for each chip.
+"""Shares of the peak that real kernels and collectives reach: data (efficiency.toml), one curve for each chip.
 
-A plan multiplies no factor of its own: what a training run loses beyond these curves, the plan does not know.
+A plan has no further factor: it does not model any loss of a training run beyond these curves.
 """
 
 from bisect import bisect
@@ -14,7 +14,7 @@ from minidist.plan.cluster.toml_tables import from_table, read_toml
 
 DATA = Path(__file__).with_suffix(".toml")
 NEAREST = {"a100-40": "a100", "h100-pcie": "h100", "b200": "gb200"}  # chips without measurements of their own
-LATEST = "h100"  # for a chip that nobody knows, such as one from your own file
+LATEST = "h100"  # for an unknown chip, such as one from your own file
 ATTENTION = ("standard", "flash")
 
 
@@ -45,11 +45,11 @@ class Efficiency:
                 raise ValueError(f"a curve needs pairs of positive numbers in ascending order, got {curve}")
 
     def of_product(self, flops: float) -> float:
-        """The share of the peak FLOP/s that one matrix product reaches."""
+        """Share of the peak FLOP/s that one matrix product reaches."""
         return interpolate(self.products, flops)
 
     def of_collective(self, nbytes: float) -> float:
-        """The share of a link's bandwidth that a collective of ``nbytes`` reaches inside a node."""
+        """Share of a link's bandwidth that a collective of ``nbytes`` reaches inside a node."""
         return interpolate(self.inside, nbytes)
 
 
@@ -57,10 +57,10 @@ PERFECT = Efficiency("standard", [[1.0, 1.0]], 1.0, 1.0, 1.0, [[1.0, 1.0]], 1.0,
 
 
 def interpolate(curve: list[list[float]], x: float) -> float:
-    """The value of a curve of points (x, y) at x: straight lines over log x. Below the first point it falls with x.
+    """Interpolate a curve of points (x, y) linearly over log x.
 
-    A small kernel takes as long as the smallest that was measured, so its share falls in proportion. (A curve of one
-    point is constant.)
+    Below the first point y is proportional to x, because a small kernel takes as long as the smallest measured one.
+    Above the last point, and if it is the only one, the curve is constant.
     """
     place = bisect(curve, [x])
     if place == len(curve) or len(curve) == 1:
@@ -73,11 +73,11 @@ def interpolate(curve: list[list[float]], x: float) -> float:
 
 @cache
 def measured() -> dict[str, Efficiency]:
-    """The chips of efficiency.toml, by name."""
+    """Return the efficiencies of efficiency.toml, by chip."""
     return {name: from_table(Efficiency, table, f"{DATA}: [{name}]") for name, table in read_toml(DATA).items()}
 
 
 def efficiency_of(accelerator: Accelerator) -> Efficiency:
-    """That of a chip, or of the nearest one that was measured."""
+    """Return the efficiency of a chip, or of the nearest chip that was measured."""
     name = next((key for key, known in load().accelerators.items() if known == accelerator), LATEST)
     return measured()[name if name in measured() else NEAREST.get(name, LATEST)]

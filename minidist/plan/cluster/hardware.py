@@ -1,7 +1,7 @@
-"""Accelerators, links and nodes: the numbers that vendors publish, and one's own.
+"""Accelerators, links and nodes: the numbers that vendors publish, and your own.
 
-They are data (hardware.toml), with a source beside each. A file of one's own has the same tables; its entries come on
-top of these. A ClusterSpec says which of them a cluster is made of: ``h100:2x8``.
+They are data (hardware.toml), each with its source. Your own file has the same tables, whose entries are added to
+these. A ``ClusterSpec`` names the parts of a cluster: ``h100:2x8``.
 """
 
 import re
@@ -15,7 +15,7 @@ from minidist.plan.cluster.toml_tables import choose, from_table, read_toml
 
 DATA = Path(__file__).with_suffix(".toml")
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "fp8", "int8", "fp4")
-LARGEST = 10_000_000  # accelerators of a cluster: a hundred times the largest that has been told of
+LARGEST = 10_000_000  # accelerators of a cluster: a hundred times the largest that is known
 NETWORKS = ("tree", "rails", "rail-only")
 
 
@@ -25,13 +25,13 @@ class Accelerator:
 
     Attributes:
         memory: bytes. memory_bandwidth: bytes/s.
-        flops: FLOP/s by precision, of PRECISIONS: "fp32" without tensor cores, the others with them.
+        flops: precision, one of PRECISIONS -> FLOP/s: "fp32" without tensor cores, the others with them.
         source: where the numbers were read.
-        sparse_flops: the same of 2:4 sparse matrices, which vendors like to print.
-        sms: streaming multiprocessors; a TPU's TensorCores. cores: float32 cores.
-        tensor_cores: tensor cores of all SMs; a TPU's matrix units.
-        tensor_fma: multiply-adds of 16-bit numbers that one of them starts in each clock.
-        clock: Hz, boosted, while the tensor cores work. vector_clock: Hz while the float32 cores do, if it differs.
+        sparse_flops: FLOP/s with 2:4 sparse matrices, which vendors like to print.
+        sms: number of streaming multiprocessors; a TPU's TensorCores. cores: number of float32 cores.
+        tensor_cores: number of tensor cores in all SMs; a TPU's matrix units.
+        tensor_fma: multiply-adds of 16-bit numbers that one tensor core starts in each clock.
+        clock: boost clock in Hz while tensor cores work. vector_clock: Hz while float32 cores work, if it differs.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class LinkType:
-    """One direction of a link between two chips. bandwidth: bytes/s. latency: s, of a message without content."""
+    """One direction of a link between two chips. bandwidth: bytes/s. latency: seconds of an empty message."""
 
     name: str
     bandwidth: float
@@ -72,14 +72,14 @@ class LinkType:
 
 @dataclass(frozen=True)
 class NodeType:
-    """A server: accelerators, each with a link to the others inside, and network cards.
+    """Kind of server: accelerators, each with a link to the others inside, and network cards.
 
     Attributes:
-        accelerator, inside, between: names of an accelerator and of two links. inside: the link of one chip to the
-            node's switch, or in a torus to one neighbour. between: the link of one network card.
-        size: the most accelerators.
-        nics: network cards, which the accelerators share evenly; 0 is one for each.
-        torus: dimensions of the torus that the chips form; 0 where a switch connects them.
+        accelerator, inside, between: names of an accelerator and of two links. inside: link of one chip to the node's
+            switch, or in a torus to one neighbour. between: link of one network card.
+        size: largest number of accelerators.
+        nics: number of network cards, which the accelerators share evenly; 0 for one per accelerator.
+        torus: dimensions of the torus that the chips form; 0 if a switch connects them.
     """
 
     name: str
@@ -100,21 +100,21 @@ class NodeType:
 
 @dataclass(frozen=True)
 class Hardware:
-    """All that is known, by name."""
+    """Known accelerators, links and kinds of nodes, by name."""
 
     accelerators: dict[str, Accelerator]
     links: dict[str, LinkType]
     nodes: dict[str, NodeType]
 
 
-KINDS = {"accelerator": Accelerator, "link": LinkType, "node": NodeType}  # a table of the file -> what its entries are
+KINDS = {"accelerator": Accelerator, "link": LinkType, "node": NodeType}  # table of the file -> class of its entries
 
 
 def load(path: str | Path | None = None) -> Hardware:
-    """The library's hardware and that of your own TOML file, whose entries replace those of the same name.
+    """Load the library's hardware and that of your own TOML file, whose entries replace those of the same name.
 
     Raises:
-        ValueError: naming the file, the table, the key and what was expected.
+        ValueError: if the file is invalid; names the file, the table, the key and what was expected.
     """
     known = _library()
     if path is None:
@@ -129,7 +129,7 @@ def _library() -> Hardware:
 
 
 def _read(path: Path, known: Hardware) -> Hardware:
-    """The entries of one file, which may name those of ``known``."""
+    """Read the entries of one file, whose nodes may also name accelerators and links of ``known``."""
     tables = read_toml(path)
     for kind in tables:
         if kind not in KINDS:
@@ -157,13 +157,13 @@ class ClusterSpec:
     """Nodes of one kind and the network between them: ``h100:2x8`` is two nodes of eight H100s.
 
     Attributes:
-        oversubscription: how many times as much as they can carry the links above a leaf switch would need to carry if
-            all accelerators below it sent at once; 1 is a network that never is the bottleneck.
+        oversubscription: bandwidth of all ports below a leaf switch over that of its links above; at 1 the network is
+            never the bottleneck.
         network: "tree": a leaf switch for each node. "rails": a leaf switch for the i-th network cards of all nodes. A
             spine connects the leaves. "rail-only": rails without a spine; a message to another rail crosses a node's
             own switch first. Or a file of links, FILE.toml: see ``from_toml``.
-        nics: network cards in each node; 0 is one for each accelerator.
-        torus: the shape of the one torus that all accelerators form; () where nodes have switches.
+        nics: number of network cards in each node; 0 for one per accelerator.
+        torus: shape of the one torus that all accelerators form; () if nodes have switches.
         name: name of the kind of node. full_size: accelerators of a full node.
         options: options as they were written.
     """
@@ -204,9 +204,9 @@ class ClusterSpec:
 
     @property
     def links(self) -> Links:
-        """Links by which collectives choose their algorithms: each accelerator's share, if all of a node send at once.
+        """Links by which collectives choose their algorithms: each accelerator's share if all of its node send at once.
 
-        On rails, what they send to their own rail does not cross the oversubscribed links.
+        On rails, messages to the own rail do not cross the oversubscribed links.
         """
         share = (self.nics or self.node_size) / self.node_size
         if self.network == "tree":
@@ -216,7 +216,7 @@ class ClusterSpec:
 
     @property
     def size(self) -> str:
-        """The size as it is written: nodes x accelerators in each, or the shape of the torus."""
+        """Size as it is written: nodes x accelerators in each, or the shape of the torus."""
         return "x".join(map(str, self.torus or (self.nodes, self.node_size)))
 
     def __str__(self) -> str:
@@ -227,15 +227,14 @@ class ClusterSpec:
 
     @classmethod
     def parse(cls, text: str, known: Hardware | None = None) -> "ClusterSpec":
-        """Read NAME:SIZE,OPTION=VALUE,... such as ``h100:2x8`` or ``own.toml#lab:4x8,oversubscription=4``.
+        """Parse NAME:SIZE,OPTION=VALUE,... such as ``h100:2x8`` or ``own.toml#lab:4x8,oversubscription=4``.
 
         NAME is a kind of node, FILE.toml (which has one) or FILE.toml#KIND. SIZE is nodes x accelerators in each, or
         the accelerators of full nodes or of one node, or the shape of a torus; without it, the cluster is one full
-        node. Options:
-        oversubscription, network, and inside and between, the names of other links.
+        node. Options: oversubscription, network, and inside and between, the names of other links.
 
         Raises:
-            ValueError: naming the part that cannot be, and the nearest that can.
+            ValueError: if a part is invalid; names it, and the nearest valid one.
         """
         head, *options = [part.strip() for part in text.split(",")]
         name, colon, size = head.rpartition(":")
@@ -265,7 +264,7 @@ class ClusterSpec:
         return replace(spec, **dict(_option(option, text, hardware) for option in options))
 
     def check(self, world_size: int) -> None:
-        """Raise ValueError if ``world_size`` ranks do not fill this cluster exactly; it names sizes that would."""
+        """Raise ValueError if ``world_size`` ranks do not fill this cluster exactly; the error names sizes that fit."""
         if world_size == self.world_size:
             return
         others = [self._written(size) for size in self._sizes_of(world_size)]
@@ -276,21 +275,19 @@ class ClusterSpec:
         )
 
     def _sizes_of(self, count: int) -> list[str]:
-        """Up to two sizes with ``count`` accelerators: one node if they fit, else nodes filled evenly."""
+        """Return up to two sizes with ``count`` accelerators: one node if they fit, else nodes filled evenly."""
         full_size = self.full_size or self.node_size
         if self.torus:
             return ["x".join(map(str, _most_cubic(count, len(self.torus))))] if count <= full_size else []
         if count <= full_size:
             return [str(count)]
         fitting = [size for size in range(full_size, 0, -1) if count % size == 0]
-        even = sorted(
-            fitting, key=lambda size: full_size % size != 0
-        )  # first those that leave whole switches to others
+        even = sorted(fitting, key=lambda size: full_size % size != 0)  # divisors of a full node first
         return [f"{count // size}x{size}" for size in even[:2]]
 
 
 def _kind_named(name: str, known: Hardware) -> tuple[Hardware, str]:
-    """The hardware that a name refers to, and the name of the kind of node in it."""
+    """Return the hardware that a name refers to, and the name of the kind of node in it."""
     path, _, kind = name.partition("#")
     if path.endswith(".toml"):
         own, hardware = _read(Path(path), load()), load(path)
@@ -314,7 +311,7 @@ def _kind_named(name: str, known: Hardware) -> tuple[Hardware, str]:
 
 
 def _nodes(name: str, node: NodeType, size: str | None) -> tuple[int, int]:
-    """Nodes, and accelerators in each."""
+    """Return the number of nodes, and of accelerators in each."""
     numbers = _numbers(name, size, str(node.size))
     if len(numbers) > 2:
         raise ValueError(f"{name}:{size}: a size is NODESxACCELERATORS, such as {name}:2x{node.size}")
@@ -336,7 +333,7 @@ def _nodes(name: str, node: NodeType, size: str | None) -> tuple[int, int]:
 
 
 def _torus_shape(name: str, node: NodeType, size: str | None) -> tuple[int, ...]:
-    """The chips on each side of the torus; sides that are not written have one, so that 8x8 is 8x8x1."""
+    """Return the chips on each side of the torus; sides that are not written have one, so that 8x8 is 8x8x1."""
     cube = (4,) * node.torus
     default = "x".join(map(str, cube if prod(cube) <= node.size else _most_cubic(node.size, node.torus)))
     shape = _numbers(name, size, default)
@@ -360,7 +357,7 @@ def _count(number: int, word: str) -> str:
 
 
 def _check_options(keys: list[str], text: str, torus: bool) -> None:
-    """Raise ValueError for options that are given twice, or that would change nothing."""
+    """Raise ValueError if an option is given twice, or has no effect on a torus."""
     twice = next((key for key in keys if keys.count(key) > 1), None)
     if twice:
         raise ValueError(f"{text}: {twice} is given twice")
@@ -370,7 +367,7 @@ def _check_options(keys: list[str], text: str, torus: bool) -> None:
 
 
 def _option(option: str, text: str, hardware: Hardware) -> tuple[str, object]:
-    """A field of ClusterSpec and its value."""
+    """Parse an option: return a field of ClusterSpec and its value."""
     key, _, value = option.partition("=")
     known = ("oversubscription", "network", "inside", "between")
     if key not in known:
@@ -388,7 +385,7 @@ def _option(option: str, text: str, hardware: Hardware) -> tuple[str, object]:
 
 
 def _most_cubic(count: int, dimensions: int) -> tuple[int, ...]:
-    """The shape of ``count`` chips whose longest side is shortest."""
+    """Return the shape of ``count`` chips whose longest side is shortest."""
     if dimensions == 1:
         return (count,)
     sides = [side for side in range(1, count + 1) if count % side == 0]

@@ -2,13 +2,13 @@
 
 A chip computes while it moves bytes between its memory and its cores. Whichever takes longer decides: below the ridge
 point memory bandwidth, above it arithmetic (Williams, Waterman and Patterson, "Roofline: an insightful visual
-performance model for multicore architectures", 2009). No kernel reaches its roof; efficiencies say which share it gets.
+performance model for multicore architectures", 2009). No kernel reaches its roof; its efficiency is the share it gets.
 
 Prefill (to read a prompt) and decode (to write one more token) are its two ends. Prefill multiplies each weight with
 all tokens of the prompts. Decode multiplies it with one token of each sample, and reads the keys and values of all
-tokens before: the KV cache. A larger batch shares the weights among more samples. Nothing shares the KV cache: each
-sample has its own. Counted are matrix products and attention, with every array read or written once. Attention is one
-kernel, as FlashAttention: its scores stay on the chip. Elementwise operations are fused into the products next to them.
+tokens before: the KV cache. A larger batch shares the weights among more samples, but each sample has its own KV cache.
+Matrix products and attention are counted, with every array read or written once. Attention is one kernel, as
+FlashAttention: its scores stay on the chip. Elementwise operations are fused into the products next to them.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from minidist.plan.cluster.hardware import Accelerator
 
 @dataclass(frozen=True)
 class Work:
-    """What a kernel does: FLOPs, and bytes that it reads from memory and writes to it."""
+    """Work of a kernel: FLOPs, and bytes that it reads from memory and writes to it."""
 
     flops: float
     nbytes: float
@@ -35,7 +35,7 @@ class Work:
 
 
 def ridge_point(accelerator: Accelerator, precision: str) -> float:
-    """The intensity at which memory and arithmetic take equally long: peak FLOP/s over bytes/s."""
+    """Intensity at which memory and arithmetic take equally long: peak FLOP/s over bytes/s."""
     return peak_flops(accelerator, precision) / accelerator.memory_bandwidth
 
 
@@ -57,13 +57,13 @@ def kernel_seconds(
     Args:
         nbytes: bytes that cross the chip's memory bus, read and written.
         precision: a key of ``accelerator.flops``; any, where there are no FLOPs.
-        flops_efficiency: the share of the peak FLOP/s that arithmetic reaches, above 0 and at most 1.
-        memory_efficiency: the same of the memory bandwidth.
+        flops_efficiency: share of the peak FLOP/s that arithmetic reaches, above 0 and at most 1.
+        memory_efficiency: share of the memory bandwidth that a kernel reaches, above 0 and at most 1.
 
     Raises:
-        ValueError: if the chip lacks the precision, or a number cannot be.
+        ValueError: if the chip lacks the precision, or a number is out of range.
     """
-    peak = peak_flops(accelerator, precision) if flops else inf  # what computes nothing needs no arithmetic
+    peak = peak_flops(accelerator, precision) if flops else inf  # a kernel without FLOPs needs no precision
     for name, value in (("flops", flops), ("nbytes", nbytes)):
         if not (isfinite(value) and value >= 0):
             raise ValueError(f"{name} must be 0 or more and finite, got {value:g}")
@@ -77,7 +77,7 @@ def peak_flops(accelerator: Accelerator, precision: str) -> float:
     """Dense FLOP/s in a precision.
 
     Raises:
-        ValueError: if the chip lacks it; names those that it has.
+        ValueError: if the chip lacks the precision; names those that it has.
     """
     if precision not in accelerator.flops:
         raise ValueError(
@@ -87,13 +87,13 @@ def peak_flops(accelerator: Accelerator, precision: str) -> float:
 
 
 def prefill(config: GPTConfig, batch: int, context: int, bytes_each: float = 2) -> dict[str, Work]:
-    """``batch`` prompts of ``context`` tokens each; logits for the last token of each.
+    """Count the work of reading ``batch`` prompts of ``context`` tokens each, with logits for the last token of each.
 
     Args:
         bytes_each: bytes of one weight, activation, key or value.
 
     Returns:
-        "products" and "attention", one kernel each.
+        "products" and "attention" -> the work of each, taken as one kernel.
     """
     tokens, pairs = batch * context, batch * context * (context + 1) / 2  # a token attends to itself and those before
     return {
@@ -106,7 +106,10 @@ def prefill(config: GPTConfig, batch: int, context: int, bytes_each: float = 2) 
 
 
 def decode(config: GPTConfig, batch: int, context: int, bytes_each: float = 2) -> dict[str, Work]:
-    """One more token for each of ``batch`` samples, which attends to ``context`` tokens, itself included."""
+    """Count the work of one more token for each of ``batch`` samples; it attends to ``context`` tokens, itself too.
+
+    Arguments and result: see ``prefill``.
+    """
     return {
         "products": _products(config, batch, batch, bytes_each),
         "attention": Work(
@@ -117,7 +120,7 @@ def decode(config: GPTConfig, batch: int, context: int, bytes_each: float = 2) -
 
 
 def weight_count(config: GPTConfig) -> int:
-    """Weights of all products. The head's are the embedding's; biases and norms are too few to matter.
+    """Count the weights of all products. The head's are the embedding's; biases and norms are too few to matter.
 
     Raises:
         ValueError: for a model with experts.
@@ -133,7 +136,7 @@ def kv_bytes(config: GPTConfig, bytes_each: float = 2) -> float:
 
 
 def largest_batch(config: GPTConfig, accelerator: Accelerator, context: int, bytes_each: float = 2) -> int:
-    """How many samples of ``context`` tokens fit into the memory beside the weights; 0 if not one does."""
+    """Largest number of samples of ``context`` tokens that fit into the memory next to the weights; 0 if none fits."""
     left = accelerator.memory - weight_count(config) * bytes_each
     return max(0, int(left // (kv_bytes(config, bytes_each) * context)))
 
@@ -141,10 +144,10 @@ def largest_batch(config: GPTConfig, accelerator: Accelerator, context: int, byt
 def compute_bound_batch(
     config: GPTConfig, accelerator: Accelerator, precision: str, bytes_each: float = 2
 ) -> int | None:
-    """The smallest batch from which the products of decode are compute-bound; None if no batch is large enough.
+    """Smallest batch for which the products of decode are compute-bound; None if no batch is large enough.
 
-    Their FLOPs grow with the batch, their bytes are those of the weights and some for each sample. Attention in decode
-    has an intensity of 2 / ``bytes_each``, whatever the batch: far below every ridge point.
+    Their FLOPs grow with the batch; their bytes are those of the weights, and a few more for each sample. Attention in
+    decode has an intensity of 2 / ``bytes_each``, whatever the batch: far below every ridge point.
     """
     one, two = (_products(config, batch, batch, bytes_each) for batch in (1, 2))
     each, ridge = two.nbytes - one.nbytes, ridge_point(accelerator, precision)
@@ -153,7 +156,7 @@ def compute_bound_batch(
 
 
 def _products(config: GPTConfig, tokens: int, logits: int, bytes_each: float) -> Work:
-    """All matrix products with weights: blocks for ``tokens`` rows, the head for ``logits`` of them."""
+    """Count the matrix products with weights: blocks for ``tokens`` rows, the head for ``logits`` of them."""
     for name, number in (("batch", logits), ("tokens", tokens)):
         if number < 1:
             raise ValueError(f"{name} must be at least 1, not {number}")
@@ -164,7 +167,7 @@ def _products(config: GPTConfig, tokens: int, logits: int, bytes_each: float) ->
 
 
 def _shapes(config: GPTConfig) -> tuple[tuple[int, int], ...]:
-    """A block's weights: queries, keys and values; attention's output; both layers of the MLP."""
+    """Return the shapes of a block's weights: queries, keys and values; attention's output; the MLP's two layers."""
     width = config.width
     return (width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)
 

@@ -1,4 +1,4 @@
-"""Dataclasses from the tables of a TOML file. An error names the file, the table, the key and what would be right."""
+"""Reader of dataclasses from TOML tables. Errors name the file, the table, the key and what is expected."""
 
 import tomllib
 from collections.abc import Iterable
@@ -11,10 +11,10 @@ from typing import Any, get_args, get_origin
 
 
 def read_toml(path: Path) -> dict:
-    """The tables of a file.
+    """Read the tables of a file.
 
     Raises:
-        ValueError: if it cannot be read, or is no TOML.
+        ValueError: if the file cannot be read, or is not TOML.
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -25,16 +25,18 @@ def read_toml(path: Path) -> dict:
 
 
 def from_table(kind: type, table: object, where: str):
-    """A dataclass from a table with its fields as keys.
+    """Make a dataclass from a table with its fields as keys.
 
     Fields are text, numbers, bool, lists, numbers by name and dataclasses, or any of these or None.
 
     Args:
+        kind: the dataclass.
+        table: value read from the file.
         where: the file and the table, for errors.
 
     Raises:
-        ValueError: for an unknown or missing key, or a value of another type; numbers must be finite and not negative;
-            and what ``kind`` itself refuses.
+        ValueError: for an unknown or missing key, a value of another type, a number that is negative or not finite, or
+            values that ``kind`` refuses.
     """
     if not isinstance(table, dict):
         raise ValueError(f"{where}: expected a table, got {table!r}")
@@ -53,14 +55,14 @@ def from_table(kind: type, table: object, where: str):
 
 
 def choose(word: str, known: Iterable[str]) -> str:
-    """What an error says of an unknown word: the nearest known one, and all of them."""
+    """Return the part of an error about an unknown word: the nearest known one, and all of them."""
     known = list(known)
     nearest = get_close_matches(word, known, n=1, cutoff=0.0)
     return f"the nearest is {nearest[0]!r}; choose from {', '.join(known)}" if nearest else "there is none"
 
 
 def _checked(value: Any, kind: Any, where: str):
-    if get_origin(kind) is UnionType:  # something or None: a table that is there is the something
+    if get_origin(kind) is UnionType:  # a type or None: a key that is given has the type
         return _checked(value, get_args(kind)[0], where)
     if isinstance(kind, type) and is_dataclass(kind):
         return from_table(kind, value, where)
@@ -81,7 +83,7 @@ def _checked(value: Any, kind: Any, where: str):
 
 
 def _written(kind: Any) -> str:
-    """A type in words."""
+    """Describe a type in words."""
     if get_origin(kind) is dict:
         return "a table of numbers, such as { bf16 = 989.4e12 }"
     if get_origin(kind) is list:

@@ -1,7 +1,7 @@
-"""Networks as they are built: a switch, nodes with switches inside under a fat tree or rails, a torus, and one's own.
+"""Networks of real clusters: one switch, nodes with a switch inside under a fat tree or rails, a torus, and your own.
 
-A chip has a port of its own to each network, and both directions of a link are independent. The latency that
-hardware.toml gives is from chip to chip; each end of the way has half of it, and further switches add nothing.
+A chip has its own port to each network, and both directions of a link are independent. The latency in hardware.toml is
+from chip to chip; each end of the path has half of it, and further switches add nothing.
 """
 
 from dataclasses import dataclass, field, replace
@@ -12,18 +12,18 @@ from minidist.plan.cluster.hardware import ClusterSpec, LinkType
 from minidist.plan.cluster.toml_tables import choose, from_table, read_toml
 from minidist.plan.cluster.topology import Edge, Link, Topology, check_connected, max_flow
 
-FEWEST_IN_A_RING = 4  # chips on a side from which a TPU slice has links around it, as Google's have
+FEWEST_IN_A_RING = 4  # fewest chips on every side for which a TPU slice has wrap-around links, as Google's have
 
 
 def topology_of(spec: ClusterSpec) -> Topology:
-    """The network of a cluster.
+    """Build the network of a cluster.
 
-    Vertices are ``node0.gpu3``, ``node0.switch`` (NVSwitch), ``node0.nic1`` where accelerators share network cards,
-    ``leaf0`` and ``spine``. A leaf's links to the spine are one edge, which all that is below it shares: their
-    bandwidth is that of the ports below, divided by ``oversubscription``.
+    Vertices are ``node0.gpu3``, ``node0.switch`` (NVSwitch), ``node0.nic1`` if accelerators share network cards,
+    ``leaf0`` and ``spine``. A leaf's links to the spine are one edge, which all chips below it share: its bandwidth is
+    that of the ports below, divided by ``oversubscription``.
 
     Raises:
-        ValueError: if the network is a file that cannot be read, lacks a link, or is of another number of ranks.
+        ValueError: if the network is a file that cannot be read, lacks a link, or has other ranks or nodes.
     """
     if spec.network.endswith(".toml"):
         own = from_toml(spec.network)
@@ -51,7 +51,7 @@ def topology_of(spec: ClusterSpec) -> Topology:
         chips=tuple(_gpu(node, gpu) for node, gpu in places),
         nodes=tuple(node for node, _ in places),
         links=links,
-        chips_forward=spec.network == "rail-only",  # the GPU on the right rail passes a message on, as NCCL's PXN does
+        chips_forward=spec.network == "rail-only",  # a GPU on the right rail forwards a message, as with NCCL's PXN
     )
 
 
@@ -73,7 +73,7 @@ def _connect_nodes(links: dict[Edge, Link], spec: ClusterSpec, places: list[tupl
 
 
 def single_switch(ranks: int, link: Link) -> Topology:
-    """All ranks on one switch that is never the bottleneck; ``link.latency`` is from chip to chip."""
+    """Put all ranks on one switch that is never the bottleneck; ``link.latency`` is from chip to chip."""
     links: dict[Edge, Link] = {}
     for rank in range(ranks):
         connect(links, f"gpu{rank}", "switch", _half_way(link))
@@ -84,16 +84,16 @@ def single_switch(ranks: int, link: Link) -> Topology:
 class Torus(Topology):
     """Chips in a grid, each linked to two neighbours in every dimension. Ranks count the last dimension first.
 
-    A message goes all the way in the first dimension, then in the second, and so on, each time around the shorter side
-    (of two equal ones the ascending). Such dimension-ordered routes never wait for each other in a circle (Dally and
-    Seitz, 1987; around the ring this needs two virtual channels).
+    A message goes all the way in the first dimension, then in the second, and so on, each time the shorter way around
+    (of two equal ones the ascending one). Such dimension-ordered routes never wait for each other in a circle (Dally
+    and Seitz, 1987; around the ring this needs two virtual channels).
     """
 
     shape: tuple[int, ...] = ()
     wraps: bool = True
 
     def place(self, rank: int) -> tuple[int, ...]:
-        """A rank's coordinates."""
+        """Return a rank's coordinates."""
         found = []
         for side in reversed(self.shape):
             rank, coordinate = divmod(rank, side)
@@ -113,7 +113,7 @@ class Torus(Topology):
 
 
 def torus(shape: tuple[int, ...], link: Link, wraps: bool = True) -> Torus:
-    """A torus of TPUs; without ``wraps`` a mesh. ``link``: the link of two neighbours, with its latency.
+    """Build a torus of TPUs; without ``wraps`` a mesh. ``link`` is the link between two neighbours.
 
     Raises:
         ValueError: if a side has no chip.
@@ -132,7 +132,7 @@ def torus(shape: tuple[int, ...], link: Link, wraps: bool = True) -> Torus:
 
 @dataclass(frozen=True)
 class OwnLink:
-    """A table [[link]] of a file: its two ends, and whether it leads from the first to the second alone."""
+    """Table [[link]] of a file. ``between``: its two ends; ``one_way``: it leads only from the first to the second."""
 
     between: list[str]
     bandwidth: float
@@ -148,7 +148,7 @@ class OwnLink:
 
 @dataclass(frozen=True)
 class OwnGraph:
-    """A file: the vertex and the node of each rank, and the links."""
+    """Contents of a file: the vertex and the node of each rank, and the links."""
 
     ranks: list[str]
     link: list[OwnLink]
@@ -168,14 +168,14 @@ class OwnGraph:
 
 
 def from_toml(path: str | Path) -> Topology:
-    """A graph of one's own.
+    """Read your own network from a TOML file.
 
     The file has ``ranks``, the vertex of each rank; ``nodes``, the node of each (default: all on one); and a table
     ``[[link]]`` for each link: ``between`` (its two ends), ``bandwidth`` in bytes/s, ``latency`` in s (default: 0) and
     ``one_way`` (default: false, the same in both directions).
 
     Raises:
-        ValueError: naming the file, the table and what was expected; or two ranks without a path.
+        ValueError: if the file is invalid, naming the table and what was expected, or two ranks have no path.
     """
     graph = from_table(OwnGraph, read_toml(Path(path)), str(path))
     links: dict[Edge, Link] = {}
@@ -201,9 +201,9 @@ def connect(links: dict[Edge, Link], one: str, other: str, link: Link) -> None:
 def bisection_bandwidth(topology: Topology, half: set[int] | None = None) -> float:
     """Bytes/s that one half of the ranks can send to the other at once, in one direction.
 
-    It is the maximum flow between the two halves, so the capacity of the smallest cut that separates them. The least
-    over all ways to halve the ranks is what textbooks mean; there are exponentially many. So the halves are given, or
-    those of ``worst_halves``.
+    It is the maximum flow between the two halves, so the capacity of the smallest cut that separates them. Textbooks
+    mean the minimum over all ways to halve the ranks, but these are exponentially many. So one half is given, or the
+    cuts are those of ``worst_halves``.
 
     Raises:
         ValueError: if one side has no rank.
@@ -220,10 +220,10 @@ def bisection_bandwidth(topology: Topology, half: set[int] | None = None) -> flo
 
 
 def worst_halves(topology: Topology) -> list[set[int]]:
-    """One side of each cut of which ``bisection_bandwidth`` takes the worse.
+    """Return one half of the ranks for each cut that ``bisection_bandwidth`` tries.
 
-    A torus is cut across its longest side, where that is odd through the layer in the middle, and across its longest
-    even side. Elsewhere it is the first half of the ranks, which divides a node where the number of nodes is odd.
+    A torus is cut across its longest side, through the middle layer if that is odd, and across its longest even side.
+    In other networks the half is the first ranks, which divides a node if the number of nodes is odd.
     """
     if not isinstance(topology, Torus):
         return [set(range(topology.size // 2))]
@@ -238,7 +238,7 @@ def worst_halves(topology: Topology) -> list[set[int]]:
 
 
 def _half_way(link: Link | LinkType) -> Link:
-    """Link from a chip to a switch, or back: half the latency."""
+    """Return the link from a chip to a switch, or back, which has half the latency."""
     return Link(link.bandwidth, link.latency / 2)
 
 

@@ -1,8 +1,8 @@
-"""A network as a graph: which links a message crosses, and which of them it shares with other messages.
+"""A network as a graph, which shows the links that a message crosses, and those that messages share.
 
 Vertices are the ranks' chips and the switches; an edge is one direction of a link. A message takes the shortest path
-(fewest links; of several the one found first). What several cables carry together is one edge of their bandwidth: a
-switch spreads messages over them.
+(fewest links; of several the one found first). Parallel cables are one edge of their total bandwidth, because a switch
+spreads messages over them.
 """
 
 import itertools
@@ -17,12 +17,13 @@ Edge = tuple[str, str]  # from a vertex to a vertex
 
 @dataclass
 class Topology:
-    """Links by their two ends, and where the ranks are.
+    """Network: links by their two ends, and the places of the ranks.
 
     Attributes:
-        chips: the vertex of each rank.
-        nodes: the node of each rank, a number.
+        chips: vertex of each rank.
+        nodes: number of the node of each rank.
         links: all directed links.
+        routes: cache of ``route``.
         chips_forward: whether a message may cross the chips of other ranks, as in a torus.
     """
 
@@ -36,28 +37,28 @@ class Topology:
         self.neighbours: dict[str, list[str]] = {}
         for start, end in self.links:
             self.neighbours.setdefault(start, []).append(end)
-        self.trees: dict[str, dict[str, str]] = {}  # a chip -> the vertex before each one that it reaches
+        self.trees: dict[str, dict[str, str]] = {}  # chip -> vertex that it reaches -> the one before
 
     @property
     def size(self) -> int:
         return len(self.chips)
 
     def route(self, source: int, destination: int) -> tuple[Edge, ...]:
-        """The links that a message between two ranks crosses.
+        """Return the links that a message from one rank to another crosses.
 
         Raises:
-            ValueError: if there is no path.
+            ValueError: if no path leads there.
         """
         if (source, destination) not in self.routes:
             self.routes[source, destination] = self._path(source, destination)
         return self.routes[source, destination]
 
     def latency(self, source: int, destination: int) -> float:
-        """Seconds that a message without content takes."""
+        """Seconds that an empty message takes."""
         return sum(self.links[edge].latency for edge in self.route(source, destination))
 
     def bandwidth(self, source: int, destination: int) -> float:
-        """Bytes/s of a message that shares no link: those of the slowest one."""
+        """Bytes/s of a message that shares no link: the bandwidth of the slowest link on its route."""
         return min((self.links[edge].bandwidth for edge in self.route(source, destination)), default=float("inf"))
 
     def _path(self, source: int, destination: int) -> tuple[Edge, ...]:
@@ -76,7 +77,7 @@ class Topology:
         return tuple(itertools.pairwise(path))
 
     def shortest_paths(self, start: str) -> dict[str, str]:
-        """Every vertex that a chip's messages reach, and the one before it on the way: a breadth-first search."""
+        """Return each vertex that a chip's messages reach, with the one before it: a breadth-first search."""
         if start in self.trees:
             return self.trees[start]
         ends = set() if self.chips_forward else set(self.chips) - {start}
@@ -106,11 +107,11 @@ def _ranks(ranks: list[int], most: int = 8) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {shown}" if ranks else "no rank"
 
 
-Residual = dict[str, dict[str, float]]  # capacity that is left on each edge, also against the flow
+Residual = dict[str, dict[str, float]]  # remaining capacity of each edge, also against the flow
 
 
 def max_flow(capacities: Mapping[Edge, float], sources: set[str], sinks: set[str]) -> float:
-    """The maximum flow from all sources together to all sinks together, by Dinic's algorithm (1970).
+    """Maximum flow from all sources together to all sinks together, by Dinic's algorithm (1970).
 
     By the theorem of Ford and Fulkerson it is the capacity of the smallest cut between them.
     """
@@ -118,7 +119,7 @@ def max_flow(capacities: Mapping[Edge, float], sources: set[str], sinks: set[str
     for (start, end), capacity in capacities.items():
         left[start][end] = capacity
         left[end].setdefault(start, 0.0)
-    least = 1e-12 * max(capacities.values(), default=0.0)  # below that, a difference of floats and no capacity
+    least = 1e-12 * max(capacities.values(), default=0.0)  # a smaller capacity is rounding error
     total = 0.0
     while (levels := _levels(left, sources, sinks, least)).keys() & sinks:
         total += _blocking_flow(left, levels, sources, sinks, least)
@@ -126,7 +127,7 @@ def max_flow(capacities: Mapping[Edge, float], sources: set[str], sinks: set[str
 
 
 def _levels(left: Residual, sources: set[str], sinks: set[str], least: float) -> dict[str, int]:
-    """How many edges with capacity left a vertex is away from the nearest source."""
+    """Return the distance of each vertex from the nearest source, in edges with remaining capacity."""
     levels = dict.fromkeys(sources, 0)
     frontier = deque(sorted(sources))
     while frontier:
@@ -139,7 +140,7 @@ def _levels(left: Residual, sources: set[str], sinks: set[str], least: float) ->
 
 
 def _blocking_flow(left: Residual, levels: dict[str, int], sources: set[str], sinks: set[str], least: float) -> float:
-    """Send flow along paths that go up one level with each edge, until each of them has a full edge."""
+    """Send flow along paths that go up one level with each edge, until each has a full edge; return the total."""
     untried = {vertex: list(left[vertex]) for vertex in levels}
     total = 0.0
     for source in sorted(sources):

@@ -1,1 +1,1 @@
-"""How the loss follows from parameters, tokens and FLOPs: published laws, and fits to runs of your own."""
+"""The loss as a function of parameters, tokens and FLOPs: published laws, and fits to your own runs."""

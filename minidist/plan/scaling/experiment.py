@@ -1,8 +1,8 @@
-"""A scaling experiment: runs at several budgets, what they predict for a larger one, and what came there.
+"""A scaling experiment: runs at several budgets, their prediction for a larger one, and the runs there.
 
-``MEASURED`` is the one of ``python benchmarks/scaling.py``, to read and to fit again. N counts all parameters, those of
-the embeddings too, and a budget is C = 6 N D, as in Hoffmann et al. (2022). The matrix products of models this small
-take a few percent more, for their attention; ``Run.flops`` has them counted.
+``MEASURED`` is the experiment of ``python benchmarks/scaling.py``, to read and to fit again. N counts all parameters,
+those of the embeddings too, and a budget is C = 6 N D, as in Hoffmann et al. (2022). The matrix products of models this
+small take a few percent more, for their attention; ``Run.flops`` is their counted number.
 """
 
 import json
@@ -17,8 +17,8 @@ from minidist.plan.scaling.fit import Fit, IsoFlop, PowerLaw, fit, parabola, pow
 from minidist.plan.scaling.laws import Training
 
 MEASURED = Path(__file__).with_name("experiment.json")
-DRAWS, SEED = 1000, 0  # of the bootstrap
-DELTA = 1e-2  # of the Huber loss: about what the loss of a run moves, in logarithm, with another seed
+DRAWS, SEED = 1000, 0  # samples and random seed of the bootstrap
+DELTA = 1e-2  # of the Huber loss: about the change of a run's log loss with another seed
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Run:
     """One training run.
 
     Attributes:
-        budget: FLOPs that it was meant to take, 6 N D; tokens come in whole steps.
+        budget: intended FLOPs, 6 N D. The run has whole steps, so its own differ a little.
         width: width of the model.
-        parameters: N. tokens: D, text seen again counted again.
+        parameters: N. tokens: D, with repeated text counted again.
         flops: FLOPs of the matrix products, as counted in forward and backward.
         loss: loss on held-out text, nats per token.
     """
@@ -47,11 +47,11 @@ class Run:
 
 @dataclass(frozen=True)
 class Experiment:
-    """Runs, and what follows from them.
+    """Runs of an experiment, and the laws fitted to them.
 
     Attributes:
         runs: runs that the law is fitted to. next_runs: runs at the larger budget that it then predicts.
-        layers: layers of every model. text_tokens: tokens of the text that all were trained on.
+        layers: layers of every model. text_tokens: tokens of the text that all models were trained on.
     """
 
     layers: int
@@ -64,7 +64,7 @@ class Experiment:
         return convert(json.loads(path.read_text(encoding="utf-8")), cls)
 
     def write(self, path: Path) -> None:
-        """One run a line."""
+        """Write the experiment as JSON, with one run on a line."""
         parts = [f' "layers": {self.layers}', f' "text_tokens": {self.text_tokens}']
         for name in ("runs", "next_runs"):
             lines = ",\n".join(f"  {json.dumps(asdict(run))}" for run in getattr(self, name))
@@ -73,7 +73,7 @@ class Experiment:
 
     @cached_property
     def fit(self) -> Fit:
-        """Approach 3: the law of the runs, with its bootstrap."""
+        """Approach 3: the law fitted to the runs, with its bootstrap."""
         return fit([run.training for run in self.runs], "minidist", DRAWS, SEED, DELTA)
 
     @cached_property
@@ -86,11 +86,11 @@ class Experiment:
 
     @cached_property
     def best_size(self) -> PowerLaw:
-        """The parabolas' best sizes over their budgets."""
+        """Power law through the parabolas' best sizes over their budgets."""
         return power_law({curve.flops: curve.parameters for curve in self.curves})
 
     def backtest(self) -> "Experiment":
-        """The fitted runs alone, the largest budget taken as the next: what a law without it would have predicted."""
+        """Return an experiment of the fitted runs alone, whose largest budget is the one to predict."""
         largest = max(run.budget for run in self.runs)
         before, last = (
             tuple(run for run in self.runs if (run.budget == largest) == is_last) for is_last in (False, True)
@@ -99,7 +99,7 @@ class Experiment:
 
 
 def by_budget(runs: Iterable[Run]) -> dict[float, list[Run]]:
-    """Runs by their budgets, and within by their sizes, smallest first."""
+    """Group runs by budget; budgets, and the runs of each by size, are in ascending order."""
     found: dict[float, list[Run]] = {}
     for run in sorted(runs, key=lambda run: (run.budget, run.parameters)):
         found.setdefault(run.budget, []).append(run)

@@ -1,19 +1,19 @@
-"""A scaling law fitted to measured runs, and how sure it is.
+"""Fit of a scaling law to measured runs, with its uncertainty.
 
 The objective is that of Hoffmann et al. (2022, arXiv 2203.15556, appendix D.2): the Huber loss of the difference of
 logarithms, log L(N, D) - log L, summed over the runs. It is quadratic up to ``delta`` and linear beyond, so that a bad
-run counts, but not by its square. Their sum of three terms is the exponential of a log-sum-exp,
+run counts, but not by its square. The law's sum of three terms is the exponential of a log-sum-exp,
 
     log L(N, D) = log(exp(e) + exp(a - alpha log N) + exp(b - beta log D)),  E = exp(e), A = exp(a), B = exp(b)
 
 which keeps E, A and B positive. They minimize it by L-BFGS from a grid of 4,500 starts. Here the grid is over the two
 exponents alone, because the rest is linear in E, A and B; from its best point on, a Levenberg-Marquardt method refines
-all five. It goes on until nothing moves: one that stops early is what Besiroglu et al. (2024, arXiv 2404.10102) found
-behind the published constants.
+all five. It goes on until nothing moves: Besiroglu et al. (2024, arXiv 2404.10102) found that the published constants
+come from a minimization that stopped early.
 
-The other way to the best size assumes no law: isoFLOP curves, "approach 2" of Hoffmann et al. (section 3.2). At one
-budget, several sizes; the loss over log N looks like a parabola near its minimum, and the minima of several budgets lie
-on a power law.
+The other way to the best size assumes no law: isoFLOP curves, "approach 2" of Hoffmann et al. (section 3.2). Several
+sizes are trained at one budget. The loss over log N looks like a parabola near its minimum, and the minima of several
+budgets lie on a power law.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,13 +27,13 @@ from minidist.plan.scaling.laws import FLOPS_PER_PARAMETER, ScalingLaw, Training
 
 CONSTANTS = 5
 DELTA = 1e-3  # of the Huber loss, in log loss: Hoffmann et al.
-EXPONENTS = np.arange(0.05, 1.55, 0.05)  # of the grid
+EXPONENTS = np.arange(0.05, 1.55, 0.05)  # the grid
 ITERATIONS = 2000
-LARGEST = 100.0  # logarithm of a size: beyond, a straight line is a parabola by rounding alone
-LEAST_DAMPING = 1e-12  # with less, runs that determine no five constants would leave a singular matrix
-ON_A_LINE = 1e-6  # how far, as a share of their length, logarithms that a power law gave are from it by rounding
+LARGEST = 100.0  # largest logarithm of a best size: beyond, rounding alone makes a parabola of a straight line
+LEAST_DAMPING = 1e-12  # with less, runs that do not determine five constants would leave a singular matrix
+ON_A_LINE = 1e-6  # rounding moves logarithms on a power law by less than this, as a share of their length
 PRECISION = 1e-9  # of the constants' logarithms and the exponents
-BOUNDS = np.array([[-30.0] * 3 + [0.01] * 2, [30.0] * 3 + [10.0] * 2])  # of those: a fit of noise has no end
+BOUNDS = np.array([[-30.0] * 3 + [0.01] * 2, [30.0] * 3 + [10.0] * 2])  # of the same: a fit to noise would diverge
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Fit:
 
     Attributes:
         runs: the measured runs.
-        draws: one law for each bootstrap sample; the spread of what follows from them is its uncertainty.
+        draws: one law for each bootstrap sample; the spread of any quantity over them is its uncertainty.
         seed: random seed of the samples.
     """
 
@@ -53,15 +53,15 @@ class Fit:
 
     @property
     def residuals(self) -> np.ndarray:
-        """log measured loss - log fitted loss, (runs,)."""
+        """Residuals log(measured loss) - log(fitted loss), (runs,)."""
         return np.array([np.log(run.loss / self.law.loss(run.parameters, run.tokens)) for run in self.runs])
 
     def interval(self, of: Callable[[ScalingLaw], float], level: float = 0.9) -> tuple[float, float]:
-        """The interval of the middle ``level`` of the draws for a quantity, such as ``lambda law: law.alpha``."""
+        """Return the middle ``level`` of the draws' values of a quantity, such as ``lambda law: law.alpha``."""
         return _middle([of(law) for law in self.draws], level)
 
     def predicted(self, parameters: float, tokens: float, level: float = 0.9) -> tuple[float, float]:
-        """The interval for the loss of one more run: the draws' loss, times the scatter of a run around the law."""
+        """Return the interval for the loss of one more run: the draws' loss, times the scatter around the law."""
         random = generator("scaling law", "prediction", self.seed)
         scatter = np.exp(random.choice(self.residuals, len(self.draws)))
         return _middle(scatter * [law.loss(parameters, tokens) for law in self.draws], level)
@@ -71,15 +71,17 @@ def fit(runs: Sequence[Training], name: str = "fitted", draws: int = 0, seed: in
     """Fit E, A, B, alpha and beta.
 
     Args:
-        runs: runs of different parameters and tokens; if one is a power law of the other, the two terms cannot be told
-            apart, as where all runs have the same number of tokens per parameter.
-        draws: bootstrap samples: as many runs, drawn with replacement (Efron, 1979); 0 for none.
-        delta: where the Huber loss turns from quadratic to linear, in log loss; at or below the noise of a run.
+        runs: runs of different parameters and tokens. If one is a power law of the other, the two terms cannot be
+            separated; this is so if all runs have the same number of tokens per parameter.
+        name: name of the law.
+        draws: number of bootstrap samples, each of as many runs, drawn with replacement (Efron, 1979).
+        seed: random seed of the samples.
+        delta: log loss at which the Huber loss turns from quadratic to linear; at or below the noise of a run.
 
     Raises:
         ValueError: for fewer than 6 different runs, fewer than 3 different parameters or tokens, or such a power law;
-            for losses that do not fall as parameters or tokens grow. Those of a draw may not: its law has the smallest
-            exponent then.
+            for losses that do not fall as parameters or tokens grow. A draw whose losses do not fall raises nothing:
+            its law gets the smallest exponent.
     """
     check(delta=delta)
     measured = np.array([(run.parameters, run.tokens, run.loss) for run in runs]).reshape(-1, 3)
@@ -103,7 +105,7 @@ def fit(runs: Sequence[Training], name: str = "fitted", draws: int = 0, seed: in
 
 
 def _lacks(logs: np.ndarray) -> str:
-    """What keeps these runs from determining the constants; "" if nothing does."""
+    """Return what keeps these runs from determining the constants; "" if nothing does."""
     if (count := len(np.unique(logs, axis=0))) <= CONSTANTS:
         return f"a fit of {CONSTANTS} constants needs at least {CONSTANTS + 1} different runs, got {count}"
     if any(len(np.unique(column)) < 3 for column in logs[:, :2].T):
@@ -117,7 +119,7 @@ def _lacks(logs: np.ndarray) -> str:
 
 
 def _start(measured: np.ndarray, centre: np.ndarray) -> np.ndarray:
-    """The best point of the grid of exponents, with non-negative E, A and B by least squares on L / measured L."""
+    """Return the best point of the grid of exponents, with positive E, A and B by least squares on L / measured L."""
     losses = measured[:, 2]
     best, least = np.empty(0), np.inf
     for exponents in product(EXPONENTS, EXPONENTS):
@@ -132,15 +134,15 @@ def _start(measured: np.ndarray, centre: np.ndarray) -> np.ndarray:
 
 
 def _refined(logs: np.ndarray, centre: np.ndarray, start: np.ndarray, delta: float) -> np.ndarray:
-    """Levenberg-Marquardt on the Huber loss from ``start``: (e, a, b, alpha, beta), with a and b at the centre.
+    """Minimize the Huber loss from ``start`` by Levenberg-Marquardt: (e, a, b, alpha, beta), a and b at the centre.
 
-    Each step solves the least squares problem whose weights give the Huber loss its slope here, damped so that it
-    never goes up.
+    Each step solves the weighted least squares problem whose gradient here is that of the Huber loss, damped so that
+    the loss never increases.
     """
     apart = logs[:, :2] - centre  # (runs, 2)
 
     def residuals(theta: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """log L(N, D) - log L, (runs,), and its derivatives, (runs, 5)."""
+        """Return log L(N, D) - log L, (runs,), and its derivatives, (runs, 5)."""
         terms = np.exp(np.column_stack([np.full(len(apart), theta[0]), theta[1:3] - theta[3:] * apart]))  # (runs, 3)
         total = terms.sum(axis=1)
         shares = terms / total[:, None]
@@ -164,7 +166,7 @@ def _refined(logs: np.ndarray, centre: np.ndarray, start: np.ndarray, delta: flo
 
 
 def _huber(error: np.ndarray, delta: float) -> float:
-    """Half the square up to delta, a straight line beyond; summed."""
+    """Return the sum of the Huber loss: half the square up to delta, a straight line beyond."""
     size = np.abs(error)
     return float(np.where(size <= delta, size**2 / 2, delta * (size - delta / 2)).sum())
 
@@ -186,12 +188,12 @@ def _middle(values, level: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class IsoFlop:
-    """The parabola through the runs of one budget: loss = lowest + curvature (log N - log best)^2.
+    """Parabola through the runs of one budget: loss = lowest + curvature (log N - log best)^2.
 
     Attributes:
         flops: the budget.
-        parameters: parameters at the minimum. lowest: its loss.
-        sizes: the smallest and the largest that were trained.
+        parameters: parameters at the minimum. lowest: loss there.
+        sizes: smallest and largest size that was trained.
     """
 
     flops: float
@@ -206,16 +208,16 @@ class IsoFlop:
 
     @property
     def is_inside(self) -> bool:
-        """Whether the minimum is among the sizes that were trained; outside it is a guess."""
+        """Whether the minimum is between the trained sizes; outside, it is an extrapolation."""
         return self.sizes[0] <= self.parameters <= self.sizes[1]
 
     def loss(self, parameters):
-        """The parabola at these sizes."""
+        """Return the parabola's loss at these sizes."""
         return self.lowest + self.curvature * np.log(parameters / self.parameters) ** 2
 
 
 def parabola(flops: float, parameters: Sequence[float], losses: Sequence[float]) -> IsoFlop:
-    """The parabola of one budget, by least squares.
+    """Fit the parabola of one budget, by least squares.
 
     Raises:
         ValueError: for fewer than 3 sizes, or losses without a minimum.
@@ -234,7 +236,7 @@ def parabola(flops: float, parameters: Sequence[float], losses: Sequence[float])
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """y = coefficient x^exponent."""
+    """Power law y = coefficient x^exponent."""
 
     coefficient: float
     exponent: float
@@ -244,7 +246,7 @@ class PowerLaw:
 
 
 def power_law(points: Mapping[float, float]) -> PowerLaw:
-    """The straight line through the logarithms of y by x, by least squares.
+    """Fit a power law to points x -> y: a straight line through the logarithms, by least squares.
 
     Raises:
         ValueError: for fewer than 2 points.

@@ -1,11 +1,12 @@
-"""How long a collective of a group of GPUs takes, from where the group is in its nodes.
+"""Time of a collective of a group of GPUs, from the group's place in the nodes.
 
 Ranks are numbered so that tensor-parallel ranks are neighbours, then context-, then data-parallel ones, then the stages
 of the pipeline (Megatron-LM's order, and this library's mesh). So a group is ``size`` ranks that are ``stride`` apart.
 
     all-gather, reduce-scatter    (N-1)/N M / B       M the whole array, B the bus bandwidth
     all-reduce                    twice that
-    all-to-all                    what stays in the node over the link inside, what leaves over the network card
+    all-to-all                    the larger of two: bytes that stay in the node over the bandwidth of the link inside,
+                                  bytes that leave it over that of the network card
 
 A ring that crosses nodes enters and leaves each over as many network cards as it has ranks there, and never runs faster
 than the links inside. Each step of a tree over nodes adds a latency.
@@ -21,10 +22,10 @@ from minidist.plan.cluster.hardware import ClusterSpec
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that communicate: how many, how far apart, and how many of them share a node at the least.
+    """Ranks that communicate: their number, the distance between neighbours, and the size of a node.
 
-    There are as many such groups as fill the cluster, and the slowest one counts: where nodes cut some of them in two,
-    as nodes of six do with every second group of four, the one with the smallest part in a node.
+    Such groups fill the cluster, and the slowest one counts. So ``per_node`` is the smallest part of a group in a node:
+    2 for groups of four on nodes of six, which cut every second group in two.
     """
 
     size: int
@@ -40,9 +41,9 @@ class Group:
         return self.per_node < self.size
 
 
-@dataclass(frozen=True, eq=False)  # compared, and hashed for the cache below, by identity
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity, for the cache below
 class Network:
-    """The links of a cluster, as fast as benchmarks found them."""
+    """Links of a cluster, with the speed that benchmarks measured."""
 
     cluster: ClusterSpec
     efficiency: Efficiency
@@ -69,7 +70,7 @@ class Network:
         return links.inside.latency * (group.per_node - 1) + links.between.latency * ceil(log2(nodes))
 
     def all_gather(self, group: Group, nbytes: float) -> float:
-        """Seconds; ``nbytes`` of the whole array. A reduce-scatter takes as long."""
+        """Seconds of an all-gather, or a reduce-scatter; ``nbytes`` is the size of the whole array."""
         return _all_gather(self, group, nbytes)
 
     reduce_scatter = all_gather
@@ -78,7 +79,7 @@ class Network:
         return 2 * _all_gather(self, group, nbytes)
 
     def all_to_all(self, group: Group, nbytes: float) -> float:
-        """Seconds; ``nbytes`` that each rank sends, to itself too."""
+        """Seconds of an all-to-all; ``nbytes`` is the size of each rank's array, its own part included."""
         if group.size == 1:
             return 0.0
         inside = self.cluster.links.inside.bandwidth * self.efficiency.of_collective(nbytes)
@@ -104,12 +105,12 @@ def _all_gather(network: Network, group: Group, nbytes: float) -> float:
 
 @dataclass(frozen=True)
 class Sent:
-    """What one axis sends, all calls of a step together.
+    """Messages of one axis, all calls of a step together.
 
     Attributes:
-        axis: axis of the layout. The two ends of a tied weight are pp's all-reduce, copies of hybrid sharding dp's.
-        collective: its name. group: those that take part.
-        nbytes: sent by one rank. seconds: that it takes, hidden or not. exposed: seconds that nothing hides.
+        axis: axis of the layout. A tied weight's all-reduce is pp's, that of copies in hybrid sharding is dp's.
+        collective: name of the collective. group: ranks that take part.
+        nbytes: bytes that one rank sends. seconds: time, hidden or not. exposed: seconds that nothing hides.
     """
 
     axis: str

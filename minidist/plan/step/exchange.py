@@ -1,4 +1,4 @@
-"""What ranks send in a planned step: bytes, and seconds that nothing hides.
+"""Communication of a planned step: bytes, and seconds that nothing hides.
 
 The axes within a layer, for one micro-batch:
 
@@ -14,8 +14,8 @@ Gradients and parameters, over the replicas:
     ZeRO 2     the same; the reduce-scatter in every micro-batch, unless gradients are summed once a step
     ZeRO 3     parameters are gathered for each micro-batch: for forward, and again for backward if they were resharded
 
-Gradients hide behind the backward of a micro-batch, parameters behind its forward. Of what is sent once a step, the
-last layer's part always shows.
+Gradients hide behind the backward of a micro-batch, parameters behind its forward. The last layer's part of messages
+that are sent once a step is always exposed.
 """
 
 from minidist.plan.layout import PlannedLayout
@@ -24,14 +24,14 @@ from minidist.plan.models import ModelShape
 from minidist.plan.step.collectives import Group, Network, Sent
 from minidist.plan.step.kernels import Compute, Part, Seconds
 
-NOTHING = Compute(Seconds(), Seconds())  # to hide behind
+NOTHING = Compute(Seconds(), Seconds())  # no computation to hide behind
 
 
 class Exchange:
-    """The messages of one layout's layers.
+    """Messages of one layout.
 
     Args:
-        part: what a rank computes of a micro-batch.
+        part: a rank's part of a micro-batch.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Exchange:
         self.routed = model.moe.top_k * self.stream / part.sp if model.moe else 0.0  # to the experts of a layer
 
     def group(self, axis: str) -> Group:
-        """The ranks of one axis."""
+        """Return the group of ranks of one axis."""
         layout = self.layout
         sizes = {
             "tp": (layout.tp, 1),
@@ -66,7 +66,7 @@ class Exchange:
         return 4 * (self.network.reduce_scatter(group, self.terms) + self.network.all_gather(group, self.gathered))
 
     def tp_at_ends(self, rank: int) -> float:
-        """All-reduces of the embedding's output and of the gradient of the head's input, in layers: 4 make one."""
+        """All-reduces of the embedding's output and of the gradient of the head's input, in layers, which have 4."""
         return ((rank == 0) + (rank == self.layout.pp - 1)) / 4
 
     def cp(self, compute: Compute) -> float:
@@ -87,20 +87,23 @@ class Exchange:
         return 4 * self.network.all_to_all(self.group("ep"), self.routed) if self.layout.ep > 1 else 0.0
 
     def send(self) -> float:
-        """One message to the next stage; tensor-parallel ranks send a part each (Narayanan et al., section 4.1)."""
+        """Seconds of a message to the next stage; each tp rank sends a part of it (Narayanan et al., section 4.1)."""
         return self.network.send(self.group("pp"), self.stream / self.layout.tp)
 
     @property
     def waits(self) -> float:
-        """Messages of a micro-batch that a rank of the pipeline waits for, on average."""
+        """Number of messages of a micro-batch that a rank of the pipeline waits for, on average."""
         return 2 * (self.layout.stage_count - 1) / self.layout.pp
 
     # ── Bytes ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def sent(self, micro_batches: int, layers: int, sparse: int, rank: int, compute: Compute) -> list[Sent]:
-        """What a pipeline rank with ``layers`` layers sends in a step of ``micro_batches`` micro-batches."""
+        """Return the messages of a pipeline rank with ``layers`` layers in a step of ``micro_batches`` micro-batches.
+
+        Gradients and parameters are not included. ``sparse`` of the layers have experts.
+        """
         layout, m = self.layout, micro_batches
-        again = 1.5 if layout.recompute == "full" else 1.0  # forward once more
+        again = 1.5 if layout.recompute == "full" else 1.0  # forward runs once more
         count = m * (again * layers + self.tp_at_ends(rank))
         what = "all_gather, reduce_scatter" if layout.sp else "all_reduce"
         ring = 4 * (layout.tp - 1) / layout.tp * (self.terms + self.gathered)
@@ -116,7 +119,7 @@ class Exchange:
         return [sent for sent in found if sent.group.size > 1 and sent.nbytes]
 
     def tied(self) -> list[Sent]:
-        """Once a step both ends of a pipeline sum the gradient of the weight that they share."""
+        """Return the all-reduce, once a step, of the tied weight's gradient at both ends of a pipeline, if any."""
         layout = self.layout
         if layout.pp == 1 or not self.model.tied:
             return []
@@ -127,7 +130,7 @@ class Exchange:
         return [Sent("pp", "all_reduce", group, weight, seconds, seconds)]
 
     def _around(self) -> float:
-        """Bytes of context parallelism, of one layer and micro-batch."""
+        """Bytes that context parallelism sends for one layer and micro-batch."""
         layout, share = self.layout, (self.layout.cp - 1) / self.layout.cp
         if layout.cp_kind == "ulysses":
             return 2 * share * (2 * self.stream / layout.tp + self.keys / layout.cp)
@@ -141,12 +144,12 @@ class Exchange:
     def gradients_and_parameters(
         self, held: Held, micro_batches: int, forward: float, backward: float, layers: int
     ) -> list[Sent]:
-        """What data parallelism and ZeRO send in a step.
+        """Return the messages of data parallelism and ZeRO in a step.
 
         Args:
             held: parameters of the rank.
-            forward, backward: seconds of one micro-batch, to hide behind.
-            layers: layers of the rank: a 1/layers part of what is sent once a step cannot hide.
+            forward, backward: seconds of one micro-batch that messages hide behind.
+            layers: number of layers of the rank: a 1/layers part of messages that are sent once a step cannot hide.
         """
         layout, numerics, network, replicas = self.layout, self.numerics, self.network, self.group("dp")
         groups = [(held.dense, replicas)]
@@ -172,18 +175,18 @@ class Exchange:
         return self._across_copies(held) + [one for one in found if one.nbytes]
 
     def _calls(self, micro_batches: int) -> tuple[int, int]:
-        """How often ZeRO sums gradients in a step, and how often it gathers parameters."""
+        """Return how often ZeRO sums gradients in a step, and how often it gathers parameters."""
         layout = self.layout
         sums = micro_batches if layout.zero >= 2 and layout.grad_sync == "micro_batch" else 1
         if layout.zero < 3:
             return sums, 1
         if layout.reshard_after_forward:
             return sums, 2 * micro_batches
-        # each backward reshards; in a pipeline the end of the step
+        # each backward reshards; in a pipeline only the end of the step does
         return sums, micro_batches if layout.pp == 1 else 1
 
     def _across_copies(self, held: Held) -> list[Sent]:
-        """Copies of a sharded model sum their shards' gradients (hybrid sharding); nothing hides it."""
+        """Return the all-reduce of shards' gradients over copies of the model (hybrid sharding); nothing hides it."""
         layout = self.layout
         copies = layout.replicas // layout.shards
         if not layout.zero or copies == 1:

@@ -1,9 +1,9 @@
-"""What one GPU computes in one layer for one micro-batch: FLOPs and bytes of each kernel, forward and backward.
+"""Kernels of one GPU for one layer and one micro-batch: FLOPs and bytes of each, forward and backward.
 
-n is the tokens of the micro-batch on this rank, h the width, t the tensor-parallel ranks, e the bytes of an element. A
-product (m, k) x (k, n) has 2 m k n FLOPs and moves e (m k + k n + m n) bytes. Its backward is
-two products of the same size: for the gradient of its input, and of its weight, which adds to the gradients that
-earlier micro-batches have left (in float32, as Megatron-LM's ``gradient_accumulation_fusion`` does).
+n is the number of tokens of the micro-batch on this rank, h the width, t the number of tensor-parallel ranks, e the
+bytes of an element. A product (m, k) x (k, n) has 2 m k n FLOPs and moves e (m k + k n + m n) bytes. Its backward is
+two products of the same size: for the gradient of its input, and for that of its weight, which adds to the gradients of
+earlier micro-batches (in float32, as Megatron-LM's ``gradient_accumulation_fusion`` does).
 
 Elementwise kernels are fused as in Megatron-LM: bias with GELU; bias, dropout and residual; scale, mask and softmax.
 Standard attention writes the scores of all pairs of tokens to memory. Flash attention (Dao, 2023, arXiv 2307.08691)
@@ -21,18 +21,19 @@ from minidist.plan.models import ModelShape
 
 GRADIENT = 4  # bytes of a gradient while micro-batches add to it
 LOSS = 4  # bytes of a logit in the loss
-SMALL = ("fp8", "fp4")  # precisions of linear layers alone
+SMALL = ("fp8", "fp4")  # precisions that only linear layers use
 
 
 @dataclass(frozen=True)
 class Part:
-    """A rank's part of the work: what decides how long its kernels take.
+    """A rank's part of the work on a micro-batch, on which the time of its kernels depends.
 
     Attributes:
         tokens: tokens of one micro-batch on a rank. Between the tensor-parallel regions it has 1/sp of them.
-        tp: ranks that share heads and hidden units. sp: the same number with sequence parallelism, else 1.
-        pairs: the share of all pairs of tokens whose scores a rank computes for its tokens: 1/2 where a causal mask's
-            work is spread evenly.
+        tp: number of ranks that share heads and hidden units. sp: the same with sequence parallelism, else 1.
+        ep: number of ranks that share the experts.
+        pairs: share of all pairs of tokens whose scores a rank computes for its tokens: 1/2 if a causal mask's work is
+            spread evenly.
     """
 
     tokens: float
@@ -43,9 +44,9 @@ class Part:
     pairs: float
 
 
-@dataclass(frozen=True, eq=False)  # compared, and hashed for the caches below, by identity
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity, for the caches below
 class Machine:
-    """What kernels run on: a chip, its efficiencies, the precision of products, and the bytes of an element."""
+    """Chip that kernels run on, with its efficiencies, the precision of products, and the bytes of an element."""
 
     chip: Accelerator
     efficiency: Efficiency
@@ -53,7 +54,7 @@ class Machine:
     element: int
 
     def product(self, m: float, k: float, n: float, count: float = 1, more_bytes: float = 0.0) -> float:
-        """Seconds of ``count`` products (m, k) x (k, n): of arithmetic or of memory, whichever takes longer."""
+        """Seconds of ``count`` products (m, k) x (k, n): arithmetic or memory, whichever takes longer."""
         flops = 2.0 * m * k * n
         if not flops:
             return 0.0
@@ -93,14 +94,14 @@ class Seconds:
 
 @dataclass(frozen=True)
 class Compute:
-    """Forward and backward of one micro-batch, each in Seconds; ``core`` is attention's share of forward."""
+    """Seconds of forward and backward of one micro-batch, in one layer or the head."""
 
     forward: Seconds
     backward: Seconds
 
 
 def linear_layers(model: ModelShape, part: Part) -> list[tuple[float, float, float]]:
-    """The products of attention's linear layers on one rank: (m, k, n) each."""
+    """Return the products of attention's linear layers on one rank: (m, k, n) each."""
     n, h, t = part.tokens, model.width, part.tp
     if model.latent is None:
         return [(n, h, h / t + 2 * model.key_width_on(t)), (n, h / t, h)]
@@ -111,20 +112,20 @@ def linear_layers(model: ModelShape, part: Part) -> list[tuple[float, float, flo
 
 
 def mlp_layers(model: ModelShape, part: Part, hidden: float, tokens: float) -> list[tuple[float, float, float]]:
-    """Products of an MLP with ``hidden`` hidden units, for ``tokens`` tokens: (m, k, n) each."""
+    """Return the products of an MLP with ``hidden`` hidden units, for ``tokens`` tokens: (m, k, n) each."""
     inner = (2 if model.gated else 1) * hidden / part.tp
     return [(tokens, model.width, inner), (tokens, hidden / part.tp, model.width)]
 
 
 @lru_cache(maxsize=1 << 14)
 def block_compute(model: ModelShape, part: Part, machine: Machine, sparse: bool) -> Compute:
-    """One layer, with experts if it is ``sparse``; their tokens are taken to be spread evenly."""
+    """Compute the time of one layer, with experts if ``sparse``; tokens are assumed to be spread evenly over them."""
     products = linear_layers(model, part)
     groups = [(products, 1)]
     hidden = model.mlp_hidden
     if sparse and (moe := model.moe):
         local = moe.experts // part.ep
-        routed = part.tokens * moe.top_k / local  # tokens of each local expert: ep ranks send theirs
+        routed = part.tokens * moe.top_k / local  # tokens of each local expert, from all ep ranks
         groups.append((mlp_layers(model, part, moe.hidden, routed), local))
         if moe.shared:
             groups.append((mlp_layers(model, part, moe.shared * moe.hidden, part.tokens), 1))
@@ -145,7 +146,7 @@ def block_compute(model: ModelShape, part: Part, machine: Machine, sparse: bool)
 
 
 def _standard(model: ModelShape, part: Part, machine: Machine) -> tuple[float, float]:
-    """Scores, softmax, dropout and weighted sum by four kernels; every pair is computed, hidden or not."""
+    """Seconds of forward and backward: four kernels, for scores, softmax, dropout and weighted sum, of all pairs."""
     e, mask = machine.element, int(model.dropout)
     scored, valued = (width / model.heads for width in model.score_widths)
     heads = model.heads / part.tp
@@ -164,7 +165,7 @@ def _flash(model: ModelShape, part: Part, machine: Machine) -> tuple[float, floa
 
 
 def _elementwise(model: ModelShape, part: Part, machine: Machine, hidden: float) -> tuple[float, float]:
-    """Norms; bias, dropout and residual; activation; rotary positions."""
+    """Seconds of forward and backward: norms; bias, dropout and residual; activation; rotary positions."""
     e, mask, n = machine.element, int(model.dropout), part.tokens
     stream = n * model.width / part.sp  # numbers between the tensor-parallel regions
     inner = n * hidden / part.tp
@@ -178,7 +179,7 @@ def _elementwise(model: ModelShape, part: Part, machine: Machine, hidden: float)
 
 @lru_cache(maxsize=1 << 14)
 def head_compute(model: ModelShape, part: Part, machine: Machine) -> Compute:
-    """The last norm, the logits and the loss."""
+    """Compute the time of the last norm, the logits and the loss."""
     n, vocabulary, e = part.tokens, model.vocab / part.tp, machine.element
     if machine.precision in SMALL:  # models trained in 8 bits keep the head in 16
         machine = Machine(machine.chip, machine.efficiency, "bf16", e)
