@@ -53,7 +53,7 @@ class RunOptions(Surviving, Reporting):
     """Options of a run: what it does and returns besides training, the losses and the fingerprint."""
 
     loader: int = 0  # steps whose micro-batches a process next to each rank prepares ahead; 0 for none
-    links: Links | None = None  # between the layout's nodes, for algorithm=auto; None for Links()
+    links: Links | None = None  # of the layout's nodes, for algorithm=auto; None for Links()
 
 
 @dataclass
