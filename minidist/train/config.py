@@ -1,4 +1,4 @@
-"""What is trained, and how, with a batch that may grow. How the run is split is the layout's business (layout.py).
+"""The settings of a run: what is trained and how, with a batch that may grow. (layout.py says how the run is split.)
 
 A ramp: the gradient noise scale grows while the loss falls (measuring/noise_scale.py), and so does the batch that pays
 off. GPT-3 went from 32 thousand tokens to 3.2 million over its first 4 to 12 billion (Brown et al., 2020, table 2.1 and
@@ -34,7 +34,7 @@ from minidist.train.rules import check, of_loosened_run, of_run
 
 OPTIMIZERS = ("adamw", "lamb", "sgd")
 LR_SCHEDULES = ("cosine", "constant", "wsd")
-RUN_CHOICES = {  # settings of a run that have few values
+RUN_CHOICES = {  # legal values of the settings that have few
     "optimizer": OPTIMIZERS,
     "lr_schedule": LR_SCHEDULES,
     "packing": (RANDOM, *PACKINGS),
@@ -57,23 +57,23 @@ class Ramp:
     full: int
 
     def batch_at(self, step: int) -> int:
-        """Samples in a step, counted from 0."""
+        """Number of samples in a step; steps are counted from 0."""
         return self.stages[bisect_right(self.stages, step, key=lambda stage: stage[0]) - 1][1]
 
     def samples_before(self, step: int) -> int:
-        """Samples in all steps before one."""
+        """Number of samples in all steps before this one."""
         starts, sizes = zip(*self.stages, strict=True)
         ends = [*starts[1:], step]
         return sum(max(0, min(end, step) - start) * size for start, end, size in zip(starts, ends, sizes, strict=True))
 
     @property
     def sizes(self) -> range:
-        """All sizes that a step has in a long run."""
+        """Batch sizes from ``start`` to ``full``."""
         return range(self.start, self.full + 1, self.increment)
 
     @cached_property
     def stages(self) -> list[tuple[int, int]]:
-        """Pairs of a first step and the samples of each step from it on. A large step may pass over a size.
+        """Pairs (first step, samples in each step from there on). A large step may skip a size.
 
         The size after ``consumed`` samples is start + increment * (consumed * increments // samples).
         """
@@ -91,12 +91,12 @@ class Ramp:
 
 @lru_cache
 def read_ramp(text: str, full: int, micro_batch: int) -> Ramp:
-    """The ramp written START,INCREMENT,SAMPLES, up to ``full`` samples a step, by multiples of ``micro_batch``.
+    """Parse a ramp written START,INCREMENT,SAMPLES: up to ``full`` samples a step, in multiples of ``micro_batch``.
 
-    "" is none: full from the first step on.
+    "" means no ramp: the batch is full from the first step on.
 
     Raises:
-        ValueError: for what cannot be, with the nearest numbers that can.
+        ValueError: for an invalid ramp, with the nearest valid number where there is one.
     """
     if not text:
         return Ramp(full, 1, 0, full)
@@ -129,14 +129,14 @@ class Optimization:
 
     global_batch: int = 48  # samples in a step, over all ranks
     micro_batch: int = 2  # samples per forward and backward pass: the grain that no layout cuts
-    rampup_batch_size: str = ""  # START,INCREMENT,SAMPLES, where it is smaller at first: see Ramp
+    rampup_batch_size: str = ""  # START,INCREMENT,SAMPLES of a batch that is smaller at first: see Ramp
     steps: int = 100
     optimizer: str = "adamw"  # or lamb: see nn/optim/lamb.py; or sgd, without momentum
     lr: float = 3e-3
     warmup: int = 10  # steps
     lr_schedule: str = "cosine"  # or constant; or wsd: warm-up, stable, decay
-    lr_decay_steps: int = 0  # of wsd, the last ones
-    clip: float = 1.0  # greatest global gradient norm
+    lr_decay_steps: int = 0  # the last steps of wsd, in which the rate falls
+    clip: float = 1.0  # largest global gradient norm
     weight_decay: float = 0.1
 
 
@@ -145,10 +145,10 @@ class Data:
     """Training data, and how it becomes samples."""
 
     text: str | None = None  # a file or folder to train on; None for the course's prose
-    tokenizer: str | None = None  # a file that says what its tokens are, for at most vocab of them; None for bytes
+    tokenizer: str | None = None  # file of a tokenizer with at most vocab tokens; None for bytes
     packing: str = RANDOM  # samples from random places of one text; or one of packing.PACKINGS: epochs of documents
     document_mask: int = 1  # whether documents in a sample do not see each other
-    restart_positions: int = 1  # whether positions count from each document's begin
+    restart_positions: int = 1  # whether positions start again at 0 in each document
 
 
 @dataclass(frozen=True)
@@ -158,17 +158,17 @@ class Numbers:
     seed: int = 0
     precision: str = "fp32"  # of parameters and activations in the model: see nn/precision/policy.py
     products: str = "fast"  # or exact: the same bits on every machine, see nn/exact.py
-    loss_scale: float = 0.0  # fixed, for fp16; 0 to have it found
-    reduce_dtype: str = "float64"  # in which sums that cross micro-batches and ranks are taken
+    loss_scale: float = 0.0  # fixed scale for fp16; 0 to find it while training
+    reduce_dtype: str = "float64"  # dtype of sums over micro-batches and ranks
     backend: str = "numpy"
 
 
 @dataclass(frozen=True)
 class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, ModelSizes):
-    """The settings of a run. (Of a dataclass' bases the last one's fields come first.)
+    """The settings of a run. (A dataclass lists the fields of its last base first.)
 
     Raises:
-        ValueError: for values that no run can have, or that do not fit together.
+        ValueError: for values that are invalid, or do not fit together.
     """
 
     def __post_init__(self) -> None:
@@ -227,48 +227,48 @@ class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, M
         return None
 
     def without_experts(self) -> "TrainConfig":
-        """Return the settings of a dense model's run."""
+        """Return a copy of the settings for a dense model."""
         return replace(self, **{field.name: field.default for field in fields(MoEConfig)})
 
     @property
     def micro_batches(self) -> int:
-        """How many there are in one step, over all ranks."""
+        """Number of micro-batches in one step, over all ranks."""
         return self.global_batch // self.micro_batch
 
     @property
     def ramp(self) -> Ramp:
-        """How the batch grows.
+        """The ramp of the batch size.
 
         Raises:
-            ValueError: for a ramp that cannot be.
+            ValueError: for an invalid ramp.
         """
         return read_ramp(self.rampup_batch_size, self.global_batch, self.micro_batch)
 
     def lr_at(self, step: int) -> float:
-        """The learning rate of one step, counted from 0."""
+        """Learning rate of a step; steps are counted from 0."""
         if self.lr_schedule == "cosine":
             return warmup_cosine(step, self.steps, self.lr, self.warmup, self.lr / 10)
         return warmup_stable_decay(step, self.steps, self.lr, self.warmup, self.lr_decay_steps, self.lr / 10)
 
     def batch_at(self, step: int) -> int:
-        """Samples in one step, counted from 0."""
+        """Number of samples in a step; steps are counted from 0."""
         return self.ramp.batch_at(step)
 
     def samples_before(self, step: int) -> int:
-        """Samples in all steps before one."""
+        """Number of samples in all steps before this one."""
         return self.ramp.samples_before(step)
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens in a step with the full batch."""
+        """Number of tokens in a step with the full batch."""
         return self.global_batch * self.context
 
     def tokens_of(self, steps: range) -> int:
-        """Tokens in these steps."""
+        """Number of tokens in these steps."""
         return sum(map(self.batch_at, steps)) * self.context
 
     def check(self, layout: Layout) -> None:
-        """Raises ValueError where this run cannot be split that way (rules.py). Called before any rank starts."""
+        """Raise ValueError if this run cannot be split by the layout (rules.py). Called before any rank starts."""
         check(of_loosened_run(self, layout))
         if not self.rampup_batch_size:
             check(of_run(self, layout))
@@ -278,11 +278,11 @@ class TrainConfig(Numbers, Data, Routing, Experts, Optimization, Architecture, M
                 raise ValueError(f"rampup_batch_size {self.rampup_batch_size} has steps of {size} samples: {words}")
 
     def stages(self, layout: Layout) -> list[int]:
-        """How many layers each stage of the pipeline has."""
+        """Return the number of layers in each stage of the pipeline."""
         return layout.layers_of_stages or spread(self.layers, layout.stage_count)
 
     def activations(self, layout: Layout, length: int) -> tuple[int, int, int]:
-        """The shape of what one block hands to the next on a rank, of T = ``length`` tokens: (B, T/cp, C).
+        """Return the shape of the activations between two blocks on a rank, for T = ``length`` tokens: (B, T/cp, C).
 
         With sp it is (B, T/cp/tp, C).
         """

@@ -13,15 +13,15 @@ FullState = Callable[[dict], dict]
 
 
 def as_it_is(arrays: dict) -> dict:
-    """The full arrays of one process are those that it has."""
+    """Return the arrays: one process has all of them in full."""
     return arrays
 
 
 def state(model: Module, optimizer: Optimizer, full_state: FullState = as_it_is) -> dict:
-    """Every array that a run changes, by name, in its full shape.
+    """Return every array that a run changes, by name, in its full shape.
 
     Args:
-        model: the model, for the names of all parameters and the state beside them.
+        model: the model, for the names of all parameters and its extra state.
         optimizer: optimizer of the parameters that this rank trains.
         full_state: function that gathers the full arrays, by parameter name: ``ParallelModel.full_state``. All ranks
             call it together.
@@ -35,7 +35,7 @@ def state(model: Module, optimizer: Optimizer, full_state: FullState = as_it_is)
 
 
 def digest(model: Module, optimizer: Optimizer, full_state: FullState = as_it_is):
-    """SHA-256 over the names and the bytes of every parameter and every optimizer state; arguments as of ``state``."""
+    """Return a SHA-256 object that has hashed the names and bytes of all arrays of ``state``; arguments: see there."""
     sha = hashlib.sha256()
     for name, array in state(model, optimizer, full_state).items():
         sha.update(name.encode())
@@ -44,7 +44,7 @@ def digest(model: Module, optimizer: Optimizer, full_state: FullState = as_it_is
 
 
 def fingerprint(model: Module, optimizer: Optimizer, losses: list[float], full_state: FullState = as_it_is) -> str:
-    """The digest of the final state, continued over the loss of every step."""
+    """Return the SHA-256 of the final state and the loss of every step, in hexadecimal."""
     sha = digest(model, optimizer, full_state)
     sha.update(np.array(losses, "<f8").data)
     return sha.hexdigest()

@@ -1,11 +1,11 @@
-"""The second door of the core: hooks around a step.
+"""The second extension point of the core: hooks around a step.
 
-Whoever measures, saves, checks, shows or breaks a run is a ``StepHook``. The loop (trainer.py) calls all of them before
-the first step, around each step, and after the last one. They nest: the hook that is first before a step is last after
-it.
+Everything that measures, saves, checks, shows or breaks a run is a ``StepHook``. The loop (trainer.py) calls all hooks
+before the first step, around each step, and after the last one. They nest: the hook that is first before a step is last
+after it.
 
-(PyTorch Lightning's ``Callback`` and torchtitan's ``train_step`` with its profiler, checkpointer and fault tolerance
-around it are such doors, too. The first door is a mode around an operation: nn/tensor.py.)
+(PyTorch Lightning's ``Callback`` does the same, and torchtitan wraps its profiler, checkpointer and fault tolerance
+around ``train_step``. The first extension point is a mode around an operation: nn/tensor.py.)
 """
 
 from minidist.train.fingerprint import digest
@@ -13,24 +13,24 @@ from minidist.train.share import Share
 
 
 class StepHook:
-    """What one rank does around the steps of a run. All ranks call the same hooks in the same order."""
+    """Base class of hooks around the steps of a run. All ranks call the same hooks in the same order."""
 
     def begin_run(self, share: Share) -> None:
-        """The state is there, and no step of this run has been taken."""
+        """Called once the state is restored, before the first step of this run."""
 
     def begin_step(self, step: int, last: bool) -> None:
-        """A step, counted from 0 over the whole run, is about to begin; ``last``: of this run."""
+        """Called before a step, counted from 0 over the whole run; ``last``: it is the last one of this run."""
 
     def end_step(self, step: int, loss: float, last: bool) -> None:
-        """The step has ended, with this loss."""
+        """Called after a step, with its loss."""
 
     def end_run(self) -> dict:
-        """Return what was found, under the names of ``RankResult``'s fields."""
+        """Return the results, under the names of ``RankResult``'s fields."""
         return {}
 
 
 class Digests(StepHook):
-    """Hashes the weights and the optimizer's state after each step. All ranks do it together."""
+    """Hook that hashes the weights and the optimizer's state after each step. All ranks do it together."""
 
     def begin_run(self, share: Share) -> None:
         self.share, self.found = share, []

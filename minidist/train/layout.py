@@ -44,13 +44,13 @@ class ModelParallelism:
 class LooserSteps:
     """Layout: looser steps. Only in trivial settings do they agree with one process (rules.py: why_it_differs)."""
 
-    servers: int = 0  # ranks beside dp that hold the parameters, with sync=server or async: see parallel/loosened/
+    servers: int = 0  # ranks that hold the parameters, in addition to dp, with sync=server or async: parallel/loosened/
     staleness: int = 0  # steps by which a worker may be ahead of the slowest, with sync=server
-    arrivals: str = "live"  # who comes next, with sync=server or async: see parallel/loosened/arrivals.py
-    local_steps: int = 8  # that a worker takes alone, with sync=local: see parallel/loosened/local.py
-    outer_lr: float = 0.7  # of the step that follows them
+    arrivals: str = "live"  # order of the workers, with sync=server or async: see parallel/loosened/arrivals.py
+    local_steps: int = 8  # steps that a worker takes alone, with sync=local: see parallel/loosened/local.py
+    outer_lr: float = 0.7  # of the outer step that follows them
     outer_momentum: float = 0.9
-    fragments: int = 1  # of the model, which take turns in that step
+    fragments: int = 1  # parts of the model, which take turns in the outer step
     compress: str = ""  # what is sent in place of a bucket's gradients: see parallel/compression/
     error_feedback: int = 1  # 0: what compression leaves out is lost
 
@@ -59,15 +59,15 @@ class LooserSteps:
 class Layout(LooserSteps, ModelParallelism, DataParallelism):
     """Everything that may differ between two runs whose fingerprints must agree.
 
-    (Of a dataclass' bases the last one's fields come first.)
+    (A dataclass lists the fields of its last base first.)
 
     Raises:
-        ValueError: for a value that no run can have, naming it and what it may be (rules.py).
+        ValueError: for an invalid value, naming it and the valid ones (rules.py).
     """
 
     def __post_init__(self) -> None:
         if self.sync in SERVED and not self.servers:
-            object.__setattr__(self, "servers", 1)  # one rank at least has to hold the parameters
+            object.__setattr__(self, "servers", 1)  # at least one rank has to hold the parameters
         if self.virtual > 1 and self.schedule == Layout.schedule:
             object.__setattr__(self, "schedule", "interleaved")  # the only one that has several stages on a rank
         check(of_layout(self))
@@ -78,27 +78,27 @@ class Layout(LooserSteps, ModelParallelism, DataParallelism):
 
     @property
     def slack(self) -> float:
-        """The steps by which a worker may be ahead of the slowest: infinite with sync=async."""
+        """Steps by which a worker may be ahead of the slowest; infinite with sync=async."""
         return inf if self.sync == "async" else self.staleness
 
     @property
     def replicas(self) -> int:
-        """The ranks with the same parameters, but for ZeRO: they have other samples, or other tokens of the same."""
+        """Number of ranks with the same parameters, before ZeRO shards them, and other samples or other tokens."""
         return self.dp * self.cp
 
     @property
     def least_chunks(self) -> int:
-        """Number of which the sequence chunks must be a multiple."""
+        """The number of sequence chunks must be a multiple of this."""
         return parts_of(self.cp, self.cp_kind)
 
     @property
     def stage_count(self) -> int:
-        """How many stages the model is cut into."""
+        """Number of stages that the model is cut into."""
         return self.pp * self.virtual
 
     @property
     def layers_of_stages(self) -> list[int]:
-        """How many layers each stage has, where that was chosen by hand; otherwise empty."""
+        """Number of layers in each stage if they were chosen by hand; otherwise empty."""
         try:
             counts = [whole_number(count) for count in self.stages.split("+")] if self.stages else []
         except ValueError:
@@ -110,12 +110,12 @@ class Layout(LooserSteps, ModelParallelism, DataParallelism):
         return counts
 
     def __str__(self) -> str:
-        """The settings that differ from the defaults, as ``parse`` reads them."""
+        """Return the settings that differ from the defaults, as ``parse`` reads them."""
         return write_settings(self, "dp=1")
 
     @classmethod
     def parse(cls, text: str) -> "Layout":
-        """The layout written ``key=value,key=value``.
+        """Parse a layout written ``key=value,key=value``.
 
         Raises:
             ValueError: for an unknown key, a key given twice, or a value of the wrong kind.

@@ -1,9 +1,9 @@
-"""A process beside a rank that prepares the micro-batches of the next steps while the rank computes.
+"""The loader: a process for each rank that prepares the micro-batches of the next steps while the rank computes.
 
 It reads requests from its standard input and writes samples to its standard output, both as pickles, one after the
-other. So it ends by itself when the rank is gone, however that ended. What a batch holds is a function of the step
-(data/order.py): so it may be asked for before it is needed, and nothing of it has to be saved. Only who computes a
-micro-batch may change in between, where a batch grows or is dealt out anew; then what was prepared is thrown away.
+other. So it ends by itself when the rank is gone, however that ended. The content of a batch is a function of the step
+(data/order.py), so it can be requested before it is needed, and nothing has to be saved. Only the rank that computes a
+micro-batch may change in between, when the batch grows or is dealt out anew; then the prepared ones are thrown away.
 
 (In torch: a ``DataLoader`` with ``num_workers=1`` and this many batches to prefetch.)
 """
@@ -27,11 +27,11 @@ ROOM = 2048  # bytes that a pipe holds on every system
 
 
 class Loader(StepHook):
-    """Gives a rank its micro-batches out of such a process.
+    """Hook that gives a rank its micro-batches out of a loader process.
 
     Args:
-        config: the run's settings; ``config.steps`` is the last step that is asked for.
-        ahead: how many steps are prepared beyond the one that is taken, at most: no more than pipes hold.
+        config: the run's settings; no step from ``config.steps`` on is requested.
+        ahead: the most steps to prepare beyond the current one; fewer if the pipes hold fewer.
     """
 
     def __init__(self, config: TrainConfig, ahead: int) -> None:
@@ -48,12 +48,12 @@ class Loader(StepHook):
         share.prepared = self.batch
 
     def batch(self, step: int, numbers: Sequence[int | None]) -> list[MicroBatch]:
-        """The micro-batches of a step, by their numbers, in host memory."""
+        """Return the micro-batches of a step, by their numbers, in host memory."""
         wanted = step, tuple(numbers)
         while self.asked and self.asked[0] != wanted:
             self.asked.popleft()
             self._receive()
-        # Requests that filled their pipe, and samples that fill theirs, would have both processes wait for each other.
+        # If requests filled their pipe while samples fill theirs, the two processes would wait for each other.
         ahead = min(self.ahead, ROOM // len(pickle.dumps(wanted)))
         for later in range(step + len(self.asked), min(step + ahead + 1, self.config.steps)):
             self.asked.append((later, wanted[1]))
@@ -82,7 +82,7 @@ class Loader(StepHook):
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests, (step, numbers) each, until the rank is gone; the first thing read is the run's config."""
+    """Read the run's config, then answer requests, (step, numbers) each, until the rank is gone."""
     with suppress(EOFError, BrokenPipeError):
         config, corpus = pickle.load(requests), None
         while True:
@@ -90,7 +90,7 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
             try:
                 corpus = corpus or corpus_of(config)
                 found = [batch_of(corpus, config, step, number) for number in numbers]
-            except Exception as error:  # a text that has changed, say: it is the rank's to tell
+            except Exception as error:  # a text that has changed, say: the rank raises it
                 found = error
             pickle.dump(found, answers)
             answers.flush()

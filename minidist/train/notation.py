@@ -1,22 +1,22 @@
 """How layouts, flags and tables are written as text: settings as ``key=value,key=value``, and numbers.
 
-Python's ``int`` takes more than anyone means to write: ``1_0`` is 10 to it, and so are the digits of other scripts
-(``１０``). And ``str.isdigit`` takes what ``int`` refuses, such as ``²``.
+Python's ``int`` accepts more than anyone means to write: it reads both ``1_0`` and ``１０``, the digits of another
+script, as 10. And ``str.isdigit`` accepts what ``int`` refuses, such as ``²``.
 """
 
 from dataclasses import fields
 from difflib import get_close_matches
 from math import isnan
 
-LARGEST = 2**63 - 1  # what a 64-bit integer holds
+LARGEST = 2**63 - 1  # 64-bit integer
 EXPECTED = "a number: write it as in 12, 0.5 or 3e-4"
 
 
 def whole_number(text: str) -> int:
-    """The integer that ``text`` writes in the digits 0 to 9, with a sign or without.
+    """Parse an integer written in the digits 0 to 9, with or without a sign.
 
     Raises:
-        ValueError: if it is written otherwise, or does not fit 64 bits.
+        ValueError: for any other text, or an integer that does not fit 64 bits.
     """
     value = _read(int, text, "a whole number: write it in the digits 0 to 9, as in 12")
     if abs(value) > LARGEST:
@@ -25,10 +25,10 @@ def whole_number(text: str) -> int:
 
 
 def number(text: str) -> float:
-    """The number that ``text`` writes, such as 12, 0.5, 3e-4 or inf.
+    """Parse a number such as 12, 0.5, 3e-4 or inf.
 
     Raises:
-        ValueError: if it is written otherwise, as nan is.
+        ValueError: for any other text, nan among them.
     """
     value = _read(float, text, EXPECTED)
     if isnan(value):
@@ -41,12 +41,12 @@ def _read(kind: type, text: str, expected: str):
         if text.isascii() and "_" not in text:
             return kind(text)
     except ValueError:
-        pass  # told below, in the same words
+        pass  # raised below, with the same message
     raise ValueError(f"{shortened(text)} is not {expected}")
 
 
 def shortened(text: str) -> str:
-    """The text, or its beginning if it is longer than any number that is meant; without control characters."""
+    """Return the text without control characters, cut if it is longer than any number that is meant."""
     text = "".join(c if c.isprintable() else "\ufffd" for c in text)
     return text if len(text) <= 40 else f"{text[:20]}... ({len(text)} characters)"
 
@@ -55,7 +55,7 @@ READERS = {int: whole_number, float: number, str: str}
 
 
 def read_settings(text: str, kind: type, what: str) -> dict:
-    """The values that a text gives to fields of a dataclass, of their types: int, float or str.
+    """Parse ``key=value,key=value`` into values of a dataclass' fields, each of its type: int, float or str.
 
     Raises:
         ValueError: for an unknown key, a key given twice, or a value of the wrong kind. ``what`` names the text.
@@ -80,6 +80,6 @@ def read_settings(text: str, kind: type, what: str) -> dict:
 
 
 def write_settings(value, default: str) -> str:
-    """The settings of a dataclass that differ from its defaults, as ``read_settings`` reads them; else ``default``."""
+    """Return the settings that differ from a dataclass' defaults, as ``read_settings`` reads them; else ``default``."""
     changed = [f"{f.name}={getattr(value, f.name)}" for f in fields(value) if getattr(value, f.name) != f.default]
     return ",".join(changed or [default])

@@ -1,11 +1,11 @@
 """The one place where axes of parallelism meet.
 
 ``parallelize`` composes the axes that a layout names, in the order in which they split the model: tp splits heads, cp
-splits sequences, pp splits layers, and the data axis, plain or ZeRO, comes last; a dense model on one rank has that one
-alone. With ep there are two data axes, one of them for the experts, and the experts' balance comes behind. Local SGD
-comes first: it joins workers, and all other axes are within one. Each axis implements the protocol in parallel/axis.py.
-The ``ParallelModel`` that comes back asks them in turn; only the pipeline, which runs micro-batches, has a name there.
-(Which can be combined is in rules.py.)
+splits sequences, pp splits layers, and the data axis, plain or ZeRO, comes last; a dense model on one rank has only
+that one. With ep there are two data axes, one of them for the experts, and the axis that balances the experts follows.
+Local SGD comes first: it joins workers, and all other axes lie within one. Each axis implements the protocol in
+parallel/axis.py. The ``ParallelModel`` that ``parallelize`` returns asks them in turn; it knows only the pipeline by
+name, because that runs the micro-batches. (rules.py says which axes can be combined.)
 """
 
 from collections import Counter
@@ -53,13 +53,13 @@ from minidist.train.rules import linear
 
 
 def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfig) -> "ParallelModel":
-    """Split a model, and the work of a step, over the ranks of a mesh. Called by all of its ranks.
+    """Split a model, and the work of a step, over the ranks of a mesh. All its ranks call this together.
 
     Args:
-        model: full, with its starting weights; changed in place into this rank's share.
+        model: the full model with its initial weights; changed in place into this rank's share.
         mesh: device mesh with the dimensions "pp", "dp", "cp" and "tp", of the layout's sizes.
         layout: the axes, and how each of them works.
-        config: the run's settings; the layout fits them (``config.check``).
+        config: the run's settings, already checked against the layout (``config.check``).
     """
     dtype = np.dtype(config.reduce_dtype)
     axes: list[Axis] = []
@@ -72,12 +72,12 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
         axes.append(ContextParallel(mesh.get_group("cp"), layout.cp_kind))
     pipeline = None
     if layout.pp > 1:
-        schedule_of = lru_cache(partial(plan_schedule, layout))  # of this run: overrides may change
+        schedule_of = lru_cache(partial(plan_schedule, layout))  # per run: overrides may change
         shape_of = partial(config.activations, layout)
         axes.append(pipeline := Pipeline(mesh.get_group("pp"), config.stages(layout), shape_of, schedule_of))
     # Gradients are summed over the ranks with other samples (dp) and with other tokens of the same samples (cp).
     data_group = mesh.get_group("dp") if layout.cp == 1 else mesh.flatten(("dp", "cp"), "dp_cp").get_group("dp_cp")
-    if layout.sync == "local":  # those within a worker
+    if layout.sync == "local":  # the ranks within a worker
         data_group = mesh.get_group("cp")
     if layout.ep > 1:
         axes += expert_axes(mesh, data_group, layout, config)
@@ -93,29 +93,29 @@ def parallelize(model: GPT, mesh: DeviceMesh, layout: Layout, config: TrainConfi
 
 
 def deal_micro_batches(rank: int, ranks: int, count: int) -> tuple[range, int]:
-    """Return a data-parallel rank's micro-batch indices, and the largest count on any rank: rank 0's."""
+    """Return the indices of a data-parallel rank's micro-batches, and the largest count on any rank (rank 0's)."""
     return share_of(rank, ranks, count), len(share_of(0, ranks, count))
 
 
 def plan_schedule(layout: Layout, micro_batches: int) -> list[list[Action]]:
-    """Return the pipeline's schedule, each rank's actions, checked before the first of them runs it."""
+    """Return the pipeline's schedule, a list of actions per rank, after checking it."""
     actions = schedule(layout.schedule, layout.pp, micro_batches, layout.virtual)
     check_schedule(actions, micro_batches)
     return actions
 
 
 def expert_axes(mesh: DeviceMesh, data_group: ProcessGroup, layout: Layout, config: TrainConfig) -> list[Axis]:
-    """What shares the experts among data-parallel ranks, and splits the batch over them: each parameter has a group."""
+    """Return the axes of expert parallelism, among them two data axes: one for dense parameters, one for experts."""
     exchanging, same_experts = expert_process_groups(mesh.mesh, layout.ep, mesh.group)
     dense = data_axis(data_group, layout, config, lambda parameter: parameter.expert_axis is None)
     experts = data_axis(same_experts, layout, config, lambda parameter: parameter.expert_axis is not None)
-    experts.splits_loss = experts.splits_batch = False  # the other one sums over all of these ranks
-    sums = Axis(data_group, data_group)  # over parameters: after both axes, because both may shard
+    experts.splits_loss = experts.splits_batch = False  # the dense axis sums over all of these ranks
+    sums = Axis(data_group, data_group)  # for sums over all parameters: last, because both data axes may shard
     return [ExpertParallel(exchanging), dense, experts, sums]
 
 
 def local_axis(mesh: DeviceMesh, layout: Layout, config: TrainConfig) -> Axis:
-    """What joins the workers every few steps. Within a worker there are all other axes."""
+    """Return the axis of local SGD, which joins the workers every few steps. All other axes lie within a worker."""
     group = mesh.get_group("dp")
     mine = len(share_of(group.rank, group.size, config.micro_batches))
     return LocalSGD(
@@ -125,7 +125,7 @@ def local_axis(mesh: DeviceMesh, layout: Layout, config: TrainConfig) -> Axis:
 
 
 def data_axis(group: ProcessGroup, layout: Layout, config: TrainConfig, holds: Holds = everything) -> Axis:
-    """What splits the batch over a group's ranks: plain data parallelism, or ZeRO, which splits memory too."""
+    """Return the axis that splits the batch over a group: plain data parallelism, or ZeRO, which also shards memory."""
     if not layout.zero:
         return DataParallel(group, partial(gradient_reducer, group, layout, config), holds)
     settings: dict = {"algorithm": layout.algorithm, "reduce_dtype": np.dtype(config.reduce_dtype)}
@@ -138,40 +138,40 @@ def data_axis(group: ProcessGroup, layout: Layout, config: TrainConfig, holds: H
 def gradient_reducer(
     group: ProcessGroup, layout: Layout, config: TrainConfig, parameters: Sequence[Parameter]
 ) -> NaiveDataParallel | DelayedDataParallel:
-    """Return what sums the gradients of these parameters over a group's ranks, as the layout says."""
+    """Return the reducer that sums the gradients of these parameters over a group's ranks, as the layout says."""
     arguments = parameters, group, layout.algorithm, np.dtype(config.reduce_dtype)
     if layout.sync == "delayed":
         return DelayedDataParallel(*arguments, config.steps)
     if layout.sync == "naive":
         return NaiveDataParallel(*arguments)
-    overlap = layout.sync == "overlapped" and group.size > 1  # alone there is nothing to overlap
+    overlap = layout.sync == "overlapped" and group.size > 1  # one rank has nothing to overlap
     if not layout.compress:
         return bucketed_data_parallel(*arguments, layout.bucket_mb, overlap)
-    # an override sums its buckets by itself, and would never call a hook
+    # without overrides: one would sum its buckets itself, and never call the hook
     hook = Compressor(layout.compress, bool(layout.error_feedback), config.seed)
     return BucketedDataParallel(*arguments, layout.bucket_mb, overlap, hook)
 
 
 class ParallelModel:
-    """One rank's share of a model and of the work of a step: what ``train_step`` talks to.
+    """One rank's share of a model and of the work of a step; ``train_step`` calls its methods.
 
     Args:
-        model: full; the axes change it in place.
-        group: all ranks of the run. All of them call this.
+        model: the full model; the axes change it in place.
+        group: all ranks of the run, which call this together.
         axes: the axes, in the order in which they cut the model.
-        deal: function from a step's number of micro-batches to this rank's, by their numbers within the step, and the
-            largest number on any rank.
-        global_micro_batches: how many all ranks have in a step.
+        deal: function from the number of micro-batches in a step to the indices of this rank's, and the largest count
+            on any rank.
+        global_micro_batches: number of micro-batches in a step, over all ranks.
         pipeline: the axis that runs this rank's micro-batches; None to run them one after the other.
-        targets: number of targets in a micro-batch, B T, where some may be ignored; 0 where all count.
+        targets: number of targets in a micro-batch, B T, if some may be ignored; 0 if all count.
 
     Attributes:
-        micro_batches: those of this rank; None for an empty one (``Axis.pads_micro_batches``).
-        divisor: what the step's sums over micro-batches are divided by: their number; where targets may be ignored,
-            that of the targets that count, over B T.
-        loss_sum: sum of the losses of its micro-batches in the last step, as far as ranks that step together know them.
-        local: what this rank holds of the model.
-        trained: what the optimizer updates on this rank.
+        micro_batches: indices of this rank's micro-batches; None for an empty one (``Axis.pads_micro_batches``).
+        divisor: divisor of the step's sums over micro-batches: the number of micro-batches or, if targets may be
+            ignored, the number of targets that count divided by B T.
+        loss_sum: sum of the losses of the last step's micro-batches, over the ranks that step together.
+        local: the part of the model that this rank holds.
+        trained: the parameters that the optimizer updates on this rank.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class ParallelModel:
         self.owned = {parameter.name for parameter in self.trained if self._is_first_with(parameter.name)}
 
     def set_micro_batches(self, count: int) -> None:
-        """Set the number of micro-batches in a step, over all ranks. Called between two steps, on all ranks alike."""
+        """Set the number of micro-batches in a step, over all ranks. All ranks call this between two steps."""
         if count != self.global_micro_batches:
             self.global_micro_batches = count
             self.take(*self.deal(count))
@@ -205,8 +205,8 @@ class ParallelModel:
     def take(self, micro_batches: Sequence[int], most: int) -> None:
         """Give this rank these micro-batches from the next step on; ``most`` is the largest count on any rank.
 
-        Called between two steps, on all ranks; together they have each micro-batch of a step once. No bit of the run
-        changes: see train/resilience/rebalance.py.
+        All ranks call this between two steps; together they have each micro-batch of a step once. It changes no bit of
+        the run: see train/resilience/rebalance.py.
         """
         empty = most - len(micro_batches) if any(axis.pads_micro_batches for axis in self.axes) else 0
         self.micro_batches: list[int | None] = [*micro_batches, *[None] * empty]
@@ -214,22 +214,22 @@ class ParallelModel:
         for axis in self.axes:
             axis.most_micro_batches = most
 
-    # What a step does
+    # The phases of a step
 
     def zero_grad(self) -> None:
         for axis in self.axes:
             axis.zero_grad()
 
     def count_targets(self, batch: Sequence[MicroBatch]) -> None:
-        """Find what the step's sums are divided by, before its first forward pass. All ranks call it together.
+        """Set the divisor of the step's sums. All ranks call this together, before the first forward pass.
 
-        A micro-batch's loss is the sum over its targets that count, over its B T places (nn/loss.py). With N such
+        A micro-batch's loss is the sum over its targets that count, divided by its B T places (nn/loss.py). With N such
         targets in the global batch, the mean over them is the sum over the micro-batches, divided by N / (B T). Counts
-        are integers, so every layout has the same N. (Without any, the loss and its gradients are 0.)
+        are integers, so every layout finds the same N. (If N is 0, so are the loss and its gradients.)
         """
         if self.targets:
             counts = np.zeros(1, np.int64)
-            for one in batch:  # of each sequence chunk that this rank computes
+            for one in batch:  # only in the sequence chunks that this rank computes
                 for chunk in self.model.chunks.slices(one.targets.shape[1], one.documents):
                     counts += int((one.targets[:, chunk] != IGNORED).sum())
             for axis in reversed(self.axes):
@@ -238,12 +238,12 @@ class ParallelModel:
             self.divisor = max(1, int(counts[0])) / self.targets
 
     def forward_backward(self, batch: Sequence[MicroBatch], scale: float) -> float:
-        """Add the gradients, times ``scale``, of this rank's micro-batches; return the sum of the losses known here.
+        """Run this rank's micro-batches: add their gradients, times ``scale``; return the sum of losses known here.
 
-        Gradients may leave from within the last backward pass, once complete: all others run under ``no_sync``.
+        Complete gradients may be sent during the last backward pass; all other passes run under ``no_sync``.
         """
         if self.model.balance is not None:
-            # layers with experts add losses of their own, of all places, which are averaged over the micro-batches
+            # layers with experts add losses of their own: over all places, averaged over the micro-batches
             self.model.balance.loss_scale = scale * (self.divisor / self.global_micro_batches)
         if self.pipeline is not None:
             return self.pipeline.run(batch, scale, self.no_sync)
@@ -271,9 +271,9 @@ class ParallelModel:
             axis.sync_params()
 
     def average_loss(self, total: float) -> float:
-        """Sum the losses that ranks know, each its own, and return their mean over the step's targets.
+        """Sum the losses over the ranks that each know a part, and return the mean over the step's targets.
 
-        Where ranks step apart it is the mean over those of this rank, and of the ranks that step with it.
+        Where ranks step apart, the mean covers this rank and the ranks that step with it.
         """
         sums = np.array([total], np.float64)
         for axis in reversed(self.axes):
@@ -283,10 +283,11 @@ class ParallelModel:
         return self.loss_sum / self.divisor
 
     def join_losses(self, losses: list[float], sums: Sequence[float]) -> list[float]:
-        """After the last step: the mean losses of all steps over the global batch, on all ranks alike.
+        """Return each step's mean loss over the global batch, the same on all ranks. Called after the last step.
 
         Args:
-            losses: loss of each step, as ``average_loss`` returned it. sums: ``loss_sum`` after each step.
+            losses: loss of each step, as ``average_loss`` returned it.
+            sums: ``loss_sum`` after each step.
         """
         for axis in self.axes:
             if axis.steps_apart:
@@ -305,12 +306,12 @@ class ParallelModel:
         """Whether this rank takes steps without waiting for all others."""
         return any(axis.steps_apart for axis in self.axes)
 
-    # What follows from who holds what
+    # Which rank holds what
 
     def owns(self, parameter: Parameter) -> bool:
-        """Whether a parameter counts on this rank, in sums over the parameters of all ranks.
+        """Return whether this rank counts a parameter in sums over the parameters of all ranks.
 
-        Every shard counts, and of replicas only the first. (Megatron-LM: ``param_is_not_tensor_parallel_duplicate``.)
+        Every shard counts; of replicas only the first does. (Megatron-LM: ``param_is_not_tensor_parallel_duplicate``.)
         """
         return parameter.name in self.owned
 
@@ -324,23 +325,23 @@ class ParallelModel:
         return True
 
     def global_max(self, value):
-        """The largest of the values of all ranks that hold different parameters: a number, or each of an array's."""
+        """Return the maximum over all ranks that hold different parameters, of a number or of each array element."""
         for group in self.shard_groups:
             value = global_max(value, group)
         return value
 
     def global_sum(self, value):
-        """The sum of the integers of all ranks that hold different parameters: of one, or of each of an array's."""
+        """Return the sum over all ranks that hold different parameters, of an integer or of each array element."""
         for group in self.shard_groups:
             value = global_sum(value, group)
         return value
 
     def full_state(self, arrays: dict) -> dict:
-        """Gather the full arrays, by parameter name, from those that the ranks train. Called by all ranks together.
+        """Gather the full arrays, by parameter name, from those that the ranks train. All ranks call this together.
 
-        Axis by axis, backwards, a part that not all ranks of a group hold comes from the first that does. But what a
-        rank holds itself it shows, whether or not it is what it should be. Arrays that differ between ranks that step
-        apart are stacked: (ranks, *shape).
+        From the last axis to the first, a part that only some ranks of a group hold is broadcast by the first of them.
+        A rank keeps its own copy of a part, even a corrupted one. Arrays that differ between ranks that step apart are
+        stacked: (ranks, *shape).
         """
         dtype = next((array.dtype for array in arrays.values()), self.dtype)
         full = {name: xp.full(shape, xp.nan, dtype) for name, shape in self.shapes.items()}
@@ -355,7 +356,7 @@ class ParallelModel:
             for source, regions in enumerate(everyone):
                 parts = [part for part in regions.items() if 0 < copies[part] < group.size]
                 for part in parts:
-                    del copies[part]  # the next rank that holds it too need not send it
+                    del copies[part]  # another rank that holds it need not send it again
                 if parts:
                     flat = flattened([region.take(full[name]) for name, region in parts])
                     broadcast(flat, source, group)
@@ -367,9 +368,9 @@ class ParallelModel:
         return full
 
     def regions(self, trained: bool = True) -> dict[str, Region]:
-        """Where in the full arrays is what the optimizer updates here, and has states of.
+        """Return where in the full arrays the parts are that this rank's optimizer updates, by parameter name.
 
-        Not ``trained``: what the model computes with, as far as it is here between two steps.
+        If not ``trained``: the parts that the model computes with, as far as they are here between two steps.
         """
         return list(self._after_each_axis(trained))[-1]
 
@@ -382,7 +383,7 @@ class ParallelModel:
 
 
 def stacked(array, group: ProcessGroup):
-    """An array that all ranks of a group hold alike as it is, one that they hold apart as (ranks, *shape)."""
+    """Return an array as it is if all ranks of a group hold the same bits; otherwise theirs, as (ranks, *shape)."""
     arrays = xp.empty((group.size, *array.shape), array.dtype)
     all_gather_into_tensor(arrays, array, group)
     raw = arrays.view(xp.uint8)
@@ -390,9 +391,9 @@ def stacked(array, group: ProcessGroup):
 
 
 def forward_backward(model: Module, micro_batch: MicroBatch, scale: float = 1.0):
-    """Run one micro-batch, add its gradients, times ``scale``, to those that are there, and return its loss, (), there.
+    """Run one micro-batch, add its gradients, times ``scale``, to those so far, and return its loss.
 
-    A number would make the host wait for the GPU after each micro-batch.
+    The loss is an array, (), on the device: a number would make the host wait for the GPU after each micro-batch.
     """
     with trace.span(f"forward {micro_batch.number}"):
         loss = model(*micro_batch)

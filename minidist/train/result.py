@@ -1,4 +1,4 @@
-"""What a training run is asked for, and what it leaves behind."""
+"""The options of a training run, and its results."""
 
 from dataclasses import asdict, dataclass, field
 
@@ -19,29 +19,29 @@ from minidist.train.resilience.faults import Fault
 
 @dataclass(frozen=True)
 class Reporting:
-    """What a run measures, reports and brings back."""
+    """Options: what a run measures, reports and returns."""
 
     step_digests: bool = False
     progress: bool = False  # report every step to the parent
-    live: str | None = None  # report moments; the folder where faults are ordered while it runs: resilience/faults.py
+    live: str | None = None  # report moments; the folder in which to order faults while it runs: resilience/faults.py
     validate: bool = False
     sample: int = 0  # tokens to generate
-    trace: bool = False  # of the last steps
+    trace: bool = False  # record the last steps
     noise_scale: int = 0  # steps from one measurement to the next; 0 for none: see measuring/noise_scale.py
     measure_peak: bool = False  # in FLOP/s, after the last step: see measuring/evaluate.py
-    stop_after: int | None = None  # the step after which to stop and bring the arrays back
+    stop_after: int | None = None  # the step after which to stop and return the arrays
     stop_file: str | None = None  # a file: once it exists, the run ends after the next step, which it saves
 
 
 @dataclass(frozen=True)
 class Surviving:
-    """What a run saves, goes on from, and does about faults."""
+    """Options: what a run saves, where it resumes, and the faults that strike it."""
 
-    saving: Saving | None = None  # of checkpoints
-    resume: str | None = None  # the folder of a checkpoint to go on from
-    init_from: str | None = None  # a folder of Hugging Face's with the first weights; unused once there is a checkpoint
-    peer_copies: PeerCopies | None = None  # of snapshots, in the memory of other ranks
-    recover: int | None = None  # the step of snapshots in the ranks' memory to go on from
+    saving: Saving | None = None  # how to save checkpoints
+    resume: str | None = None  # the folder of a checkpoint to resume from
+    init_from: str | None = None  # a folder of Hugging Face's with the initial weights; unused if the run resumes
+    peer_copies: PeerCopies | None = None  # how to copy snapshots into the memory of other ranks
+    recover: int | None = None  # the step of snapshots in the ranks' memory to resume from
     faults: tuple[Fault, ...] = ()
     rebalance: bool = False  # deal micro-batches out anew where ranks differ in speed: see resilience/
     check_replicas: int = 0  # steps from one check of the numbers to the next; 0 for none: see resilience/checks.py
@@ -50,71 +50,71 @@ class Surviving:
 
 @dataclass(frozen=True)
 class RunOptions(Surviving, Reporting):
-    """What a run does, and brings back, beside its training, its losses and its fingerprint."""
+    """Options of a run: what it does and returns besides training, the losses and the fingerprint."""
 
-    loader: int = 0  # steps whose micro-batches a process beside each rank prepares ahead; 0 for none
-    links: Links | None = None  # of the layout's nodes, for algorithm=auto; None for those of Links()
+    loader: int = 0  # steps whose micro-batches a process next to each rank prepares ahead; 0 for none
+    links: Links | None = None  # of the layout's nodes, for algorithm=auto; None for Links()
 
 
 @dataclass
 class Learned:
-    """What was learned on one rank."""
+    """Results of training on one rank."""
 
-    losses: list[float]  # of each step, the mean over the global batch; also of those before a checkpoint
+    losses: list[float]  # mean over the global batch in each step, also in those before a checkpoint
     fingerprint: str
     seconds: float  # for all steps taken here
     traffic: trace.Traffic
-    step_digests: list[str] = field(
-        default_factory=list
-    )  # of weights and optimizer state after each step, if asked for
+    step_digests: list[str] = field(default_factory=list)  # weights and optimizer state after each step, if asked for
     loss_scale: float = 1.0  # at the end
     skipped_steps: int = 0  # because float16 overflowed
     validation_loss: float | None = None  # nats per token
-    bits_per_byte: float | None = None  # of the same text, whatever the tokens
+    bits_per_byte: float | None = None  # the same loss, in bits per byte of the text
     sample: bytes | None = None
     expert_counts: list[np.ndarray] = field(default_factory=list)  # of each step: see nn/moe/balance.py
-    pushes: list[Push] = field(default_factory=list)  # that a parameter server took, one after another
+    pushes: list[Push] = field(default_factory=list)  # gradients that a parameter server applied, in order
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass
 class Counted:
-    """What was counted on one rank."""
+    """Memory, traffic and FLOPs counted on one rank."""
 
     memory: dict[str, int] = field(default_factory=dict)  # peak bytes, by kind and in total: see ledger.py
-    collectives: list[dict] = field(default_factory=list)  # of one step: see trace.Collectives
+    collectives: list[dict] = field(default_factory=list)  # of the last step: see trace.Collectives
     flops: dict[str, int] = field(default_factory=dict)  # of all steps' matrix products, by phase: see flops.py
-    step_flops: dict[str, int] = field(default_factory=dict)  # the same without steps that were computed again to check
-    peak_flops: float = 0.0  # a second; 0 if nobody asked for it
-    noise: list[tuple[int, NoiseScale]] = field(default_factory=list)  # with the steps before which it was measured
+    step_flops: dict[str, int] = field(
+        default_factory=dict
+    )  # the same without computation repeated to check or measure
+    peak_flops: float = 0.0  # FLOP/s; 0 if not measured
+    noise: list[tuple[int, NoiseScale]] = field(default_factory=list)  # with the step before which each was measured
     log: list = field(default_factory=list)
     bytes_read: int = 0  # of a checkpoint
     gpu: str = ""  # its model; "" with NumPy
-    by_nccl: bool = False  # whether collectives of all ranks go by NCCL
+    by_nccl: bool = False  # whether collectives of all ranks use NCCL
     override_calls: dict[str, int] = field(default_factory=dict)  # how often each override was called
 
 
 @dataclass
 class Timed:
-    """How long steps and pauses took on one rank; for each step taken here, without what is between steps."""
+    """Durations of the steps that one rank took here, without the time between them, and of pauses."""
 
     step_seconds: list[float] = field(default_factory=list)
     compute_seconds: list[float] = field(default_factory=list)  # see comm's transports/cores.py
-    seconds_without_core: list[float] = field(default_factory=list)  # computing had to wait for a core
+    seconds_without_core: list[float] = field(default_factory=list)  # that computing waited for a core
     micro_batch_seconds: list[float] = field(default_factory=list)  # forward and backward of one micro-batch
     micro_batch_counts: list[int] = field(default_factory=list)  # micro-batches that this rank ran
-    pauses: list[float] = field(default_factory=list)  # seconds for which saves kept it from training
+    pauses: list[float] = field(default_factory=list)  # seconds that each save kept it from training
     save_errors: list[str] = field(default_factory=list)  # why checkpoints could not be saved
-    copy_pauses: list[float] = field(default_factory=list)  # seconds for which copies to peers did
-    restore_seconds: float = 0.0  # for putting a checkpoint, or copies from peers, in place
+    copy_pauses: list[float] = field(default_factory=list)  # seconds that each copy to peers kept it from training
+    restore_seconds: float = 0.0  # to restore a checkpoint, or copies from peers
 
 
 @dataclass
 class RankResult(Timed, Counted, Learned):
-    """What one rank brings back from a run."""
+    """Results of a run on one rank."""
 
 
-OF_EACH_RANK = (  # what ``--json`` writes as it is, a list of all ranks' each
+OF_EACH_RANK = (  # fields that ``--json`` writes unchanged, each as a list over the ranks
     "memory", "collectives", "flops", "step_seconds", "compute_seconds", "micro_batch_seconds", "micro_batch_counts",
     "pauses", "copy_pauses",
 )  # fmt: skip
@@ -122,7 +122,7 @@ OF_EACH_RANK = (  # what ``--json`` writes as it is, a list of all ranks' each
 
 @dataclass
 class Run:
-    """One training run, over all its ranks."""
+    """Results of a training run, over all its ranks."""
 
     layout: Layout
     config: TrainConfig
@@ -139,7 +139,7 @@ class Run:
 
     @property
     def pushes(self) -> list[Push]:
-        """That the first parameter server took, one after another; none without servers."""
+        """Gradients that the first parameter server applied, in order; none without servers."""
         return next((rank.pushes for rank in self.ranks if rank.pushes), [])
 
     @property
@@ -149,11 +149,11 @@ class Run:
 
     @property
     def steps_here(self) -> int:
-        """How many steps were taken, and not by the run that left the checkpoint."""
+        """Number of steps that this run took, without those before its checkpoint."""
         return len(self.ranks[0].compute_seconds)
 
     def as_dict(self) -> dict:
-        """What ``--json`` writes."""
+        """Return the content that ``--json`` writes."""
         return {
             "layout": str(self.layout),
             "config": asdict(self.config),

@@ -1,9 +1,9 @@
-"""Which layouts and runs are legal: one list of rules, each a condition and what is wrong, and what would be right.
+"""The rules for legal layouts and runs. Each is a condition and a message: what is wrong, and what would be right.
 
-``Layout`` reads ``of_layout`` as it is made; the planner's layout reads ``of_choices`` and ``of_shape``, which know no
-limits of one laptop. ``TrainConfig.check`` reads ``of_run`` for a run in a layout, and whoever starts a run reads
-``of_options`` for what it is asked for beside. What comes first is told: single values, then what they mean together.
-Some legal runs loosen the step: ``why_it_differs`` says which have other bits than one process.
+``Layout`` is checked by ``of_layout`` when it is made; the planner's layout by ``of_choices`` and ``of_shape``, which
+know no limits of one laptop. ``TrainConfig.check`` applies ``of_run`` to a run in a layout, and code that starts a run
+applies ``of_options`` to its options. Only the first broken rule is reported: single values come first, then their
+combinations. Some legal runs loosen the step: ``why_it_differs`` says which have other bits than one process.
 """
 
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ SYNCS = (*TIGHT_SYNCS, *LOOSE)
 GRAD_SYNCS = ("micro_batch", "step")
 CHECKS = ("auto", "vote", "replay")  # ways to check the numbers: see resilience/checks.py
 ZERO_ALGORITHMS = tuple(ALL_GATHER)  # reduce-scatter has the same
-LAYOUT_CHOICES = {  # settings of a layout that have few values
+LAYOUT_CHOICES = {  # legal values of the settings that have few
     "algorithm": ("auto", *ALL_REDUCE),
     "sync": SYNCS,
     "zero": (0, 1, 2, 3),
@@ -47,18 +47,18 @@ LAYOUT_CHOICES = {  # settings of a layout that have few values
 
 
 def check(broken: Iterator[str]) -> None:
-    """Raises ValueError in the words of the first rule that is broken, if any is."""
+    """Raise ValueError with the message of the first broken rule, if there is one."""
     for words in broken:
         raise ValueError(words)
 
 
 def changed(layout, *keys: str) -> list[str]:
-    """Those of some settings that are not the default, as ``key=value``."""
+    """Return the settings among ``keys`` that are not the default, as ``key=value``."""
     return [f"{key}={getattr(layout, key)}" for key in keys if getattr(layout, key) != getattr(type(layout), key)]
 
 
 def without(layout, reasons: dict[str, str]) -> Iterator[str]:
-    """Yield why settings must stay as they are by default: key -> what is wrong with others."""
+    """Yield a message for each setting that must keep its default; ``reasons``: key -> what is wrong with others."""
     for key, why in reasons.items():
         for setting in changed(layout, key):
             yield f"{setting} {why}: leave {key} {getattr(type(layout), key)}"
@@ -180,7 +180,7 @@ def of_compression(layout) -> Iterator[str]:
 
 
 def of_gradient_sums(layout) -> Iterator[str]:
-    """Yield what is wrong with how ZeRO's stages communicate, and where the layers of a pipeline are."""
+    """Yield what is wrong with how ZeRO's stages communicate, and with the stages of a pipeline."""
     if layout.ep > 1 and layout.shard:
         yield (
             f"shard={layout.shard} is the same for all, but with ep={layout.ep} experts have fewer replicas than "
@@ -224,7 +224,7 @@ def of_nodes(layout) -> Iterator[str]:
 
 
 def uneven_group(layout, node_size: int) -> list[int]:
-    """The first group that sums gradients and does not have the same number of ranks on every node; [] if all do."""
+    """Return the first group that sums gradients with unequal numbers of ranks on its nodes; [] if there is none."""
     groups = gradient_groups(layout) if node_size else []
     return next((group for group in groups if len(set(counts_on_nodes(group, node_size))) > 1), [])
 
@@ -234,7 +234,7 @@ def counts_on_nodes(group: list[int], node_size: int) -> list[int]:
 
 
 def gradient_groups(layout) -> list[list[int]]:
-    """The groups of world ranks whose collectives take the layout's algorithm; replicas of shards take "auto"."""
+    """Return the groups of world ranks whose collectives use the layout's algorithm; replicas of shards use "auto"."""
     mesh = np.arange(layout.world_size).reshape(layout.pp, layout.dp, layout.cp, layout.tp)
     replicas = mesh.transpose(0, 3, 1, 2).reshape(-1, layout.shard or layout.replicas).tolist()
     return replicas + (expert_groups(mesh, layout.ep)[1] if layout.ep > 1 else [])
@@ -244,7 +244,7 @@ def gradient_groups(layout) -> list[list[int]]:
 
 
 def of_loosened_run(config, layout) -> Iterator[str]:
-    """Yield why a run cannot be loosened as its layout says. All other rules hold in every precision."""
+    """Yield why a run's steps cannot be loosened as its layout says. All other rules hold in every precision."""
     loosened = loosened_by(layout)
     if loosened and config.precision == "fp16":
         yield (
@@ -264,7 +264,7 @@ def of_loosened_run(config, layout) -> Iterator[str]:
 
 
 def of_run(config, layout) -> Iterator[str]:
-    """Yield why a run with one size of batch cannot be split as a layout says."""
+    """Yield why a run with a constant batch size cannot be split as a layout says."""
     batch = f"global_batch {config.global_batch} / micro_batch {config.micro_batch}"
     does_not_divide = f"dp={layout.dp} does not divide {batch} = {config.micro_batches}; change one of them"
     if layout.dp > config.micro_batches:
@@ -338,11 +338,11 @@ def of_run_with_stages(config, layout, batch: str, does_not_divide: str) -> Iter
         )
 
 
-# What a run is asked for beside
+# The options of a run
 
 
 def of_options(config, layout, options) -> Iterator[str]:
-    """Yield why this run in this layout cannot have these RunOptions."""
+    """Yield why a run in this layout cannot have these RunOptions."""
     loosened = loosened_by(layout)
     for flag, steps in (("--check-replicas", options.check_replicas), ("--noise-scale", options.noise_scale)):
         if steps < 0:
@@ -398,14 +398,14 @@ def of_noise_scale(config, layout) -> Iterator[str]:
 
 
 def loosened_by(layout) -> str:
-    """The setting that loosens a layout's steps, such as ``sync=local``, in a trivial way or not; "" if none does."""
+    """Return the setting that loosens a layout's steps, trivially or not, such as ``sync=local``; "" if none does."""
     if layout.sync in LOOSE:
         return f"sync={layout.sync}"
     return f"compress={layout.compress}" if layout.compress else ""
 
 
 def full_rank(config) -> int:
-    """A rank with which PowerSGD leaves every gradient as it is: of no parameter are the factors smaller.
+    """Return a rank at which PowerSGD sends every gradient as it is, because its factors would be no smaller.
 
     It is ``width``, unless the first matrix of an MLP needs more: laid flat it has heads x width rows, and one head's
     hidden units as columns. A Llama's gates double the columns, experts multiply the rows.
@@ -417,12 +417,12 @@ def full_rank(config) -> int:
 
 
 def linear(config) -> bool:
-    """Whether a step changes the weights by -lr times the gradient and nothing else: SGD, no clipping, no decay."""
+    """Return whether a step changes the weights by -lr times the gradient only: SGD without clipping or decay."""
     return config.optimizer == "sgd" and config.clip == inf and not config.weight_decay
 
 
 def why_it_differs(config, layout) -> str:
-    """Why a run is not meant to have the bits of one process; "" if it is."""
+    """Return why a run is not meant to have the bits of one process; "" if it is."""
     if layout.sync == "delayed":
         return "sync=delayed applies each gradient one step late"
     if layout.slack:

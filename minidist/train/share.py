@@ -34,19 +34,19 @@ from minidist.train.parallelize import ParallelModel, deal_micro_batches, parall
 
 @dataclass
 class Share:
-    """What one rank trains, and by which settings.
+    """One rank's share of a run: what it trains, and with which settings.
 
     Attributes:
-        world: all ranks of the run; a rank's place in it says what its share is.
+        world: all ranks of the run; this rank's place in it determines its share.
         config, layout, corpus: the run's settings and text.
         model: this rank's share of the model, and of the work of a step.
         optimizer: optimizer of ``model.trained``.
         scaler: loss scaler; no-op except for fp16.
         max_norm: the largest global gradient norm.
         losses: loss of each step so far, the mean over the global batch.
-        pushes: of a parameter server those that it has taken, in order.
-        prepared: function from a step and numbers to micro-batches that a loader has prepared in host memory; None
-            without one.
+        pushes: the gradients that a parameter server has applied, in order; empty on other ranks.
+        prepared: function from a step and the numbers of its micro-batches to those that a loader has prepared in host
+            memory; None without a loader.
         on_local_gradients: callback of ``train_step``.
     """
 
@@ -65,7 +65,7 @@ class Share:
 
     @classmethod
     def of(cls, world: ProcessGroup, config: TrainConfig, layout: Layout) -> "Share":
-        """This rank's share of a run that begins. All ranks call it together."""
+        """Return this rank's share of a new run. All ranks call it together."""
         if layout.servers:
             model = served_model(world, config, layout)
         else:
@@ -85,7 +85,7 @@ class Share:
 
     @property
     def gpt(self) -> GPT:
-        """The model, of which this rank may hold a part only."""
+        """The model, of which this rank may hold only a part."""
         return self.model.model
 
     def batch(self, step: int, numbers: Sequence[int | None]) -> list[MicroBatch]:
@@ -96,21 +96,21 @@ class Share:
             return [on_device(batch_of(self.corpus, self.config, step, number)) for number in numbers]
 
     def learning_rates(self, lr: float) -> Iterable[float]:
-        """Learning rates of the updates in one step of the run: one, as a rule."""
+        """Return the learning rate of each update in one step of the run: as a rule there is one."""
         return (lr,)
 
 
 class AsynchronousShare(Share):
-    """The share of a server that updates with each gradient as it comes."""
+    """Share of a parameter server that updates with each gradient as it arrives."""
 
     def learning_rates(self, lr: float) -> Iterable[float]:
-        """Learning rates of one update for each worker: N updates go as far as one with their mean."""
+        """Return the learning rates of N updates, one for each worker: together they go as far as one with the mean."""
         workers = self.layout.dp
         return (lr / workers for _ in range(workers))
 
 
 def optimizer_of(model: ParallelModel, config: TrainConfig) -> Optimizer:
-    """The optimizer of what this rank trains, with no state yet."""
+    """Return a new optimizer of the parameters that this rank trains."""
     if config.optimizer == "adamw":
         return AdamW(model.trained, config.lr, weight_decay=config.weight_decay)
     if config.optimizer == "sgd":
@@ -121,7 +121,7 @@ def optimizer_of(model: ParallelModel, config: TrainConfig) -> Optimizer:
 
 
 def loss_scaler(config: TrainConfig) -> GradScaler:
-    """What scales the loss: one that does nothing where no gradient is too small for the precision."""
+    """Return the loss scaler. It does nothing in a precision that holds the smallest gradients."""
     if not POLICIES[config.precision].scales_loss:
         return GradScaler(enabled=False)
     if config.loss_scale:
@@ -130,7 +130,7 @@ def loss_scaler(config: TrainConfig) -> GradScaler:
 
 
 def served_model(world: ProcessGroup, config: TrainConfig, layout: Layout) -> ParallelModel:
-    """This rank's part of a run with parameter servers: the first ranks are workers, the last ones servers."""
+    """Return this rank's part of a run with parameter servers: the first ranks are workers, the last ones servers."""
     group, gpt, dtype = world.duplicate(), model_of(config.model, seed=config.seed), np.dtype(config.reduce_dtype)
     group.name = "server"
     if world.rank < layout.dp:
@@ -138,7 +138,7 @@ def served_model(world: ProcessGroup, config: TrainConfig, layout: Layout) -> Pa
         worker = Worker(group, layout.dp, config.steps, count, config.clip if layout.slack else None, dtype)
         deal = partial(deal_micro_batches, world.rank, layout.dp)
         return ParallelModel(gpt, group, [worker], deal, config.micro_batches)
-    if layout.slack:  # workers may be apart
+    if layout.slack:  # workers may be at different steps
         seconds = read_arrivals(layout.arrivals, layout.dp)
         order = seeded_order(seconds, config.steps, layout.slack, config.seed) if seconds else None
         server = AsynchronousServer(group, layout.dp, config.steps, layout.slack, order)
@@ -149,19 +149,19 @@ def served_model(world: ProcessGroup, config: TrainConfig, layout: Layout) -> Pa
 
 
 class ServedModel(ParallelModel):
-    """What a server has in place of a share of the model."""
+    """The ``ParallelModel`` of a parameter server, which updates parameters and runs no micro-batches."""
 
     @property
     def averaged_micro_batches(self) -> int:
-        """An asynchronous worker has averaged what it pushes."""
+        """Number of micro-batches to average over: 1 if workers are asynchronous, and push averaged gradients."""
         return 1 if isinstance(self.axes[0], AsynchronousServer) else self.global_micro_batches
 
 
 def corpus_of(config: TrainConfig) -> Corpus | DocumentCorpus:
-    """The text that a run is trained on.
+    """Open the text that a run is trained on.
 
     Raises:
-        ValueError: if it cannot be read, or is not what the settings say.
+        ValueError: if it cannot be read, or does not fit the settings.
     """
     if config.packing == RANDOM or config.text is None:
         return load_corpus(config.text, config.context, config.tokenizer)
@@ -171,9 +171,9 @@ def corpus_of(config: TrainConfig) -> Corpus | DocumentCorpus:
 
 
 def batch_of(corpus: Corpus | DocumentCorpus, config: TrainConfig, step: int, number: int | None) -> MicroBatch:
-    """One micro-batch of a step, by its number within the step, in host memory.
+    """Return one micro-batch of a step, by its number within the step, in host memory.
 
-    Without a number it has no samples, B = 0: a rank that has fewer than others takes part in what they do together.
+    Without a number it has no samples, B = 0: a rank with fewer micro-batches takes part in the others' collectives.
     """
     if number is None:
         nothing = np.empty((0, config.context), np.uint8)
@@ -188,6 +188,6 @@ def batch_of(corpus: Corpus | DocumentCorpus, config: TrainConfig, step: int, nu
 
 
 def on_device(micro_batch: MicroBatch) -> MicroBatch:
-    """A micro-batch that was made in host memory, its tokens and targets on the device of ``xp``."""
+    """Return a micro-batch from host memory with its tokens and targets on the device of ``xp``."""
     tokens, targets = map(backend.from_host, micro_batch[:2])
     return micro_batch._replace(tokens=tokens, targets=targets)

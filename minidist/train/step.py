@@ -1,8 +1,9 @@
 """One training step, the same for every layout.
 
-``model`` is what ``parallelize`` made of it (parallelize.py): its methods say what each axis of parallelism adds to a
-step of one process. Whoever counts or compares a run does so around these lines (hooks.py), and at one moment in
-between (``on_local_gradients``). docs/one_step.md follows a step from here to the bytes between the ranks.
+``model`` is the ``ParallelModel`` that ``parallelize`` returns (parallelize.py): its methods do what each axis of
+parallelism adds to the step of one process. Hooks that measure or check a run are called around these lines (hooks.py),
+and at one point in between (``on_local_gradients``). docs/one_step.md follows a step from here to the bytes between the
+ranks.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +18,7 @@ from minidist.train.share import Share
 
 
 def take_step(share: Share, step: int) -> float:
-    """Take a step of a run, by its number, on this rank's share of it; return its loss."""
+    """Take step number ``step`` of a run on this rank's share of it, and return the loss."""
     model, config = share.model, share.config
     model.set_micro_batches(config.batch_at(step) // config.micro_batch)
     batch = share.batch(step, model.micro_batches)
@@ -37,7 +38,7 @@ def train_step(
 ) -> float:
     """Take one step on this rank, and return the loss: the mean over the global batch, the same on every rank.
 
-    (Where ranks step apart, it is that of this rank's samples: ``ParallelModel.join_losses`` joins them in the end.)
+    (Where ranks step apart, it covers only this rank's samples; ``ParallelModel.join_losses`` joins them at the end.)
 
     Args:
         model: this rank's share of the model and of the batch.
@@ -46,8 +47,8 @@ def train_step(
         batch: this rank's micro-batches.
         lr: the learning rate.
         max_norm: the largest global gradient norm.
-        on_local_gradients: called once this rank's backward passes are over. Sums over ranks that overlap with
-            backward may be in flight, or done.
+        on_local_gradients: called when this rank's backward passes are done. Sums over ranks that overlap with backward
+            may be in flight, or complete.
     """
     model.zero_grad()
     model.count_targets(batch)
@@ -61,7 +62,7 @@ def train_step(
 
 @trace.traced("optimizer")
 def update(model: ParallelModel, optimizer: Optimizer, scaler: GradScaler, lr: float, max_norm: float) -> None:
-    """Unscale, average, clip, step. If any rank's gradients overflowed, all ranks skip the step."""
+    """Unscale, average and clip the gradients, then update. All ranks skip the update if any rank overflowed."""
     overflow = scaler.unscale(model.trained, model.global_max)
     if not overflow:
         average_gradients(model.trained, model.divisor)

@@ -43,7 +43,7 @@ from minidist.train.rules import check, of_options
 from minidist.train.share import Share
 from minidist.train.step import take_step
 
-MIN_SCALE = 2.0**-24  # of the loss: gradients that overflow with less do so whatever the scale
+MIN_SCALE = 2.0**-24  # of the loss: gradients that overflow below it do so at any scale
 
 
 def run(
@@ -58,26 +58,26 @@ def run(
 ) -> Run:
     """Train on the ranks of a cluster.
 
-    With ``options.progress`` ``on_step(step, loss)`` is called in this process as rank 0 ends each step.
+    With ``options.progress``, ``on_step(step, loss)`` is called in this process when rank 0 ends a step.
 
-    What is to be saved needs a folder of its own (checkpoint/folder.py), which this run claims until its end.
+    A run that saves checkpoints claims their folder until it ends (checkpoint/folder.py).
 
     ``rank_function`` runs in place of ``train_rank``: tests inject a bug into the ranks with it.
 
-    ``on_event(rank, event)`` is called for what else ranks report: with ``options.progress`` ("ready", step) as a rank
-    is about to take its first step, and as it ends each step ("step", step, loss, seconds of computing) and ("pace",
-    step, seconds of computing for one of its micro-batches); with ``options.live`` ("moment", instruments.Moment) a few
-    times a second; ("saved", checkpoint, "" or why there is none); ("fault", fault); ("flipped", array, index, before,
+    ``on_event(rank, event)`` is called for each report of a rank: with ``options.progress`` ("ready", step) before a
+    rank takes its first step, and at the end of each step ("step", step, loss, seconds of computing) and ("pace", step,
+    seconds of computing for one of its micro-batches); with ``options.live`` ("moment", instruments.Moment) a few times
+    a second; ("saved", checkpoint, "" or why there is none); ("fault", fault); ("flipped", array, index, before,
     after); ("verified", step) from rank 0; ("corrupted", finding); ("note", text) for people.
 
-    As rank 0 runs the trained model it reports ("evaluating",) time and again.
+    With ``options.progress`` rank 0 also reports ("evaluating",) before each forward pass of the trained model.
 
-    ``patience`` is that of ``Cluster.run``; give it with ``options.progress``.
+    ``patience`` is passed to ``Cluster.run``; use it with ``options.progress``, so that ranks report every step.
 
     Raises:
-        TypeError: if the layout is text, say.
+        TypeError: if ``layout`` is not a Layout.
         ValueError: if the config, layout, options and cluster do not fit together, or the folder is not free.
-        And what ``Cluster.run`` raises.
+        Other errors: see ``Cluster.run``.
     """
     if not isinstance(layout, Layout):
         raise TypeError(f"layout must be a Layout, not {layout!r}: Layout.parse reads text such as 'dp=2,tp=2'")
@@ -92,7 +92,7 @@ def run_in_folder(
     on_step: Callable[[int, float], None] | None, rank_function: Callable | None,
     on_event: Callable[[int, tuple], None], patience: float | None,
 ) -> Run:  # fmt: skip
-    """``run``, in a folder that is this run's own already."""
+    """Train as ``run`` does, in a folder that this run has already claimed."""
     config.check(layout)
     check(of_options(config, layout, options))
     if cluster.world_size != layout.world_size:
@@ -111,11 +111,11 @@ def run_in_folder(
 def train_rank(
     world: ProcessGroup, config: TrainConfig, layout: Layout, options: RunOptions, hooks: Sequence[StepHook] = ()
 ) -> RankResult:
-    """One rank's part of a training run, with more ``hooks`` outside of those that the options ask for."""
+    """Run one rank's part of a training run. ``hooks`` are called outside those that the options ask for."""
     backend.use(config.backend, world.local_rank)
     find_gpus(world)
     policy = policy_of(config.precision, config.products)
-    with autocast(policy), np.errstate(over="ignore", invalid="ignore"):  # divergence has an error of its own
+    with autocast(policy), np.errstate(over="ignore", invalid="ignore"):  # divergence raises its own error
         return _train_rank(world, config, layout, options, hooks)
 
 
@@ -167,19 +167,19 @@ def _train_rank(
 
 
 def asked_to_stop(file: str | None, world: ProcessGroup) -> bool:
-    """Whether the file exists: all ranks agree, also if it comes while they look."""
+    """Return whether the file exists, the same on all ranks, even if it appears while they look."""
     return file is not None and bool(global_max(int(Path(file).exists()), world))
 
 
 def restore_state(share: Share, options: RunOptions, manifest: Manifest | None) -> dict:
-    """Put the state that a run goes on from into this rank's share of it. All ranks call it together.
+    """Put the state that a run resumes from into this rank's share of it. All ranks call it together.
 
     Args:
-        options: source of the state: a checkpoint (with its manifest), the ranks' memory, another program's files with
-            weights alone, or none.
+        options: the run's options, which name the source of the state: a checkpoint (with its manifest), the ranks'
+            memory, another program's files with weights alone, or none.
 
     Returns:
-        What was read and how long it took, under the names of ``RankResult``'s fields.
+        Bytes read and seconds taken, under the names of ``RankResult``'s fields.
     """
     world = share.world
     if options.recover is None:
@@ -188,7 +188,7 @@ def restore_state(share: Share, options: RunOptions, manifest: Manifest | None) 
             if options.init_from is not None:
                 begin_from(Path(options.init_from), share)
             return {}
-    barrier(world)  # so that no wait for a rank that has just started counts as reading
+    barrier(world)  # so that waiting for a rank that starts late does not count as reading
     began, bytes_read = time.perf_counter(), 0
     if manifest is not None and options.resume is not None:
         with Files(Path(options.resume)) as files:
@@ -200,9 +200,9 @@ def restore_state(share: Share, options: RunOptions, manifest: Manifest | None) 
 
 
 def hooks_around(share: Share, options: RunOptions, instruments: Instruments) -> list[StepHook]:
-    """What this run is asked for, in the order in which it begins before a step. All ranks call it together.
+    """Return the hooks that the options ask for, in the order in which they begin before a step.
 
-    The share has the state that the run goes on from.
+    All ranks call it together, after ``restore_state``.
     """
     world = share.world
     hooks: list[StepHook] = [Evaluation(options)]
@@ -221,7 +221,7 @@ def hooks_around(share: Share, options: RunOptions, instruments: Instruments) ->
             lambda *saved: world.report(("saved", *saved)), beside={TOKENIZER: content} if content else None,
         ))  # fmt: skip
     hooks += keepers
-    if options.check_replicas:  # after a step, before a checkpoint of it is saved
+    if options.check_replicas:  # at the end of a step it comes before the keepers
         hooks.append(ReplicaChecks(share, options.check_replicas, options.check_by, keepers))
     if options.progress:
         hooks.append(Reports(world, instruments))
@@ -239,15 +239,15 @@ def hooks_around(share: Share, options: RunOptions, instruments: Instruments) ->
 
 @contextmanager
 def diverging(step: int, scaler: GradScaler, world: ProcessGroup | None) -> Iterator[None]:
-    """Raises FloatingPointError, naming the step, where the step within finds gradients that no update can follow.
+    """Context manager: raise FloatingPointError, naming the step, if the gradients inside allow no update.
 
     Args:
-        world: all ranks, which find it together; None where each has a step of its own.
+        world: all ranks, which fail together; None if ranks step apart.
     """
     scale, skipped = scaler.scale, scaler.skipped
     try:
         yield
-    except NotFinite as error:  # on every rank, because the norm is joined over all of them: so they can agree
+    except NotFinite as error:  # on every rank, because the norm spans all of them: so they can agree on the text
         found = str(error) if world is None else first_text(error.found, world)
         raise FloatingPointError(f"training diverged in step {step}: {found}") from None
     except FloatingPointError as error:

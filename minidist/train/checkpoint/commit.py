@@ -5,11 +5,11 @@
       step-000050/
         rank-0.safetensors      what rank 0 owns
         rank-1.safetensors      ...
-        manifest.json           what there is, with the SHA-256 of each file: the commit marker
+        manifest.json           all arrays and files, with the SHA-256 of each file: the commit marker
 
 1. Every rank writes its file under another name, flushes it, and renames it.
-2. Once all have, one rank writes the manifest in the same way. A folder with a manifest is a checkpoint. One without is
-   the rest of a save that was cut off, and is never read.
+2. Once all have, one rank writes the manifest in the same way. A folder with a manifest is a checkpoint. One without
+   holds the remains of a save that was cut off, and is never read.
 3. Then, and only then, ``latest`` is replaced, in the same way.
 4. Then, and only then, old checkpoints are removed: the manifest first, so that half a checkpoint never looks whole.
 
@@ -40,7 +40,7 @@ def write_durably(disk: Disk, path: Path, content: bytes) -> None:
 
 @overridable
 def commit(disk: Disk, root: Path, name: str, manifest: bytes) -> None:
-    """Make a checkpoint of a folder whose files are all on the disk, then let ``latest`` point to it."""
+    """Turn a folder whose files are all on the disk into a checkpoint, then let ``latest`` point to it."""
     write_durably(disk, root / name / MANIFEST, manifest)
     disk.flush_folder(root)  # so that the folder itself has its name
     write_durably(disk, root / LATEST, name.encode())
@@ -48,7 +48,7 @@ def commit(disk: Disk, root: Path, name: str, manifest: bytes) -> None:
 
 @overridable
 def discard(disk: Disk, root: Path, name: str) -> None:
-    """Remove a checkpoint, or the rest of a save: a manifest is there no longer than all that it names."""
+    """Remove a checkpoint, or the remains of a save: the manifest first, so that it never outlives a file it names."""
     folder = root / name
     disk.remove(folder / MANIFEST)
     disk.flush_folder(folder)
@@ -58,10 +58,10 @@ def discard(disk: Disk, root: Path, name: str) -> None:
 
 
 def discard_newer(disk: Disk, root: Path, step: int) -> None:
-    """Remove the checkpoints of more than ``step`` steps, from which this run does not go on.
+    """Remove the checkpoints of more than ``step`` steps: this run goes on from ``step``.
 
-    It may have other bits than they: a sum in float32, say, depends on the layout. First ``latest`` goes back to the
-    step, so that whoever is killed in between does not leave it at one of them.
+    Its bits may differ from theirs: a sum in float32, say, depends on the layout. First ``latest`` goes back to
+    ``step``, so that a kill in between does not leave it pointing to one of them.
     """
     there = committed(disk, root)
     newer = [name for name in there if step_of(name) > step]
@@ -72,7 +72,7 @@ def discard_newer(disk: Disk, root: Path, step: int) -> None:
 
 
 def discard_cut_off(disk: Disk, root: Path) -> None:
-    """Remove the remains of saves that no run lived to commit."""
+    """Remove the remains of saves that were never committed."""
     for name in set(saves(disk, root)) - set(committed(disk, root)):
         discard(disk, root, name)
 
@@ -84,43 +84,43 @@ def make_root(disk: Disk, root: Path) -> None:
     """
     disk.make_folder(root)
     for folder in root.parents:
-        with suppress(PermissionError):  # one that cannot even be opened has been there for longer than this run
+        with suppress(PermissionError):  # a folder that cannot even be opened is older than this run
             disk.flush_folder(folder)
 
 
 def committed(disk: Disk, root: Path) -> list[str]:
-    """The names of all checkpoints in a folder, oldest first."""
+    """Return the names of all checkpoints in a folder, oldest first."""
     return [name for name in saves(disk, root) if MANIFEST in disk.names(root / name)]
 
 
 def saves(disk: Disk, root: Path) -> list[str]:
-    """The names of all saves in a folder, oldest first: checkpoints, and what was cut off.
+    """Return the names of all saves in a folder, oldest first: checkpoints, and remains of saves that were cut off.
 
-    What a link points to is no save of this run, so nothing in it is ever removed.
+    A link is not a save of this run, so nothing that it points to is ever removed.
     """
     return sorted((name for name in disk.names(root) if is_name(name) and disk.is_folder(root / name)), key=step_of)
 
 
 def name_of(step: int) -> str:
-    """The name of the checkpoint after ``step`` steps."""
+    """Return the name of the checkpoint after ``step`` steps."""
     return f"step-{step:06d}"
 
 
 def step_of(name: str) -> int:
-    """How many steps a checkpoint of that name has. (As text, step-1000000 would come before step-999999.)"""
+    """Return the number of steps in a checkpoint's name. (As text, step-1000000 would come before step-999999.)"""
     return int(name.removeprefix("step-"))
 
 
 def is_name(name: str) -> bool:
-    """Whether ``name_of`` makes such names."""
+    """Return whether a name is one that ``name_of`` makes."""
     digits = name.removeprefix("step-")
     return digits.isdecimal() and digits.isascii() and name == name_of(int(digits))
 
 
 def latest(disk: Disk, root: Path) -> str | None:
-    """The name of the newest checkpoint; None if there is none.
+    """Return the name of the newest checkpoint; None if there is none.
 
-    A power cut may come after the first manifest and before ``latest``: then the manifest counts.
+    If the power failed after the first manifest and before ``latest``, the manifest counts.
     """
     there = committed(disk, root)
     if LATEST in disk.names(root) and (name := disk.read(root / LATEST).decode(errors="replace")) in there:

@@ -1,4 +1,4 @@
-"""What saving asks of a disk, one call each: so that a test, or a picture, can put one in its place that loses power.
+"""The disk operations that saving needs, one method each, so that a test or a figure can use a disk that loses power.
 
 Writing a file does not put it on the disk, and neither does closing it: the system keeps it in memory and writes it
 some seconds later. ``flush`` (fsync) returns once the content is on the disk. The *name* of a file is content too, of
@@ -20,7 +20,7 @@ class Disk:
     """The file system of this machine. Below the folder of a run's checkpoints it follows no symbolic link."""
 
     def make_folder(self, path: Path) -> None:
-        """Make a folder, and those above it, unless it is there. Every rank may call it: none need wait for another."""
+        """Make a folder and its parents unless they exist. Every rank may call it, without waiting for another."""
         path.mkdir(parents=True, exist_ok=True)
 
     def write(self, path: Path, content: bytes) -> None:
@@ -29,11 +29,11 @@ class Disk:
 
     def flush(self, path: Path) -> None:
         """Return once a file's content is on the disk."""
-        with path.open("r+b") as file:  # Windows flushes only what may be written
+        with path.open("r+b") as file:  # Windows flushes only a file that is open for writing
             os.fsync(file.fileno())
 
     def flush_folder(self, path: Path) -> None:
-        """Return once the names in a folder are on the disk; at once on Windows, which opens no folder as a file."""
+        """Return once the names in a folder are on the disk; at once on Windows, which cannot open a folder."""
         if not hasattr(os, "O_DIRECTORY"):
             return
         folder = os.open(path, os.O_RDONLY)
@@ -55,11 +55,11 @@ class Disk:
         path.rmdir()
 
     def names(self, path: Path) -> list[str]:
-        """What is in a folder, sorted; nothing if there is none."""
+        """Return the names in a folder, sorted; none if there is no such folder."""
         return sorted(os.listdir(path)) if path.is_dir() else []
 
     def is_folder(self, path: Path) -> bool:
-        """Whether this is a folder itself, and not a link to one."""
+        """Return whether a path is a folder itself, and not a link to one."""
         return path.is_dir() and not path.is_symlink()
 
     def read(self, path: Path) -> bytes:
@@ -76,7 +76,7 @@ class Disk:
 
 
 def check_regular(path: Path) -> None:
-    """Raise BadCheckpoint unless this is a regular file: a link is not followed, and a pipe is not waited for."""
+    """Raise BadCheckpoint unless a path is a regular file. A link is not followed, and a pipe is not waited for."""
     try:
         mode = path.lstat().st_mode
     except OSError as error:

@@ -16,18 +16,18 @@ try:
 except ImportError:  # Windows
     fcntl = None
 
-OURS = re.compile(r"(\.new-)?(rank-\d+\.safetensors|(tokenizer|manifest)\.json)")  # what is in a checkpoint's folder
+OURS = re.compile(r"(\.new-)?(rank-\d+\.safetensors|(tokenizer|manifest)\.json)")  # files in a checkpoint's folder
 
 
 @contextmanager
 def own_folder(folder: str | None, resume: str | None) -> Iterator[str]:
-    """Claim a folder for a run's checkpoints: within it no other run may. However this process ends, the claim ends.
+    """Context manager: claim a folder for a run's checkpoints. Inside, no other run can; the process' end ends it too.
 
     Args:
-        folder, resume: as for ``check_folder``; no folder for a run that saves nothing.
+        folder, resume: see ``check_folder``; folder is None for a run that saves nothing.
 
     Yields:
-        Why the folder is not claimed, for people; "" if it is.
+        A message for people if the file system cannot claim the folder; otherwise "".
 
     Raises:
         ValueError: if another run has claimed it, or this one cannot save there.
@@ -58,7 +58,7 @@ def own_folder(folder: str | None, resume: str | None) -> Iterator[str]:
 
 
 def check_writable(folder: str) -> None:
-    """Make a folder unless it is there, and write in it. Raises ValueError where that is not possible."""
+    """Make a folder unless it exists, and try to write in it. Raise ValueError if that is not possible."""
     root, disk = Path(folder), Disk()
     try:
         disk.make_folder(root)
@@ -71,9 +71,9 @@ def check_writable(folder: str) -> None:
 
 
 def strangers(disk: Disk, root: Path) -> Path | None:
-    """Return something that no run has saved, though it has the name of a checkpoint or is in a folder of that name.
+    """Return a path that no run has saved, though it has a checkpoint's name or is in a folder of such a name.
 
-    The remains of saves that were cut off are removed; nothing else may be.
+    None if there is none. A run may remove only the remains of saves that were cut off.
     """
     for folder in (root / name for name in disk.names(root) if is_name(name)):
         if not disk.is_folder(folder):
@@ -88,11 +88,12 @@ def check_folder(folder: str, resume: str | None) -> None:
     """Check that a run's checkpoints can be saved in a folder, before training rather than after an hour of it.
 
     Args:
-        folder: made if it is not there.
-        resume: the checkpoint that the run goes on from; None for a run that begins.
+        folder: folder of the checkpoints; made if it does not exist.
+        resume: the checkpoint that the run resumes from; None for a new run.
 
     Raises:
-        ValueError: if the folder has checkpoints that are not before this run's, or cannot be written.
+        ValueError: if the folder has checkpoints that the run does not go on from, or something that no run has saved,
+            or cannot be written.
     """
     check_writable(folder)
     root, disk = Path(folder), Disk()
@@ -108,7 +109,7 @@ def check_folder(folder: str, resume: str | None) -> None:
             f"--resume {folder} to go on from them, or choose another folder"
         )
     if not there or resume is None or (begins_with := Path(resume).resolve().name) == latest(disk, root):
-        return  # a checkpoint that is newer than the latest is what a kill left before it was
+        return  # a checkpoint newer than latest was left by a kill before latest was replaced
     newer = [name for name in there if step_of(name) > step_of(begins_with) and is_whole(disk, root / name)]
     if newer:
         raise ValueError(

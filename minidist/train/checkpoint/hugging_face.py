@@ -1,14 +1,14 @@
 """A model in the files of Hugging Face's ``transformers``: a folder with config.json and files of tensors (shards.py).
 
-Both sides hold the same numbers in other arrangements, and one table says which, for both directions. A row has the
-name and the axes of an array here, then the name and the axes of its tensors there. ``hd,c`` is an axis of all heads'
-values, one head after the other, then an axis of the width. Where a name stands for several tensors, such as ``(k|v)``
-and those of experts, they are the first axes. Linear layers are stored (out, in), except in GPT-2.
+Both sides hold the same numbers in different arrangements, and one table describes them for both directions. A row has
+the name and the axes of an array here, then the name and the axes of its tensors there. ``hd,c`` is an axis of all
+heads' values, one head after the other, then an axis of the width. Where a name stands for several tensors, such as
+``(k|v)`` and those of experts, they are the first axes. Linear layers are stored (out, in), except in GPT-2.
 
 Letters: h heads, g heads of keys and values, d values of a head, c width, f hidden units of a head, p and q two and
 three things side by side, e experts, t positions, v tokens of a head. Padding rows of the vocabulary are left out.
 
-A folder is believed no more than a manifest is: an error names what minidist does not have.
+A folder is trusted no more than a manifest is: an error names what minidist does not have.
 """
 
 import json
@@ -66,7 +66,7 @@ head.token.weight                  hvc     lm_head.weight                       
 """
 TABLES = {"gpt2": GPT2, "llama": LLAMA}
 CLASSES = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM", "mixtral": "MixtralForCausalLM"}  # by model_type
-WHOLE = {  # settings that are whole numbers, and their names there
+WHOLE = {  # settings that are whole numbers, and their names in config.json
     "gpt2": {"layers": "n_layer", "heads": "n_head", "width": "n_embd", "context": "n_positions", "hidden": "n_inner"},
     "llama": {
         "layers": "num_hidden_layers", "heads": "num_attention_heads", "width": "hidden_size",
@@ -76,7 +76,7 @@ WHOLE = {  # settings that are whole numbers, and their names there
 WHOLE["mixtral"] = {name: there for name, there in WHOLE["llama"].items() if name != "hidden"} | {
     "expert_hidden": "intermediate_size", "experts": "num_local_experts", "top_k": "num_experts_per_tok"
 }  # fmt: skip
-ONLY = {  # what minidist computes, of what transformers can
+ONLY = {  # settings of which minidist supports one value
     "gpt2": {
         "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False, "tie_word_embeddings": True,
@@ -84,17 +84,17 @@ ONLY = {  # what minidist computes, of what transformers can
     "llama": {"hidden_act": "silu", "rms_norm_eps": 1e-5, "attention_bias": False, "mlp_bias": False},
     "mixtral": {"hidden_act": "silu", "rms_norm_eps": 1e-5, "sliding_window": None},
 }  # fmt: skip
-ABSENT = {  # what transformers means where config.json says nothing, if it is not ONLY's
+ABSENT = {  # transformers' values of settings that config.json leaves out, where they differ from ONLY
     "gpt2": {"n_inner": None},
     "llama": {"rms_norm_eps": 1e-6, "rope_theta": 10_000.0, "num_key_value_heads": None},
     "mixtral": {"rope_theta": 1e6},
 }
 MIXTRAL = {"moe_every": 1, "gate": "softmax", "shared_expert": 0, "capacity": None, "bias_rate": 0.0, "route_nodes": 0}
-NAMED = 3  # tensors that an error names, of those that are others
+NAMED = 3  # at most this many tensors are named in an error
 
 
 def to_tensors(config: GPTConfig, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The full arrays of a model, or their gradients, as Hugging Face's tensors."""
+    """Convert the full arrays of a model, or their gradients, to Hugging Face's tensors."""
     return {
         tensor: np.ascontiguousarray(_without_padding(view, shape))
         for name, array in arrays.items()
@@ -105,12 +105,12 @@ def to_tensors(config: GPTConfig, arrays: dict[str, np.ndarray]) -> dict[str, np
 def from_tensors(
     config: GPTConfig, name: str, read: Callable[..., np.ndarray], shape: tuple[int, ...], runs: Sequence[Run]
 ) -> np.ndarray:
-    """One full array of a model, float32, of which only what is in ``runs`` counts.
+    """Return one full array of a model, float32, of which only the elements in ``runs`` are valid.
 
     Args:
         read: ``read(tensor, rows, columns)`` returns a slice of a tensor of Hugging Face's, as ``read_slice`` does. It
-            is asked for the consecutive rows and columns that have elements of the runs.
-        runs: where the elements that count are in the array laid flat. Padding rows are 0.
+            is called for the consecutive rows and columns that have elements of the runs.
+        runs: places of the valid elements in the array laid flat. Padding rows are 0.
     """
     array, wanted = np.zeros(shape, np.float32), np.zeros(shape, bool)
     for start, stop in runs:
@@ -126,7 +126,7 @@ def from_tensors(
 
 
 def _consecutive(wanted: np.ndarray) -> list[range]:
-    """Where a vector of booleans is true, in as few ranges as possible."""
+    """Return the ranges in which a vector of booleans is true, as few as possible."""
     bounds = np.flatnonzero(np.diff(np.concatenate(([False], wanted, [False]))))
     return [range(start, stop) for start, stop in bounds.reshape(-1, 2).tolist()]
 
@@ -136,7 +136,7 @@ def _without_padding(view: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _tensors_in(config: GPTConfig, name: str, array: np.ndarray) -> Iterator[tuple[str, np.ndarray, tuple[int, ...]]]:
-    """What Hugging Face has in place of an array: each tensor's name, a view of its elements here, its shape there."""
+    """Yield Hugging Face's tensors for an array: each tensor's name, a view of its elements here, its shape there."""
     experts = config.moe.experts if config.moe else 0
     sizes = {"h": config.heads, "g": config.groups, "d": config.width // config.heads, "c": config.width}
     sizes |= {"t": config.context, "v": -(-config.vocab // config.heads), "p": 2, "q": 3, "e": experts}
@@ -150,17 +150,17 @@ def _tensors_in(config: GPTConfig, name: str, array: np.ndarray) -> Iterator[tup
     numbers = range(experts) if "{e}" in tensor else [""]
     kinds = re.findall(r"\w+", (re.findall(r"\(.*\)", tensor) or [""])[0]) or [""]
     names = [re.sub(r"\(.*\)", kind, tensor).replace("{e}", str(e)) for e in numbers for kind in kinds]
-    first = (len(kinds) > 1) + ("{e}" in tensor)  # axes that tell the tensors apart
+    first = (len(kinds) > 1) + ("{e}" in tensor)  # axes that number the tensors
     shape = tuple(config.vocab if axis == "hv" else prod(sizes[each] for each in axis) for axis in there[first:])
     for each, place in zip(names, np.ndindex(view.shape[:first]), strict=True):
         yield each, view[place], shape
 
 
 def config_json(config: GPTConfig, dtype: str = "float32") -> dict:
-    """What ``transformers`` has to know of a model, whose tensors are of ``dtype``.
+    """Return the content of config.json for a model whose tensors are of ``dtype``.
 
     Raises:
-        ValueError: naming a setting that no architecture there has.
+        ValueError: for a setting that no architecture of transformers has, naming it.
     """
     kind, settings = "mixtral" if config.arch == "llama" and config.moe else config.arch, dict(vars(config))
     if config.moe:
@@ -185,12 +185,12 @@ def config_json(config: GPTConfig, dtype: str = "float32") -> dict:
 def write_folder(
     folder: Path, config: GPTConfig, arrays: Mapping[str, np.ndarray], dtype: str = "float32", shard_size=SHARD_SIZE
 ) -> None:
-    """Write a model into a folder, which is made if there is none; a model that is there is replaced.
+    """Write a model into a folder, which is made if it does not exist. A model that is already there is replaced.
 
     Args:
-        arrays: the full arrays, by name; each is asked for when it is written. Others are left out, as the routers'
-            counts are.
-        dtype, shard_size: as of ``write_model``.
+        arrays: the full arrays, by name; each is looked up when it is written. Arrays that are not parameters, such as
+            the routers' counts, are left out.
+        dtype, shard_size: see ``write_model``.
     """
     content, parameters = json.dumps(config_json(config, dtype), indent=2), _parameters(config)
     shapes = {tensor: shape for name, a in parameters.items() for tensor, _, shape in _tensors_in(config, name, a)}
@@ -200,12 +200,12 @@ def write_folder(
 
 
 def _parameters(config: GPTConfig) -> dict[str, np.ndarray]:
-    """Arrays of the shapes of a model's parameters, by name."""
+    """Return arrays in the shapes of a model's parameters, by name."""
     return {name: parameter.data for name, parameter in model_of(config, seed=None).named_parameters()}
 
 
 def settings_in(folder: Path) -> dict[str, tuple[str, object]]:
-    """The settings of the model in a folder: of each its name in config.json and its value.
+    """Return the settings of the model in a folder: setting -> (its name in config.json, its value).
 
     Raises:
         BadCheckpoint: for a model that minidist does not have, naming what it lacks.
@@ -266,7 +266,7 @@ def _rope_base(document: dict) -> float:
 
 
 def check_tensors(folder: Path, config: GPTConfig) -> None:
-    """Raises BadCheckpoint where a folder's tensors are not those of this model, naming those that differ."""
+    """Raise BadCheckpoint if a folder's tensors are not those of this model, naming those that differ."""
     there = tensors_in(folder)
     if config.layers > len(there):
         raise BadCheckpoint(f"{folder} has only {len(there)} tensors, but its model has {config.layers} layers")
@@ -285,7 +285,7 @@ def check_tensors(folder: Path, config: GPTConfig) -> None:
 
 
 def begin_from(folder: Path, share: Share) -> None:
-    """Put a folder's weights in place of the initial ones of this rank's share. All ranks call it together."""
+    """Replace the initial weights of this rank's share by those in a folder. All ranks call it together."""
     regions, shapes = share.model.regions(), share.model.shapes
     for parameter in share.model.trained:
         name, target = parameter.name, parameter.data

@@ -1,9 +1,9 @@
 """The manifest of a checkpoint: what a run needs to go on, and where each part of each array is.
 
-Anybody may have written one, so ``Manifest.read`` believes nothing: types and bounds are those below (msgspec checks
+Anybody may have written one, so ``Manifest.read`` trusts nothing: types and bounds are those below (msgspec checks
 them), files have plain names, and the slices of an array are parts of it that do not overlap.
 
-It also says which run it belongs to: that goes on with the settings and the text that it began with, and no others.
+It also says which run it belongs to: a run goes on only with the settings and the text that it began with.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from minidist.train.checkpoint.disk import BadCheckpoint, Disk
 from minidist.train.config import TrainConfig
 from minidist.train.layout import Layout
 
-FORMAT = 1  # of the manifest and the files: another number is another way of writing them
+FORMAT = 1  # version of the manifest's and the files' format
 
 Count = Annotated[int, Meta(ge=0, lt=2**62)]
 Finite = Annotated[float, Meta(ge=-float_info.max, le=float_info.max)]
@@ -41,7 +41,7 @@ DType = Literal["float32", "float64"]
 
 @dataclass(frozen=True)
 class Slice:
-    """A part of a full array, in a file: there, the part is a flat array under the full array's name."""
+    """A part of a full array, stored in a file as a flat array under the full array's name."""
 
     file: FileOfRank
     runs: tuple[tuple[Count, Count], ...]  # where it is in the full array laid flat (parallel/tools/regions.py)
@@ -57,7 +57,7 @@ class ArrayEntry:
 
 
 def joined(several: Iterable[dict[str, ArrayEntry]]) -> dict[str, ArrayEntry]:
-    """The arrays, by name, with the slices of all descriptions; each slice once."""
+    """Merge descriptions of arrays: return every array, by name, with the slices of all of them, each slice once."""
     found: dict[str, ArrayEntry] = {}
     for arrays in several:
         for name, entry in arrays.items():
@@ -76,41 +76,41 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a run needs to go on beside its arrays. The same on all ranks."""
+    """State of a run besides its arrays, the same on all ranks."""
 
-    step: Count  # how many steps have been taken
+    step: Count  # number of steps taken
     losses: tuple[Finite, ...]  # of each step
-    updates: Count  # how many steps the optimizer took, for its bias correction
+    updates: Count  # number of steps that the optimizer took, for its bias correction
     loss_scale: Finite = 1.0  # this and the rest: state of the GradScaler (nn/precision/underflow.py)
     good_steps: Count = 0
     skipped_steps: Count = 0
 
     @classmethod
     def of(cls, losses: Sequence[float], optimizer: Optimizer, scaler: GradScaler) -> "Progress":
-        """Progress of a run at the end of a step."""
+        """Return the progress of a run at the end of a step."""
         return cls(len(losses), tuple(losses), optimizer.steps, scaler.scale, scaler.good_steps, scaler.skipped)
 
     def put_into(self, optimizer: Optimizer, scaler: GradScaler) -> None:
-        """Set what ``of`` has read of them."""
+        """Set the state of the optimizer and the scaler that ``of`` has read."""
         optimizer.steps = self.updates
         scaler.scale, scaler.good_steps, scaler.skipped = self.loss_scale, self.good_steps, self.skipped_steps
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """All of a checkpoint but the values of its arrays, whose names are those of the fingerprint."""
+    """Everything in a checkpoint except the values of its arrays. Arrays have the names that the fingerprint uses."""
 
-    layout: str  # of the run that wrote it, for people: any layout reads it
+    layout: str  # of the run that wrote it, for people: any layout can read it
     config: dict  # the settings of the run, by name
     corpus: str  # the SHA-256 of the text
-    versions: dict[str, str]  # of what may change bits (``backend.versions``)
+    versions: dict[str, str]  # of the software that may change bits (``backend.versions``)
     progress: Progress
     checked: Count | None = None  # steps after which the numbers were last checked (train/resilience/)
     arrays: dict[str, ArrayEntry] = field(default_factory=dict)  # blocks.0.mlp.fc.weight, exp_avg.blocks.0.mlp...
-    files: dict[FileName, FileEntry] = field(default_factory=dict)  # a copy of the tokenizer's too, if it has one
+    files: dict[FileName, FileEntry] = field(default_factory=dict)  # with a copy of the tokenizer's, if there is one
 
     def encoded(self) -> bytes:
-        """Return what is written: JSON, with a SHA-256 of its own. (Python reads back exactly the float it wrote.)"""
+        """Return the file's content: JSON, with its SHA-256. (Python reads back exactly the float that it wrote.)"""
         content = strict_json(asdict(self))
         return json.dumps({"format": FORMAT, "sha256": _sha(content), "manifest": json.loads(content)}).encode()
 
@@ -150,7 +150,7 @@ class Manifest:
         return manifest
 
     def _contradiction(self, name: str) -> str:
-        """What cannot be true of a checkpoint of that name, in words; "" if nothing."""
+        """Return what contradicts itself in a checkpoint of that name; "" if nothing does."""
         step = self.progress.step
         if is_name(name) and step_of(name) != step:
             return f"it is of step {step}, and its folder is called {name}"
@@ -175,13 +175,13 @@ def _sha(content: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()
 
 
-# may differ: a text and a tokenizer are compared by their bytes, and a backend is where the run goes on
+# may differ: text and tokenizer are compared by their content, and a run may go on with another backend
 FREE = ("text", "tokenizer", "backend")
-PROLONGED = ("steps", "lr_schedule", "lr_decay_steps")  # may differ where no step so far would have another rate
+PROLONGED = ("steps", "lr_schedule", "lr_decay_steps")  # may differ if all steps so far keep their learning rates
 
 
 def manifest_of(config: TrainConfig, layout: Layout, corpus: Corpus | DocumentCorpus, progress: Progress) -> Manifest:
-    """The manifest of a run, without arrays and files."""
+    """Return the manifest of a run, without arrays and files."""
     return Manifest(str(layout), asdict(config), corpus.sha256, versions(config.backend), progress)
 
 
@@ -189,7 +189,7 @@ def config_in(manifest: Manifest) -> TrainConfig:
     """Return the settings of the run that wrote a checkpoint.
 
     Raises:
-        BadCheckpoint: if this version of minidist has others, or no run can have these.
+        BadCheckpoint: if this version of minidist has other settings, or these are invalid.
     """
     known = {field.name for field in fields(TrainConfig)}
     if strange := sorted(manifest.config.keys() ^ known):
@@ -218,7 +218,7 @@ def layout_in(manifest: Manifest) -> Layout:
 
 
 def check_same_run(manifest: Manifest, config: TrainConfig, corpus: Corpus | DocumentCorpus) -> None:
-    """Raises BadCheckpoint where a run with these settings and this text is not the one that wrote the checkpoint."""
+    """Raise BadCheckpoint unless a run with these settings and this text can be the one that wrote the checkpoint."""
     check_tokenizer(manifest, corpus.tokenizer)
     before, taken = config_in(manifest), manifest.progress.step
     there, here = asdict(before), asdict(config)
@@ -245,7 +245,7 @@ def check_same_run(manifest: Manifest, config: TrainConfig, corpus: Corpus | Doc
 
 
 def check_tokenizer(manifest: Manifest, tokenizer: ByteTokenizer) -> None:
-    """Raises BadCheckpoint where this tokenizer is not that of the run that wrote the checkpoint."""
+    """Raise BadCheckpoint unless this tokenizer is that of the run that wrote the checkpoint."""
     there = manifest.files[TOKENIZER].sha256 if TOKENIZER in manifest.files else ""
     if there == tokenizer.sha256:
         return
@@ -258,7 +258,7 @@ def check_tokenizer(manifest: Manifest, tokenizer: ByteTokenizer) -> None:
 
 
 def other_versions(manifest: Manifest, backend: str) -> str:
-    """What differs on this backend from when the checkpoint was written, and may change bits, in words; or ""."""
+    """Return a note on what has changed since the checkpoint was written and may change bits; "" if nothing has."""
     there = {"backend": manifest.config["backend"]} | manifest.versions
     if manifest.config["products"] == "exact":  # random numbers remain
         there = {name: old for name, old in there.items() if name == "numpy"}

@@ -1,4 +1,4 @@
-"""Copies in peers' memory: what a dead rank held need not come from a disk if another rank has it too.
+"""Copies in peers' memory: the state of a dead rank need not come from a disk if another rank has it too.
 
 Every few steps each rank takes a snapshot, keeps it, and sends it to the next rank, which keeps it as well:
 
@@ -6,19 +6,19 @@ Every few steps each rank takes a snapshot, keeps it, and sends it to the next r
     own         s0      s1      s2
     of a peer   s2      s0      s1          rank 1 dies: s1 is on rank 2
 
-All that a rank keeps is in ``world.kept``, which outlives the failure of another rank. Any one rank may die, and two
-that are no neighbours. Two *generations* are kept, because a rank may die while the newer one is in flight.
+A rank keeps its snapshots in ``world.kept``, which outlives the failure of another rank. Any one rank may die, or two
+that are not neighbours. Two *generations* are kept, because a rank may die while the newer one is in flight.
 
 Going on from what the survivors hold:
 
 1. The parent asks every survivor what it holds, and takes the newest step of which all arrays are whole (``survey``).
 2. A survivor that the new layout has no place for hands over what it holds (``hand_over``).
 3. In the new layout each rank knows which runs of which arrays it needs. It asks their holders for them, and gets one
-   message from each (``recover``). What it holds itself it takes from there. A snapshot is a list of slices of full
-   arrays, as a file of a checkpoint is, so ``read_part`` plans them, with another ``read``.
+   message from each (``recover``). It takes what it holds itself from its own memory. Like a file of a checkpoint, a
+   snapshot is a list of slices of full arrays, so ``read_part`` plans the requests, with another ``read``.
 
 GEMINI (Wang et al., SOSP 2023) does this in the memory of a machine's CPU, with groups of ranks in place of a ring, and
-sends while the network has nothing else to do; here training waits.
+sends while the network is idle; here training waits.
 """
 
 import time
@@ -46,14 +46,14 @@ Parts = dict[str, Part]
 
 @dataclass(frozen=True)
 class PeerCopies:
-    """What a run is asked to keep in memory.
+    """Options: how often a run takes snapshots into memory, and how many peers keep them.
 
     Raises:
         ValueError: for ``every`` or ``copies`` below 1.
     """
 
     every: int  # steps between two snapshots
-    copies: int = 1  # ranks that keep each snapshot, beside its own
+    copies: int = 1  # peers that keep each snapshot, in addition to its own rank
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -67,15 +67,15 @@ class Generation:
     """The snapshots of one step that a rank holds."""
 
     progress: Progress  # of the run at the end of that step
-    arrays: dict[str, ArrayEntry]  # by name, with a slice for each snapshot that has some of it, whoever holds that
-    held: dict[str, Parts]  # the snapshots that are here, by the names of their owners: rank 1 of dp=3
+    arrays: dict[str, ArrayEntry]  # by name, with a slice for each snapshot that has a part of it, held here or not
+    held: dict[str, Parts]  # the snapshots held here, by the names of their owners: rank 1 of dp=3
 
     def joined(self, other: "Generation") -> "Generation":
-        """Both together; of two layouts the later began this step with what the other left."""
+        """Return both together. If their layouts differ, the later one began with the state that the other left."""
         return Generation(self.progress, joined([self.arrays, other.arrays]), self.held | other.held)
 
     def available(self) -> dict[str, ArrayEntry]:
-        """The arrays, with the slices that are here."""
+        """Return the arrays, with only the slices that are held here."""
         return {
             name: replace(entry, slices=tuple(part for part in entry.slices if part.file in self.held))
             for name, entry in self.arrays.items()
@@ -83,26 +83,26 @@ class Generation:
 
 
 def generations_of(world: ProcessGroup) -> list[Generation]:
-    """What this rank holds, oldest first; a list to change in place."""
+    """Return the list of generations that this rank holds, oldest first, to change in place."""
     return world.kept.setdefault(KEY, [])
 
 
 def forget(world: ProcessGroup) -> None:
-    """Let go of what an earlier run has left."""
+    """Drop the generations that an earlier run has left."""
     world.kept.pop(KEY, None)
 
 
 class Peers(StepHook):
-    """Keeps snapshots on one rank. All ranks call it together.
+    """Hook that keeps snapshots of this rank and of its peers. All ranks call it together.
 
     Args:
         world: all ranks.
-        asked: how often, and how many copies.
+        asked: the options: how often, and how many copies.
         snapshots: ``Snapshots`` of this rank's share of the run.
         layout: the layout in words, for the names of the snapshots.
 
     Attributes:
-        verified: the steps after which the numbers were last checked; None where nobody checks them. The newest
+        verified: number of steps after which the numbers were last checked; None if nothing checks them. The newest
             generation up to there is kept too.
     """
 
@@ -116,10 +116,10 @@ class Peers(StepHook):
 
     def begin_run(self, share: Share) -> None:
         if share.losses:
-            self.take(self.snapshots.progress)  # at once: what is left of a ring has lost some copies
+            self.take(self.snapshots.progress)  # at once: the survivors of a ring have lost some copies
 
     def end_step(self, step: int, loss: float, last: bool) -> None:
-        """Take and exchange snapshots, if they are due."""
+        """Take and exchange snapshots if they are due."""
         progress = self.snapshots.progress
         if progress.step % self.every == 0 and not last:
             self.take(progress)
@@ -128,7 +128,7 @@ class Peers(StepHook):
         return {"copy_pauses": self.pauses}
 
     def take(self, progress: Progress) -> None:
-        """Take a snapshot, and return when the peers have it. An older generation makes room."""
+        """Take a snapshot, exchange it with the peers, and drop generations that are no longer needed."""
         began, rank = time.perf_counter(), self.world.rank
         parts = self.snapshots.take()
         if not self.arrays:
@@ -146,15 +146,15 @@ class Peers(StepHook):
         self.pauses.append(time.perf_counter() - began)
 
 
-Request = tuple[str, str, int, int]  # snapshot, array, start, stop: those elements of the part that it has of the array
-NAMED = 3  # arrays in a message
+Request = tuple[str, str, int, int]  # snapshot, array, start, stop: elements of the snapshot's part of the array
+NAMED = 3  # at most this many arrays are named in a message
 
 
 def survey(cluster: Cluster, not_after: int | None, patience: float) -> tuple[int | None, str]:
-    """Find what the ranks of a cluster hold together, of at most ``not_after`` steps where that is not None.
+    """Find the newest generation that the ranks of a cluster hold whole, of at most ``not_after`` steps unless None.
 
     Returns:
-        The number of steps of the newest generation that is whole, or None; and which newer ones are not, in words.
+        Its number of steps, or None if there is none; and what is missing of newer ones, in words.
     """
     lost = []
     for generation in reversed(merged(cluster.run(holdings, patience=patience))):
@@ -167,7 +167,7 @@ def survey(cluster: Cluster, not_after: int | None, patience: float) -> tuple[in
 
 
 def holdings(world: ProcessGroup) -> list[Generation]:
-    """What this rank holds, without the values."""
+    """Return the generations that this rank holds, without the values."""
     return list(map(without_values, generations_of(world)))
 
 
@@ -176,7 +176,7 @@ def without_values(generation: Generation) -> Generation:
 
 
 def merged(ranks: Iterable[list[Generation]]) -> list[Generation]:
-    """The generations that several ranks hold together, oldest first: one of each step."""
+    """Return the generations that several ranks hold together, oldest first: one for each step."""
     together: dict[int, Generation] = {}
     for generation in chain.from_iterable(ranks):
         known = together.get(generation.progress.step)
@@ -185,7 +185,7 @@ def merged(ranks: Iterable[list[Generation]]) -> list[Generation]:
 
 
 def losses_of(generation: Generation) -> str:
-    """Which elements nobody holds, in words; "" if all are there."""
+    """Return a message about the elements that no rank holds; "" if all are there."""
     missing = {name: count for name, entry in generation.available().items() if (count := missing_elements(entry))}
     if not missing:
         return ""
@@ -199,7 +199,7 @@ def losses_of(generation: Generation) -> str:
 
 
 def hand_over(world: ProcessGroup, staying: int) -> None:
-    """Pass what ranks ``staying`` and above hold to those below."""
+    """Pass the generations of ranks ``staying`` and above to the ranks below."""
     generations = generations_of(world)
     for leaving in range(staying, world.size):
         heir = leaving % staying
@@ -210,7 +210,7 @@ def hand_over(world: ProcessGroup, staying: int) -> None:
 
 
 def recover(world: ProcessGroup, step: int, share: Share) -> Progress:
-    """Put the snapshots of a step into this rank's share of a run, and return how far the run is.
+    """Put the snapshots of a step into this rank's share of a run, and return the run's progress.
 
     All ranks call it together; some may hold nothing. ``survey`` found that step whole; newer ones are forgotten.
     """
@@ -234,7 +234,7 @@ def holder_of(owner: str, held: list[set[str]], rank: int) -> int:
 
 
 def requests_of(manifest: Manifest, share: Share) -> list[Request]:
-    """What ``restore`` will read on this rank, in order."""
+    """Return what ``restore`` will read on this rank, in order."""
     requests: list[Request] = []
 
     def note(owner: str, name: str, start: int, stop: int) -> np.ndarray:
@@ -249,7 +249,7 @@ def requests_of(manifest: Manifest, share: Share) -> list[Request]:
 def fetch(
     world: ProcessGroup, mine: dict[str, Parts], requests: list[tuple[Request, int]]
 ) -> dict[Request, np.ndarray]:
-    """Get what this rank asks for, each request from the rank beside it, and send the others what they ask for."""
+    """Fetch what this rank requests, each from the rank paired with it, and send the others what they request."""
     asked = [[request for request, holder in requests if holder == rank] for rank in range(world.size)]
     everyone, found = all_gather_object(asked, world), {}
     for distance in range(world.size):

@@ -1,4 +1,4 @@
-"""Reading a checkpoint, in any layout: each rank reads the slices that it needs, whoever wrote them.
+"""Reading a checkpoint in any layout: each rank reads the slices that it needs, whichever ranks wrote them.
 
 The manifest says where every slice is in the full array, and the axes say where each of this rank's parts is
 (``Axis.regions``). Where the two overlap there are elements to read. (PyTorch calls it resharding on load.)
@@ -28,14 +28,14 @@ from minidist.train.checkpoint.manifest import ArrayEntry, BadCheckpoint, Manife
 from minidist.train.config import TrainConfig
 from minidist.train.share import Share
 
-STATES = ("exp_avg.", "exp_avg_sq.")  # how the names of the optimizer's states begin
+STATES = ("exp_avg.", "exp_avg_sq.")  # prefixes of the names of the optimizer's states
 CODES = {"float32": "F32", "float64": "F64"}  # of safetensors
 
 Read = Callable[[str, str, int, int], np.ndarray]  # file, array, start, stop -> those elements of the slice there
 
 
 def find_checkpoint(path: str) -> Path:
-    """The checkpoint that ``--resume PATH`` means: that folder, or the newest one in it.
+    """Return the checkpoint that ``--resume PATH`` means: that folder, or the newest checkpoint in it.
 
     Raises:
         BadCheckpoint: if there is none.
@@ -55,7 +55,7 @@ def check_files(folder: Path, manifest: Manifest) -> None:
     """Compare every file of a checkpoint with its manifest, and its arrays with those of the run's settings.
 
     Raises:
-        BadCheckpoint: naming the files that are missing, truncated or changed, and the arrays that are others.
+        BadCheckpoint: naming the files that are missing, truncated or changed, and the arrays that differ.
     """
     problems = []
     for name in manifest.files:
@@ -84,7 +84,7 @@ def check_files(folder: Path, manifest: Manifest) -> None:
 
 
 def check_file(folder: Path, name: str, manifest: Manifest) -> None:
-    """Compare one file with its manifest: its bytes, then the names, dtypes and sizes of what is in it.
+    """Compare one file with the manifest: its bytes, then the names, dtypes and sizes of its arrays.
 
     Raises:
         BadCheckpoint: naming the file.
@@ -126,7 +126,7 @@ def arrays_of(config: TrainConfig) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def is_whole(disk: Disk, folder: Path) -> bool:
-    """Whether the manifest and all files of a checkpoint are as they were written."""
+    """Return whether the manifest and all files of a checkpoint are as they were written."""
     try:
         check_files(folder, Manifest.read(disk, folder))
     except BadCheckpoint:
@@ -136,7 +136,7 @@ def is_whole(disk: Disk, folder: Path) -> bool:
 
 @overridable
 def missing_elements(array: ArrayEntry) -> int:
-    """How many elements of a full array are in none of its slices."""
+    """Return the number of elements of a full array that are in none of its slices."""
     runs = sorted(run for part in array.slices for run in part.runs)
     covered, end = 0, 0
     for start, stop in runs:
@@ -147,19 +147,19 @@ def missing_elements(array: ArrayEntry) -> int:
 
 @overridable
 def read_part(array: ArrayEntry, name: str, runs: tuple[Run, ...], read: Read) -> np.ndarray:
-    """One part of a full array, from the slices of whatever layout wrote it.
+    """Read one part of a full array from the slices that any layout wrote.
 
     Args:
-        array: what the manifest says of it.
-        name: array name.
-        runs: where the part is in the full array.
-        read: ``read(file, name, start, stop)`` reads those elements of the slice that a file has of an array.
+        array: the array's entry in the manifest.
+        name: the array's name.
+        runs: where the part is in the full array laid flat.
+        read: ``read(file, name, start, stop)`` returns those elements of the slice that a file has of an array.
 
     Returns:
-        The part, flat. Of each slice no more is read than the part needs.
+        The part, flat. Only elements of the part are read.
 
     Raises:
-        BadCheckpoint: if no slice has some of its elements.
+        BadCheckpoint: if some of its elements are in no slice.
     """
     values = np.empty(sum(stop - start for start, stop in runs), array.dtype)
     missing = np.ones(len(values), bool)
@@ -173,7 +173,7 @@ def read_part(array: ArrayEntry, name: str, runs: tuple[Run, ...], read: Read) -
 
 
 class Files(ExitStack):
-    """Reads slices out of a checkpoint's files, ``bytes_read`` so far. A context manager."""
+    """Context manager that reads slices out of a checkpoint's files; ``bytes_read`` counts their bytes."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -188,9 +188,9 @@ class Files(ExitStack):
 
 
 def wanted(share: Share) -> Iterator[tuple[str, tuple[Run, ...], np.ndarray | None]]:
-    """What this rank needs of a checkpoint: of each array the name, the runs, and where they go.
+    """Yield what this rank needs of a checkpoint: the name of each array, the runs, and the array to put them into.
 
-    What is no parameter goes through ``load_extra_state``: it comes last, and without a place.
+    The model's extra state comes last, with None for an array: ``load_extra_state`` puts it in place.
     """
     regions = share.model.regions()
     for parameter in share.model.trained:
@@ -201,9 +201,9 @@ def wanted(share: Share) -> Iterator[tuple[str, tuple[Run, ...], np.ndarray | No
 
 
 def restore(manifest: Manifest, read: Read, share: Share) -> Progress:
-    """Put a checkpoint into this rank's share of a run, and return how far the run is.
+    """Put a checkpoint into this rank's share of a run, and return the run's progress.
 
-    All ranks call it together, before the first step. ``read`` is as for ``read_part``.
+    All ranks call it together, before the first step. ``read``: see ``read_part``.
 
     Raises:
         BadCheckpoint: if an array, or a part of one, is missing.
@@ -224,7 +224,7 @@ def restore(manifest: Manifest, read: Read, share: Share) -> Progress:
 
 
 class FullArrays(Files):
-    """A checkpoint's arrays in their full shapes, by name, each read when it is asked for. A context manager."""
+    """Context manager with the full arrays of a checkpoint, by name; each is read when it is looked up."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         super().__init__(folder)
@@ -236,7 +236,7 @@ class FullArrays(Files):
 
 
 def full_arrays(folder: Path, manifest: Manifest, optimizer: bool = False) -> dict[str, np.ndarray]:
-    """The arrays of a checkpoint in their full shapes, with the optimizer's states or without."""
+    """Return the arrays of a checkpoint in their full shapes, with or without the optimizer's states."""
     with FullArrays(folder, manifest) as arrays:
         return {name: arrays[name] for name in manifest.arrays if optimizer or not name.startswith(STATES)}
 

@@ -1,9 +1,9 @@
 """Saving a checkpoint while training goes on.
 
-At the end of a step each rank copies what it saves: the *snapshot*, all that training waits for. It has what the
-optimizer works with: float32 weights (the master weights of a 16-bit precision), and its two moments of each. A thread
-turns it into a file, hashes it and brings it to the disk, behind the next steps. When all ranks' files are there, rank
-0 commits.
+At the end of a step each rank copies what it saves: the *snapshot*, the only part that training waits for. It has what
+the optimizer works with: float32 weights (the master weights of a 16-bit precision), and the two moments of each. A
+thread turns it into a file, hashes it and brings it to the disk, during the next steps. When all ranks' files are
+there, rank 0 commits.
 
 Rank 0 must not commit before all have ended, and no rank may stop to wait. So after each step with a save in flight,
 an all-reduce of one number says whether any rank is still writing; after the first step in which none is, rank 0
@@ -56,7 +56,7 @@ MODES = ("async", "sync")
 WRITING = "writing"  # in world.kept: the thread that writes
 
 
-Held = dict[str, tuple[Run, ...]]  # parameter name -> the runs that a rank has of it, and counts as its own
+Held = dict[str, tuple[Run, ...]]  # parameter name -> the runs of it that a rank has, and counts as its own
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Part:
 
 
 def described(parts: dict[str, Part], file: str) -> dict[str, ArrayEntry]:
-    """The arrays that parts belong to, each with the one slice that ``file`` has of it."""
+    """Return the arrays that parts belong to, each with the one slice that ``file`` has of it."""
     return {
         name: ArrayEntry(part.shape, str(part.values.dtype), (Slice(file, part.runs),))  # pyright: ignore[reportArgumentType]  one of the two
         for name, part in parts.items()
@@ -78,13 +78,13 @@ def described(parts: dict[str, Part], file: str) -> dict[str, ArrayEntry]:
 
 @overridable
 def writers(held: list[Held]) -> list[set[str]]:
-    """Which parameters each rank saves its part of: of ranks with the same part, one does.
+    """Return the names of the parameters that each rank saves: of ranks that hold the same part, one writes it.
 
     Args:
-        held: what each rank has.
+        held: each rank's parts.
 
     Returns:
-        For each rank the names. The same on every rank, because it depends on nothing else.
+        A set of names for each rank. All ranks get the same sets, because they depend only on ``held``.
     """
     alike: dict[tuple, list[int]] = {}  # a part -> the ranks that have it
     for rank, parts in enumerate(held):
@@ -99,7 +99,7 @@ def writers(held: list[Held]) -> list[set[str]]:
 
 
 class Snapshots:
-    """Takes snapshots of a rank's share of a run. All ranks make one together."""
+    """Source of the snapshots of a rank's share of a run. All ranks construct it together."""
 
     def __init__(self, share: Share) -> None:
         self.share, model, world = share, share.model, share.world
@@ -110,11 +110,11 @@ class Snapshots:
 
     @property
     def progress(self) -> Progress:
-        """How far the run is."""
+        """The run's progress so far."""
         return Progress.of(self.share.losses, self.share.optimizer, self.share.scaler)
 
     def take(self) -> dict[str, Part]:
-        """A copy of what this rank saves, by the names of the fingerprint."""
+        """Return a copy of what this rank saves, by the names of the fingerprint."""
         parts = {}
         for parameter in self.saved:
             name = parameter.name
@@ -122,7 +122,7 @@ class Snapshots:
             parts[name] = Part(_copy(parameter.data), runs, shape)
             for kind, arrays in self.share.optimizer.kinds.items():
                 parts[f"{kind}{name}"] = Part(_copy(arrays[name]), runs, shape)
-        # what is no parameter all ranks have
+        # all ranks have the extra state: rank 0 saves it
         for name, array in self.share.gpt.extra_state().items() if self.share.world.rank == 0 else ():
             parts[name] = Part(_copy(array), Region.full(array.shape).runs, array.shape)
         return parts
@@ -134,16 +134,16 @@ def _copy(array) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Saving:
-    """What a run is asked to save.
+    """Options: where, when and how a run saves checkpoints.
 
     Raises:
-        ValueError: for ``every`` below 1, ``keep`` below 0, or another ``mode``.
+        ValueError: for ``every`` below 1, ``keep`` below 0, or an unknown ``mode``.
     """
 
     folder: str  # of the checkpoints; made if it does not exist
-    every: int = 10  # steps between two of them. The last step is saved too
-    keep: int = 2  # the newest ones; 0 for all
-    mode: str = "async"  # to write behind training, or "sync" to pause it until the checkpoint is committed
+    every: int = 10  # steps between two checkpoints. The last step is saved too
+    keep: int = 2  # number of checkpoints to keep, the newest ones; 0 for all
+    mode: str = "async"  # write while training goes on; "sync" pauses it until the checkpoint is committed
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -155,12 +155,12 @@ class Saving:
 
 
 class Write:
-    """One rank's file, and what it writes beside, on their way to the disk in a thread."""
+    """One rank's save in flight: a thread writes its file, and the files ``beside`` it, to the disk."""
 
     def __init__(self, disk: Disk, path: Path, parts: dict[str, Part], beside: dict[str, bytes]) -> None:
         self.disk, self.path, self.parts, self.beside = disk, path, parts, beside
-        self.entries: dict[str, FileEntry] = {}  # of what is on the disk
-        self.error = ""  # why it will never be
+        self.entries: dict[str, FileEntry] = {}  # of the files that are on the disk
+        self.error = ""  # why the save failed; "" if it has not
         self.thread = threading.Thread(target=self._run, daemon=True, name=f"save {path.name}")
         self.thread.start()
 
@@ -176,19 +176,19 @@ class Write:
 
 
 class Saver(StepHook):
-    """Saves a run's checkpoints on one rank. All ranks call it together, at the end of every step.
+    """Hook that saves a run's checkpoints on one rank. All ranks call it together, at the end of every step.
 
     Args:
         world: all ranks.
-        saving: what, where and when.
+        saving: the options: where, when and how.
         snapshots: ``Snapshots`` of this rank's share of the run.
         manifest: function from progress to this run's manifest, without arrays and files.
-        first: the steps that the run goes on from. Newer checkpoints in the folder are removed.
-        on_saved: called on rank 0 with the name of each checkpoint when it is committed, or with why there is none.
-        beside: files that rank 0 writes into each checkpoint, by their names.
+        first: number of steps that the run goes on from. Newer checkpoints in the folder are removed.
+        on_saved: called on rank 0 with the name of each checkpoint, and "" once it is committed or why it failed.
+        beside: content of files that rank 0 adds to each checkpoint, by their names.
 
     Attributes:
-        verified: the steps after which the numbers were last checked; None where nobody checks them. The newest
+        verified: number of steps after which the numbers were last checked; None if nothing checks them. The newest
             checkpoint up to there is kept too.
     """
 
@@ -209,7 +209,7 @@ class Saver(StepHook):
             world.kept.pop(WRITING).join()
         barrier(world)
         if world.rank == 0:
-            with suppress(OSError):  # a disk that is full or gone costs checkpoints: whoever saves one tells
+            with suppress(OSError):  # a disk that is full or gone costs checkpoints: each save reports it
                 make_root(self.disk, self.root)
             discard_newer(self.disk, self.root, first)
             discard_cut_off(self.disk, self.root)
@@ -235,7 +235,7 @@ class Saver(StepHook):
         return {"pauses": self.pauses, "save_errors": self.errors}
 
     def end_save(self, write: Write, wait: bool) -> None:
-        """Commit the save in flight, or give it up where it failed, if it has ended on all ranks."""
+        """If the save in flight has ended on all ranks, commit it, or give it up if it failed. ``wait``: let it end."""
         if wait:
             write.thread.join()
         if global_max(write.thread.is_alive(), self.world):
@@ -256,7 +256,7 @@ class Saver(StepHook):
             self.errors.append(error)
 
     def commit(self, name: str, arrays: dict[str, ArrayEntry], files: dict[str, FileEntry]) -> str:
-        """Make a checkpoint of the ranks' files. Returns what went wrong; "" if nothing did."""
+        """Commit the ranks' files as a checkpoint. Return what went wrong; "" if nothing did."""
         manifest = replace(self.manifest(self.progress), checked=self.verified, arrays=arrays, files=files)
         try:
             commit(self.disk, self.root, name, manifest.encoded())
@@ -265,7 +265,7 @@ class Saver(StepHook):
         return ""
 
     def remove_old(self) -> None:
-        """Keep the newest checkpoints only, and the newest that a check has found right."""
+        """Remove all but the newest checkpoints, and the newest one that a check has found right."""
         there = committed(self.disk, self.root)
         right = [name for name in there if self.verified is not None and step_of(name) <= self.verified][-1:]
         old = there[: -self.saving.keep] if self.saving.keep else []
@@ -274,7 +274,7 @@ class Saver(StepHook):
                 discard(self.disk, self.root, name)
 
     def give_up(self, name: str) -> None:
-        """Remove what was written of a save that failed; it may be what fills the disk."""
+        """Remove the files of a failed save, which may be what fills the disk."""
         with suppress(OSError):  # it is the disk that failed; without a manifest nobody reads it
             if name in saves(self.disk, self.root):
                 discard(self.disk, self.root, name)

@@ -1,16 +1,16 @@
-"""Tensors in safetensors files: in one, or in several, the shards, with an index that says which has which tensor.
+"""Tensors in safetensors files: in one file, or in several shards with an index that says which has which tensor.
 
     8 bytes       length of the header, little-endian
     the header    JSON: {"norm.weight": {"dtype": "BF16", "shape": [4096], "data_offsets": [0, 8192]}, ...}
     the data      each tensor's numbers, little-endian, in C order; offsets count from the end of the header
 
 So a reader knows where each number of a tensor is, and reads no others. The index, model.safetensors.index.json, has
-{"weight_map": {"norm.weight": "model-00001-of-00002.safetensors", ...}}. Where there is a model.safetensors too, that
-is the model, as for transformers.
+{"weight_map": {"norm.weight": "model-00001-of-00002.safetensors", ...}}. If there is a model.safetensors too, it is the
+model, as for transformers.
 
-safetensors' own functions for NumPy have no bfloat16, and write no file without all its tensors in memory. Here files
-are written tensor by tensor. Anybody may have written one that is read: what it says of itself is compared with its
-size before anything is done by it.
+safetensors' own functions for NumPy have no bfloat16, and need all tensors of a file in memory to write it. Here files
+are written tensor by tensor. Anybody may have written the files that are read, so a header is checked against the
+file's size before it is used.
 """
 
 import json
@@ -42,7 +42,7 @@ JSON_BYTES = 1 << 24  # at most: an index of 100,000 tensors. Parsed, the worst 
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor in a header."""
+    """A tensor's entry in a header."""
 
     dtype: str
     shape: Annotated[tuple[Count, ...], Meta(max_length=8)]
@@ -51,17 +51,17 @@ class Entry:
 
 @dataclass(frozen=True)
 class Stored:
-    """Where a tensor is."""
+    """The place of a tensor in a file."""
 
     path: Path
     dtype: str  # safetensors' name
     shape: tuple[int, ...]
-    start: int  # bytes of the file before it
+    start: int  # offset in the file, in bytes
 
 
 @overridable
 def read_slice(folder: Path, tensor: str, rows: range, columns: range) -> np.ndarray:
-    """Return rows and columns of a tensor, (rows, columns) float32, reading no others but for what the system reads.
+    """Read some rows and columns of a tensor, (rows, columns) float32, and no others except as the system reads ahead.
 
     Args:
         tensor: name of a tensor of F32, F16 or BF16, in model.safetensors or in the shard that
@@ -114,10 +114,10 @@ def tensors_in(folder: Path) -> dict[str, Stored]:
 
 
 def shard_of_each(folder: Path) -> dict[str, str]:
-    """Return which file of a folder has which tensor, by the index. What is in the files may differ.
+    """Return the name of the file that has each tensor, by the folder's index. The files may contradict it.
 
     Raises:
-        BadCheckpoint: if there is no index, if it is none, or if a file that it names is not there.
+        BadCheckpoint: if there is no index, if it is invalid, or if a file that it names is not there.
     """
     path = folder / INDEX
     if not path.is_file():
@@ -138,7 +138,7 @@ def header_of(path: Path) -> dict[str, Stored]:
     """Return where each tensor of one file is, by name.
 
     Raises:
-        BadCheckpoint: if the file is no safetensors file, or does not have the size that its header says.
+        BadCheckpoint: if the file is not a safetensors file, or does not have the size that its header says.
     """
     size = path.stat().st_size
     with path.open("rb") as file:
@@ -171,7 +171,7 @@ def json_in(path: Path, start: int = 0, length: int = JSON_BYTES + 1) -> dict:
     """Return the JSON object that a file has from byte ``start`` on.
 
     Raises:
-        BadCheckpoint: if there is none, if it is too long, or if it names something twice.
+        BadCheckpoint: if there is none, if it is too long, or if it has a name twice.
     """
 
     def once(pairs: list[tuple[str, object]]) -> dict:
@@ -213,8 +213,8 @@ def write_model(
         config: name and content of the file without which the folder has no model.
         shapes: shape of each tensor, by name.
         tensors: the tensors in that order, float32 and C-contiguous; each is written before the next is asked for.
-        dtype: what to round to: float32, bfloat16 or float16.
-        shard_size: bytes of tensors in a file, at most, but for a tensor that has more.
+        dtype: dtype to round to: float32, bfloat16 or float16.
+        shard_size: the most bytes of tensors in a file; a larger tensor gets a file of its own.
 
     Raises:
         ValueError: if a number is too large for the dtype, naming the tensor.
@@ -253,7 +253,7 @@ def write_model(
 
 
 def _header(sizes: dict[str, int], shapes: dict[str, tuple[int, ...]], dtype: str) -> bytes:
-    """What a file with tensors of these sizes, in bytes, begins with."""
+    """Return the header of a file with tensors of these sizes, in bytes."""
     header: dict[str, dict] = {"__metadata__": {"format": "pt"}}  # without it transformers 4 refuses the file
     place = 0
     for name, size in sizes.items():
@@ -265,7 +265,7 @@ def _header(sizes: dict[str, int], shapes: dict[str, tuple[int, ...]], dtype: st
 
 
 def _rounded(name: str, values: np.ndarray, dtype: str) -> np.ndarray:
-    """A tensor as it is stored: float32, or the bits of the nearest numbers of its dtype, ties to even."""
+    """Return a tensor as it is stored: float32, or the bits of the nearest numbers of its dtype, ties to even."""
     if dtype == "float32":
         return values
     target = FORMATS[dtype]
