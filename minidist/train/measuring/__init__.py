@@ -1,1 +1,1 @@
-"""What is measured of a run: time, traffic, memory, FLOPs, the machine's peak, the loss on held-out text."""
+"""Measurements of a run: time, traffic, memory, FLOPs, the machine's peak, the loss on held-out text."""

@@ -1,9 +1,9 @@
-"""What is measured once training has ended: the loss on held-out text, and how many FLOP/s a rank can reach.
+"""Measurements after training: the loss on held-out text, and how many FLOP/s a rank can reach.
 
-Utilization (MFU) is measured against that peak. A GPU's data sheet says it. A CPU's says little: its clock falls under
-load, and cores share caches and memory. So it is measured: matrix products of a size that suits the machine, on as many
-cores as the run has. They are in float32, and on a GPU those of a 16-bit run are in the tensor cores, as the run's own
-are.
+Utilization (MFU) is measured against that peak. A GPU's data sheet states it. A CPU's says little: its clock falls
+under load, and cores share caches and memory. So the peak is measured: matrix products of a size that suits the
+machine, on as many cores as the run has. They are in float32; on a GPU, those of a 16-bit run use the tensor cores, as
+the run does.
 """
 
 import time
@@ -31,7 +31,7 @@ from minidist.train.share import Share
 
 
 class Evaluation(StepHook):
-    """What the options ask for once training has ended: the peak, the arrays, the validation loss, a sample."""
+    """Hook for what the options ask for after training: the peak, the arrays, the validation loss, a sample."""
 
     def __init__(self, options: RunOptions) -> None:
         self.options = options
@@ -66,12 +66,12 @@ class Evaluation(StepHook):
 
 
 def prompt_of(config: TrainConfig) -> bytes:
-    """What a sample goes on from. A tokenizer's words, as a rule, begin with the space before them."""
+    """Return the prompt of a sample. With a tokenizer it ends without a space: the next word usually begins with it."""
     return b"The " if config.tokenizer is None else b"The"
 
 
 def full_model(config: TrainConfig, arrays: dict, balance: Balance | None) -> GPT:
-    """The model with these weights, full arrays by parameter name, and the routers' biases of ``balance``."""
+    """Return the model with these weights, full arrays by parameter name, and the routers' biases of ``balance``."""
     model = model_of(config.model)
     if balance is not None and model.balance is not None:
         model.balance.bias = balance.bias
@@ -82,7 +82,7 @@ def full_model(config: TrainConfig, arrays: dict, balance: Balance | None) -> GP
 
 @no_grad()
 def validation_loss(model: GPT, corpus: Corpus | DocumentCorpus, config: TrainConfig) -> float:
-    """The mean loss over the held-out text, in nats per token."""
+    """Return the mean loss over the held-out text, in nats per token."""
     if isinstance(corpus, Corpus):
         batches = validation_batches(corpus, 8, config.context)
     else:
@@ -96,23 +96,23 @@ def validation_loss(model: GPT, corpus: Corpus | DocumentCorpus, config: TrainCo
 
 
 SIZES = (256, 512, 1024)  # n of the products (n, n) @ (n, n); which is fastest depends on the machine
-GPU_SIZES = (2048, 4096)  # of smaller ones a GPU computes many in the time that it takes to start one
+GPU_SIZES = (2048, 4096)  # a GPU computes smaller ones faster than they can be started
 SECONDS = 0.2
 
 
 def measured_peak(world: ProcessGroup, seconds: float = SECONDS, sizes: Sequence[int] | None = None) -> float:
-    """This rank's peak in FLOP/s: the speed of a core while all ranks compute, times this rank's share of the cores.
+    """Measure this rank's peak in FLOP/s: a core's speed while all ranks compute, times this rank's share of the cores.
 
-    All ranks call it together, and compute for the whole time. A product's time is that of the rank's compute clock,
-    which leaves out waiting for a core where the system tells it. Of all products of all sizes the fastest counts, one
-    that nobody interrupted. With more ranks than cores a rank's share is cores / ranks: the sum over all ranks is what
-    the machine can do, and a rank that computes while others wait may exceed its own peak. On a GPU, which ranks may
-    share, the time of a product is the time until it is done.
+    All ranks call it together, and compute for the whole time. Products are timed by the rank's compute clock, which
+    leaves out waiting for a core where the system reports it. The fastest product of all sizes counts, because nothing
+    has interrupted it. With more ranks than cores a rank's share is cores / ranks: the sum over all ranks is what the
+    machine can do, and a rank that computes while others wait may exceed its own peak. On a GPU, which ranks may share,
+    the time of a product is the time until it is done.
 
     Args:
         world: all ranks of the run, on one machine.
-        seconds: time to measure for; each size has one turn at least.
-        sizes: n of the products (n, n) @ (n, n); None for those that fit the device.
+        seconds: time to measure for; each size runs at least once.
+        sizes: n of the products (n, n) @ (n, n); None for those that suit the device.
     """
     clock, on_host = world.transport.clock, backend.on_host(xp.empty(0))
     policy = current()
@@ -135,12 +135,12 @@ def measured_peak(world: ProcessGroup, seconds: float = SECONDS, sizes: Sequence
         for n, *arrays in products:
             before, computed = clock.seconds(), time.thread_time()
             multiply(*arrays)
-            # a thread that loses its core amid a look at the clock reads too little, but never less than it computed
+            # a thread that loses its core while it reads the clock may read too little; it computed at least this long
             took = max(clock.seconds() - before, time.thread_time() - computed, 1e-9)
             best = max(best, 2 * n**3 / took)
     return best * (share_of_cores(world.size, cores()) if on_host else 1.0)
 
 
 def share_of_cores(ranks: int, cores: int) -> float:
-    """The share of a core that each of ``ranks`` busy ranks gets."""
+    """Return the share of a core that each of ``ranks`` busy ranks gets."""
     return min(1.0, cores / ranks)

@@ -1,7 +1,7 @@
-"""What is measured around a training run on one rank: time, traffic, memory, FLOPs, a trace of the last steps.
+"""Measurements around a training run on one rank: time, traffic, memory, FLOPs, a trace of the last steps.
 
 ``Live`` reports a step a few times a second. Such a step is traced, which makes a small one up to a quarter longer.
-Ranks go by one clock of the machine, so that, as a rule, all of them report the same step.
+Ranks read one clock of the machine, so all of them usually report the same step.
 """
 
 import time
@@ -21,7 +21,7 @@ TRACED_STEPS = 2  # a trace shows the last few steps: each is like the others, a
 
 
 def traced_from(first: int, config: TrainConfig, layout: Layout) -> int:
-    """The first step of the trace. Where messages of one step go to another, a part of a run would lack some ends."""
+    """Return the first step of the trace: of the whole run if messages cross steps, which a part would cut off."""
     if layout.slack or layout.sync in ("delayed", "server"):
         return first
     steps = max(TRACED_STEPS, layout.local_steps) if layout.sync == "local" else TRACED_STEPS  # a round of local steps
@@ -29,7 +29,7 @@ def traced_from(first: int, config: TrainConfig, layout: Layout) -> int:
 
 
 class Instruments(StepHook):
-    """Made before the model is split, so that its memory counts. A trace is recorded from step ``traced_from`` on."""
+    """Hook that measures a run. It is made before the model, to count its memory; a trace starts at ``traced_from``."""
 
     def __init__(self, world: ProcessGroup, traced_from: int | None) -> None:
         self.world, self.traced_from = world, traced_from
@@ -43,12 +43,12 @@ class Instruments(StepHook):
         self.micro_batch_counts: list[int] = []
         self.expert_counts: list = []
         self.micro_batches_begun = 0  # in this step
-        self.gradients_done = inf  # by the clock of computing
+        self.gradients_done = inf  # by the compute clock
 
     def begin_run(self, share: Share) -> None:
         """Enter everything allocated so far into the memory ledger.
 
-        Its peaks count from here: every rank has held the full model for a moment, where real systems init shards.
+        Peaks count from here: every rank has held the full model for a moment, which real systems avoid.
         """
         self.model, self.balance = share.model, share.gpt.balance
         share.on_local_gradients = self.on_local_gradients
@@ -59,7 +59,7 @@ class Instruments(StepHook):
         experts = {p.name for p in self.model.model.parameters() if p.expert_axis is not None}
         self.expert_bytes = sum(p.data.nbytes for p in self.model.trained if p.name in experts)
         self.memory.forget_peaks()
-        if self.balance is not None:  # all ranks with experts run as often, some without samples
+        if self.balance is not None:  # all ranks with experts run equally often, some without samples
             self.model.local.register_forward_pre_hook(self.begin_micro_batch)
         self.traffic, self.flops, self.started = self.world.traffic, flops.snapshot(), time.perf_counter()
 
@@ -75,14 +75,14 @@ class Instruments(StepHook):
         self.span.__enter__()
 
     def begin_micro_batch(self) -> None:
-        """A forward pass begins. Those without samples are the last ones, and what a rank does there is for others."""
+        """Count a forward pass. The first one without samples ends this rank's own work: those come last."""
         numbers, place = self.model.micro_batches, self.micro_batches_begun
         self.micro_batches_begun += 1
         if place < len(numbers) and numbers[place] is None:
             self.on_local_gradients()
 
     def on_local_gradients(self) -> None:
-        """This rank's own gradients are complete; if sums over ranks overlap with backward, some are on their way."""
+        """Record when this rank's own gradients are complete. Sums that overlap with backward may be in flight."""
         self.gradients_done = min(self.gradients_done, self.world.transport.clock.seconds())
 
     def end_step(self, step: int, loss: float, last: bool) -> None:
@@ -93,11 +93,10 @@ class Instruments(StepHook):
         self.seconds_without_core.append(clock.seconds_without_core() - self.without_core)
         self.step_flops += flops.snapshot() - self.counted
         self.collectives = self.world.collectives - self.earlier
-        # The update is left out: it takes as long for one micro-batch as for ten.
         self.micro_batch_counts.append(sum(number is not None for number in self.model.micro_batches))
         if self.balance is not None:
             self.expert_counts.append(self.balance.report())
-        seconds = self.gradients_done - self.began
+        seconds = self.gradients_done - self.began  # without the update, which takes as long for any number of them
         self.micro_batch_seconds.append(seconds / max(1, self.micro_batch_counts[-1]))  # a server has none
 
     def end_run(self) -> dict:
@@ -123,7 +122,7 @@ class Instruments(StepHook):
 
 
 class Reports(StepHook):
-    """Tells the parent of each step."""
+    """Hook that reports each step to the parent."""
 
     def __init__(self, world: ProcessGroup, instruments: Instruments) -> None:
         self.world, self.instruments = world, instruments
@@ -150,23 +149,23 @@ class Moment:
     start: int
     end: int
     events: tuple[tuple[str, str, int, int], ...]  # (name, track, start, end) of phases, collectives and waits
-    memory: dict[str, int]  # bytes by kind, when the rank held most so far
+    memory: dict[str, int]  # bytes by kind, at the rank's peak so far
     sent: int  # bytes in this step
 
 
 class Live(StepHook):
-    """Reports steps of one rank to the parent, each as ("moment", Moment)."""
+    """Hook that reports some steps of one rank to the parent, each as ("moment", Moment)."""
 
     def __init__(self, world: ProcessGroup, memory: ledger.Memory) -> None:
         self.world, self.memory = world, memory
-        self.reported = -1  # the number of the interval that had its report
+        self.reported = -1  # the last interval with a report
 
     def begin_step(self, step: int, last: bool) -> None:
         interval = int(time.perf_counter() / EVERY)
         self.shows = interval != self.reported
         if self.shows:
             self.reported, self.before, self.start = interval, self.world.traffic, time.perf_counter_ns()
-            self.traces = trace.log is None  # else the run records its trace, of which this step is a part
+            self.traces = trace.log is None  # otherwise the run is recording its trace, this step included
             if self.traces:
                 trace.start()
             self.first = len(trace.log or ())
@@ -181,7 +180,7 @@ class Live(StepHook):
 
 
 def shown(log: list) -> Iterator[tuple[str, str, int, int]]:
-    """The events of a log that say what the main thread was about, in the order in which they began."""
+    """Yield the events of a log that show what the main thread did, in the order in which they began."""
     events = [entry for entry in log if isinstance(entry, trace.Event) and entry.stream == 0]
     for event in sorted(events, key=lambda event: event.start):
         if event.track in ("communication", "wait") or event.name.split()[0] in PHASES:

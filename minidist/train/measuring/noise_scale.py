@@ -1,4 +1,4 @@
-"""The gradient noise scale: up to which batch more samples make a step better, measured while training.
+"""The gradient noise scale: the batch size up to which more samples make a step better, measured while training.
 
 McCandlish, Kaplan, Amodei and the OpenAI Dota Team, "An Empirical Model of Large-Batch Training" (2018, arXiv
 1812.06162). The gradient of a batch of B samples is that of all data, G, and noise: its expected squared norm is
@@ -12,9 +12,9 @@ the batch halves the steps; far above it, the steps stay the same (plan/batches.
 equally curved in all directions and the step as SGD's, so it is right to the order of magnitude. Adam's critical batch
 size is larger than SGD's (Zhang et al., 2019, arXiv 1907.04164).
 
-Here the small batch is a micro-batch and the large one the full batch, also while the steps of a ramp have less. Both
+Here the small batch is a micro-batch and the large one the full batch, even while the steps of a ramp are smaller. Both
 estimates are noisy, and their ratio is biased; so sums over many steps are taken first, as the paper does with running
-means. A measured step computes its gradients twice, and nothing else of the run changes.
+means. A measured step computes its gradients twice, and nothing else in the run changes.
 
 It is measured on one rank. Every layout takes the same steps, to the bit, so every other layout would find the same.
 """
@@ -34,12 +34,12 @@ from minidist.train.share import Share
 
 @dataclass(frozen=True)
 class NoiseScale:
-    """Sums over measured steps."""
+    """Squared gradient norms at two batch sizes, summed over the measured steps."""
 
-    small: int  # samples of one batch
-    large: int  # samples of the other
-    small_square: float  # the sum of its gradients' squared norms; a step's micro-batches are averaged
-    large_square: float  # of the large one
+    small: int  # samples in the small batch
+    large: int  # samples in the large batch
+    small_square: float  # of the small batch's gradient, averaged over the micro-batches of a step
+    large_square: float  # of the large batch's gradient
     steps: int = 1  # measured
 
     def __add__(self, other: "NoiseScale") -> "NoiseScale":
@@ -52,29 +52,29 @@ class NoiseScale:
         )
 
     def as_dict(self) -> dict:
-        """What ``--json`` writes; JSON has no infinity."""
+        """Return what ``--json`` writes. Infinite ``samples`` become None: JSON has no infinity."""
         samples = self.samples if isfinite(self.samples) else None
         return {"gradient_square": self.gradient_square, "noise": self.noise, "samples": samples}
 
     @property
     def gradient_square(self) -> float:
-        """|G|^2, without bias; may be below 0 where noise drowns it."""
+        """Unbiased estimate of |G|^2; may be below 0 where noise drowns it."""
         weighted = self.large * self.large_square - self.small * self.small_square
         return weighted / (self.large - self.small) / self.steps
 
     @property
     def noise(self) -> float:
-        """tr(S), of one sample's gradient, without bias."""
+        """Unbiased estimate of tr(S), S being the covariance of one sample's gradient."""
         return (self.small_square - self.large_square) / (1 / self.small - 1 / self.large) / self.steps
 
     @property
     def samples(self) -> float:
-        """B_simple; infinite where the gradient drowns in noise."""
+        """B_simple, in samples; infinite where the gradient drowns in noise."""
         return self.noise / self.gradient_square if self.gradient_square > 0 else float("inf")
 
 
 class NoiseScales(StepHook):
-    """Measures the gradient noise scale before every ``every``-th step of a run."""
+    """Hook that measures the gradient noise scale before every ``every``-th step of a run."""
 
     def __init__(self, every: int) -> None:
         self.every = every
@@ -94,10 +94,10 @@ class NoiseScales(StepHook):
 
 
 def measure(model: Module, zero_grad: Callable[[], None], batch: Sequence[MicroBatch], samples: int) -> NoiseScale:
-    """Measure at the weights of now: the gradient of each of two or more micro-batches by itself, and their mean.
+    """Measure at the current weights: the gradients of two or more micro-batches, each by itself, and their mean.
 
-    The model is whole, on one rank. Its gradients, which ``zero_grad`` clears, are those of the last micro-batch
-    afterwards. A micro-batch has ``samples`` samples.
+    The model is whole, on one rank. ``zero_grad`` clears its gradients, which afterwards are those of the last
+    micro-batch. Each micro-batch has ``samples`` samples.
     """
     total: dict = {}
     squares = 0.0
@@ -115,7 +115,7 @@ def measure(model: Module, zero_grad: Callable[[], None], batch: Sequence[MicroB
 
 @contextmanager
 def without_hooks(model: Module) -> Iterator[None]:
-    """Context manager: gradient hooks are off inside; a replay, say, compares the steps' own (resilience/vote.py)."""
+    """Context manager: gradient hooks are off inside. (Those of resilience/vote.py, say, must see only the steps.)"""
     hooks = {parameter: parameter.hooks for parameter in model.parameters()}
     for parameter in hooks:
         parameter.hooks = []

@@ -1,1 +1,1 @@
-"""When ranks fail, are slow or compute wrong: faults to order, elastic training, rebalancing, the vote, the replay."""
+"""Ranks that fail, are slow or compute wrong numbers: ordered faults, elastic training, rebalancing, vote, replay."""

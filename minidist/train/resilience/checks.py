@@ -1,4 +1,4 @@
-"""Checks of a run's numbers while it trains: every K steps ranks vote, and where votes name nobody they replay."""
+"""Checks of a run's numbers while it trains: every K steps ranks vote, and replay if the vote names no rank."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,18 +26,18 @@ from minidist.train.share import Share
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check has found.
+    """The error that a check has found.
 
     ``rank`` holds (vote) or computed (replay) other numbers than the others, maybe because it was sent wrong ones.
     """
 
     way: str  # "vote" or "replay"
-    step: int  # in which it happened; that before the first since the last check if a copy has changed since
+    step: int  # of the error; equal to ``verified`` if the copy kept for a replay has changed
     verified: int  # the last step whose numbers are known to be right; -1 for those before the first step
-    rank: int | None  # None if nobody can be named
+    rank: int | None  # None if no rank can be named
     suspects: tuple[int, ...]  # the ranks with a part that differs
-    names: tuple[str, ...]  # what differs: of all that a step makes at the same time, what it makes first
-    element: Element | None  # that differs most; None if the arrays of that step are gone
+    names: tuple[str, ...]  # the parts that differ; after a replay only those that a step makes first
+    element: Element | None  # the one that differs most; None if the arrays of that step are gone
 
     def __str__(self) -> str:
         who = f"rank {self.rank}" if self.rank is not None else f"one of ranks {', '.join(map(str, self.suspects))}"
@@ -66,7 +66,7 @@ class Finding:
 
 
 class CorruptedNumbers(RuntimeError):
-    """Numbers of this run are wrong, and training on would be in vain: ``finding`` is what is known."""
+    """Numbers of this run are wrong, so training on is useless; ``finding`` says what is known."""
 
     def __init__(self, finding: Finding) -> None:
         super().__init__(str(finding))
@@ -74,12 +74,12 @@ class CorruptedNumbers(RuntimeError):
 
 
 class ReplicaChecks(StepHook):
-    """Checks a run on one rank. All ranks call it together.
+    """Hook that checks a run's numbers on one rank. All ranks call it together.
 
     Args:
-        every: steps from check to check; the last step is checked too.
-        way: "vote"; "replay" where a vote names nobody; "auto" to replay only if some part of the state has too few
-            holders to vote on.
+        every: steps from one check to the next; the last step is checked too.
+        way: "vote"; "replay" to replay if the vote names no rank; "auto" for "replay" if some part of the state has
+            too few holders for a vote to name one, otherwise "vote".
         keepers: savers of the run's state. They keep what the last check found right until the next check: a failure
             between the two goes back to it.
     """
@@ -95,16 +95,16 @@ class ReplicaChecks(StepHook):
         self.begin()
 
     def begin(self) -> None:
-        """What is held now is right, as far as anybody knows."""
+        """Take the current state as verified, and start to record the next steps."""
         for keeper in self.keepers:
             keeper.verified = self.verified + 1
         self.notes.begin()
-        self.steps: list[int] = []  # since then
+        self.steps: list[int] = []  # since the last check
         if self.replays:
             self.kept = Kept(self.share, self.notes)
 
     def end_step(self, step: int, loss: float, last: bool) -> None:
-        """Note the numbers of a step; check, if a check is due.
+        """Note the numbers of a step, and check them if a check is due.
 
         Raises:
             CorruptedNumbers: on every rank, if any rank's numbers are wrong.
@@ -123,7 +123,7 @@ class ReplicaChecks(StepHook):
         self.begin()
 
     def check(self) -> Finding | None:
-        """What is wrong; None if nothing is, as far as this way can tell. The same on every rank."""
+        """Return what is wrong, the same on every rank; None if nothing is, as far as this way of checking can tell."""
         noted = all_gather_object(self.notes.noted, self.world)
         time, found = vote(self.keys, noted)
         if self.replays and outvoted(found) is None:
@@ -143,7 +143,7 @@ class ReplicaChecks(StepHook):
         return Finding("vote", self.step_at(time), self.verified, rank, suspects, names, self.agreed(elements))
 
     def compare_with_another(self, disagreement: Disagreement, wrong: int | None) -> Element | None:
-        """Compare a part as it is now between two ranks that noted other digests of it. Known on one of them."""
+        """Compare a part on two ranks that noted different digests of it. One of the two returns the result."""
         key, ranks = disagreement.key, disagreement.voters
         if key.kind == LOSS:
             return None
@@ -158,7 +158,7 @@ class ReplicaChecks(StepHook):
     # The replay
 
     def compute_again(self, noted: list[Noted]) -> Finding | None:
-        """Replay the steps since the last check; a third time if the second differs from the first."""
+        """Replay the steps since the last check, and once more if the replay differs from the run."""
         computations, second = [noted], replay(self.share, 1, self.kept, self.steps)
         computations.append(self.by_role(second, 1))
         time = first_difference(*computations)
@@ -175,12 +175,12 @@ class ReplicaChecks(StepHook):
         return Finding("replay", self.step_at(time), self.verified, rank, suspects, names, self.agreed(elements))
 
     def by_role(self, notes: Notes, shift: int) -> list[Noted]:
-        """What was noted of every role, in a computation with roles shifted."""
+        """Return the notes of every role, gathered from a computation whose roles are shifted."""
         everyone = all_gather_object(notes.noted, self.world)
         return [everyone[(role + shift) % self.world.size] for role in range(self.world.size)]
 
     def differences(self, second: Notes) -> Iterable[Element | None]:
-        """Compare the state of the role that this rank has replayed with what its usual rank holds now."""
+        """Compare the state of the role that this rank has replayed with the current state of its usual rank."""
         replayed, mine = second.parts, self.notes.parts
         keys = [key for key in second.keys if key.kind not in (GRADIENT, LOSS)]
         first = to_the_right([mine.on_host(key) for key in mine.get], 1, self.world)
@@ -189,7 +189,7 @@ class ReplicaChecks(StepHook):
     # Both
 
     def step_at(self, time: int) -> int:
-        """The step after which something was noted."""
+        """Return the step after which the notes at place ``time`` were taken."""
         return self.steps[time - 1] if time else self.verified
 
     def agreed(self, elements: Iterable[Element | None]) -> Element | None:

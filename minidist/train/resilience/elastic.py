@@ -1,4 +1,4 @@
-"""Elastic training: a run goes on when ranks die, in the best layout of what is left, and ends on the same bits.
+"""Elastic training: a run goes on when ranks die, in the best layout of those left, and ends on the same bits.
 
 Each attempt runs until it ends or fails. After a failure the run goes on from the last committed checkpoint, or from
 copies in the memory of ranks that survived, whichever is newer. It has as many ranks as before (``restart``: a new
@@ -6,8 +6,8 @@ machine takes the dead one's place) or those that are left (``shrink``). Nothing
 layout computes the same bits. (torchrun's ``--max-restarts`` starts all workers again in the same way, and leaves it to
 the program to find its checkpoint.)
 
-What a new start cannot cure ends the run at once: training that diverged, a setting that cannot be, memory that is too
-small, and a failure that comes again in the same step.
+A failure that a restart cannot cure ends the run at once: training that diverged, an invalid setting, too little
+memory, and a failure that comes again in the same step.
 """
 
 import re
@@ -51,7 +51,7 @@ class Interruption:
     """
 
     step: int  # in which it happened, counted from 0
-    ranks: tuple[int, ...]  # that failed; none where nobody could be named, as in a deadlock
+    ranks: tuple[int, ...]  # the failed ones; empty if none can be named, as in a deadlock
     why: str  # in one line
     before: Layout
     after: Layout
@@ -60,19 +60,19 @@ class Interruption:
     lost: str = ""  # copies in memory that could not be used, and why; "" if none was missing
     detect: float = 0.0  # seconds from the last report of a rank that failed until the failure was known
     restart: float = 0.0  # seconds from then until all ranks were ready to take a step
-    recompute: float = 0.0  # seconds that it took to come to ``step`` again
+    recompute: float = 0.0  # seconds until ``step`` was reached again
 
     def as_dict(self) -> dict:
-        """What ``--json`` writes."""
+        """Return what ``--json`` writes."""
         return asdict(self) | {"before": str(self.before), "after": str(self.after)}
 
 
 class Attempt:
-    """What the ranks report of one attempt.
+    """Record of what the ranks report during one attempt.
 
-    The time of going on is charged to the interruption ``before`` it, which became known at ``since``. ``verified`` is
-    the number of steps after which the state was last known to be right: with which an attempt began, or which the
-    ranks have checked since.
+    The time to go on is charged to the interruption ``before`` it, which became known at ``since``. ``verified`` is the
+    number of steps after which the state was last known to be right: at the beginning of the attempt, or at the ranks'
+    last check since.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Attempt:
         self.before, self.since, self.pass_on = before, since, on_event
         self.struck: list[Fault] = []  # faults that have struck
         self.verified = verified
-        self.ready = inf  # when its ranks were
+        self.ready = inf  # time at which its ranks were ready
         self.next_steps: dict[int, int] = {}  # rank -> the step that it is in
         self.heard: dict[int, float] = {}  # rank -> when it last reported
 
@@ -103,7 +103,7 @@ class Attempt:
         self.pass_on(rank, event)
 
     def failed(self, error: Failure, layout: Layout, now: float) -> Interruption:
-        """What there is to say of the failure that ended this attempt."""
+        """Return a description of the failure that ended this attempt."""
         if self.before is not None and self.ready == inf:
             self.before.restart = now - self.since
         ranks, why = ranks_and_reason(error)
@@ -114,12 +114,12 @@ class Attempt:
 
 
 def kind_of(error: Failure) -> str:
-    """The name of the exception that ended a rank; of the error itself where that was none."""
+    """Return the name of the exception that ended a rank; if there was none, the error's own."""
     return error.summary.partition(":")[0] if isinstance(error, RankFailed) else type(error).__name__
 
 
 def ranks_and_reason(error: Failure) -> tuple[tuple[int, ...], str]:
-    """Return the ranks that cannot be relied on any longer, and what happened, in one line."""
+    """Return the ranks that can no longer be relied on, and what happened, in one line."""
     if isinstance(error, RankFailed) and kind_of(error) == "CorruptedNumbers":
         # any rank may be the first to raise it: the message names the one whose numbers are wrong
         why = error.summary.partition(": ")[2].rstrip(".")
@@ -134,8 +134,8 @@ def go_back(
 ) -> RunOptions:  # fmt: skip
     """Find the newest state to go on from, and give the cluster the size of the layout after the interruption.
 
-    The run itself began with the checkpoint ``origin``. Numbers of more than ``not_after`` steps are not to be relied
-    on. Return the options to go on with; ``interruption`` is told from where.
+    The run itself began with the checkpoint ``origin``. State of more than ``not_after`` steps is not trusted. Return
+    the options to go on with; ``interruption`` records where the state came from.
     """
     layout, staying, held = interruption.after, len(cluster.survivors), None
     if staying:
@@ -157,14 +157,14 @@ def go_back(
 
 
 def newest_intact(folder: str, after: int, not_after: int | None) -> str | None:
-    """The newest checkpoint of more than ``after`` steps whose files are as they were written; None without any."""
+    """Return the newest intact checkpoint of more than ``after`` and at most ``not_after`` steps; None without any."""
     disk, root = Disk(), Path(folder)
     due = [name for name in committed(disk, root) if after < step_of(name) <= (inf if not_after is None else not_after)]
     return next((str(root / name) for name in reversed(due) if is_whole(disk, root / name)), None)
 
 
 def without_what_cannot_be(options: RunOptions, config: TrainConfig, layout: Layout) -> tuple[RunOptions, list[str]]:
-    """The options that a run has left in a smaller layout, and why it has no others, in words."""
+    """Return the options that are still legal in a smaller layout, and why others are dropped, in words."""
     lost = []
     for fewer in ({"rebalance": False}, {"check_replicas": 0, "check_by": "auto"}):
         left = replace(options, **fewer)
@@ -178,14 +178,14 @@ def without_what_cannot_be(options: RunOptions, config: TrainConfig, layout: Lay
 
 @dataclass(frozen=True)
 class Elasticity:
-    """How a run is to go on after a failure.
+    """Options: how a run goes on after a failure.
 
     Raises:
-        ValueError: for another ``on_failure``, ``max_restarts`` below 0, or ``patience`` not above 0.
+        ValueError: for an unknown ``on_failure``, ``max_restarts`` below 0, or ``patience`` not above 0.
     """
 
-    on_failure: str = "shrink"  # to go on with the ranks that are left, or "restart" to start the dead ones again
-    max_restarts: int = 10  # failures after which the run ends
+    on_failure: str = "shrink"  # go on with the ranks that are left; "restart" starts the dead ones again
+    max_restarts: int = 10  # failures that the run survives; one more ends it
     patience: float = 60.0  # seconds without any report after which the ranks that wait for nobody count as hanging
 
     def __post_init__(self) -> None:
@@ -210,21 +210,20 @@ def run_elastic(
 ) -> tuple[Run, list[Interruption]]:
     """Train as ``run`` does, and go on after failures.
 
-    Faults that have struck do not strike again. Those that have not count ranks as the layout does that the run has by
-    then.
+    A fault that has struck does not strike again. Other faults number ranks by the layout that the run has by then.
 
     Args:
-        on_step, rank_function, on_event: as for ``run``.
-        on_interruption: called as the run is about to go on. How long that took is not known yet.
-        start: makes the Cluster.
+        on_step, rank_function, on_event: see ``run``.
+        on_interruption: called before the run goes on, when the time that this takes is not known yet.
+        start: function that makes the Cluster.
 
     Returns:
-        The last attempt, and what happened before it.
+        The run's last attempt, and the interruptions before it.
 
     Raises:
         ValueError: for a run that saves nothing, or a folder that cannot take its checkpoints.
-        RankFailed, Deadlock, Hang: for a failure that a new start does not cure.
-        RuntimeError: when no rank is left, or there were too many failures.
+        RankFailed, Deadlock, Hang: for a failure that a restart does not cure.
+        RuntimeError: if no rank is left, or there were too many failures.
     """
     if options.saving is None and options.peer_copies is None:
         raise ValueError(
@@ -246,7 +245,7 @@ def run_elastic(
             try:
                 if before is not None:
                     options = go_back(cluster, options, origin, not_after, before, patience)
-                    attempt.verified = before.resumed  # the steps behind it are computed anew, by whoever is left
+                    attempt.verified = before.resumed  # later steps are computed anew, by the ranks that are left
                     if options.live is not None:
                         cancel_orders(options.live)
                     on_interruption(before)
@@ -271,7 +270,7 @@ def run_elastic(
                 if shrinks:
                     layout = failed.after = best_layout(config, layout, left)
                 verified = attempt.verified
-                # a rank may die after a number went wrong and before a check could tell
+                # a rank may die after a number went wrong and before a check finds it
                 unsure = options.check_replicas or kind_of(error) == "CorruptedNumbers"
                 not_after = verified if unsure else None
                 options = replace(options, faults=tuple(f for f in options.faults if f not in attempt.struck))

@@ -1,4 +1,4 @@
-"""Faults to order: at this step, on this rank, something goes wrong. Written ``rank=2,step=7,kind=slow:3``.
+"""Faults to order: in a given step, on a given rank, something goes wrong. Written ``rank=2,step=7,kind=slow:3``.
 
     kill      the process dies at once, as by kill -9 or with its machine
     raise     the rank's program raises an exception
@@ -7,10 +7,10 @@
     flip:P    one bit changes, and no error says so: in P = weights, moments, gradients (this rank's own, before they
               are summed) or message (the next one that it sends)
 
-They are how everything about failures is tested (torchft's ``EventInjector``), and what the demonstration shows.
+All tests of failures inject them (torchft's ``EventInjector`` does so), and the demonstration shows them.
 
 Faults may be ordered while a run goes on (``minidist train --watch``): a file for each rank, which the rank looks for
-at each step, since the queues of ranks carry nothing from the parent once they train. An order that is not taken yet
+at each step, since the queues of ranks carry nothing from the parent once they train. An order that has not been taken
 is replaced by the next one.
 """
 
@@ -46,7 +46,7 @@ def order(folder: str | Path, rank: int, what: str) -> None:
     """Order a fault for a rank's next step: one of ORDERS.
 
     Raises:
-        ValueError: for another word.
+        ValueError: for any other text.
     """
     if what not in ORDERS:
         raise ValueError(f"fault {what!r} cannot be ordered during a run: choose from {', '.join(ORDERS)}")
@@ -56,7 +56,7 @@ def order(folder: str | Path, rank: int, what: str) -> None:
 
 
 def take_order(folder: str | Path, rank: int) -> str | None:
-    """What has been ordered for a rank since it last asked; None for nothing."""
+    """Return what has been ordered for a rank since it last asked, and take it; None if nothing has."""
     taken = Path(folder, f"taken{rank}")
     with suppress(FileNotFoundError):
         os.replace(Path(folder, f"rank{rank}"), taken)
@@ -67,21 +67,21 @@ def take_order(folder: str | Path, rank: int) -> str | None:
 
 
 def cancel_orders(folder: str | Path) -> None:
-    """Take back every order that no rank has taken: the ranks that come next are others under the same numbers."""
+    """Cancel every order that no rank has taken: after a restart the same numbers belong to other ranks."""
     for path in Path(folder).glob("rank*"):
         path.unlink(missing_ok=True)
 
 
 class OrderedFault(RuntimeError):
-    """What a fault of the kind ``raise`` raises."""
+    """Raised by a fault of the kind ``raise``, and of the kind ``kill`` if the rank is a thread."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong.
+    """A fault: what goes wrong, on which rank and in which step.
 
     Raises:
-        ValueError: for values that no fault has.
+        ValueError: for invalid values.
     """
 
     rank: int
@@ -108,7 +108,7 @@ class Fault:
 
     @classmethod
     def parse(cls, text: str) -> "Fault":
-        """The fault written ``rank=2,step=7,kind=slow:3``.
+        """Parse a fault written ``rank=2,step=7,kind=slow:3``.
 
         Raises:
             ValueError: if it is written otherwise.
@@ -129,13 +129,13 @@ class Fault:
 
 
 class Faults(StepHook):
-    """Makes the faults of one rank happen, and those ordered in the folder ``orders`` while the run goes on."""
+    """Hook that makes one rank's faults happen, and those ordered in the folder ``orders`` while the run goes on."""
 
     def __init__(self, faults: Sequence[Fault], world: ProcessGroup, orders: str | None = None) -> None:
         self.orders, self.world = orders, world
         self.mine = [fault for fault in faults if fault.rank == world.rank]
         self.factor = 1.0  # how many times as long this rank's computing takes
-        self.slowed_to = 0.0  # the compute clock, up to which a slow rank has taken its extra time
+        self.slowed_to = 0.0  # the compute clock up to which a slow rank has slept its extra time
 
     def begin_run(self, share: Share) -> None:
         self.share = share
@@ -158,7 +158,7 @@ class Faults(StepHook):
         return {}
 
     def take_order(self, step: int) -> None:
-        """Add what was ordered for this rank meanwhile."""
+        """Add the fault that was ordered for this rank meanwhile, or end its slowness."""
         what = None if self.orders is None else take_order(self.orders, self.world.rank)
         if what == CURE:
             self.mine = [fault for fault in self.mine if fault.kind != "slow"]
@@ -177,14 +177,14 @@ class Faults(StepHook):
             self.flip(fault.place, generator("fault", fault.rank, fault.step, fault.place))
 
     def flipped(self, name: str, region: Region, place: int, before: float, after: float) -> None:
-        """Tell the parent which element of which full array has changed."""
+        """Report to the parent which element of which full array has changed."""
         index = np.unravel_index(place_in_full(region.runs, place), self.share.model.shapes[name.split(" ")[-1]])
         self.world.report(("flipped", name, tuple(map(int, index)), before, after))
 
     def be_slow(self) -> None:
         """Sleep before a micro-batch, so that what was computed since the one before takes ``factor`` times as long.
 
-        For what follows a step's last micro-batch, the update say, the rank sleeps before the next step's first.
+        For what follows a step's last micro-batch, such as the update, the rank sleeps before the next step's first.
         """
         if self.factor > 1:
             clock = self.world.transport.clock
@@ -192,7 +192,7 @@ class Faults(StepHook):
             self.slowed_to = clock.seconds()
 
     def flip(self, place: str, random: np.random.Generator) -> None:
-        """Flip a bit there, of an element drawn at random."""
+        """Flip a bit of a random element in ``place``, one of FLIPS."""
         if place == "message":
             flip_in_next_message(self.world.transport, random)
             return
@@ -208,20 +208,22 @@ class Faults(StepHook):
         name, array = parameter.name, parameter.data
         if place == "moments":
             name, array = f"exp_avg of {name}", self.share.optimizer.kinds["exp_avg."][name]
-        elif not model.trained:  # a parameter server's worker, until it pulls others; 16 bits are stored otherwise
+        elif (
+            not model.trained
+        ):  # a parameter server's worker has it until it pulls new weights; 16-bit data are read-only
             array = array.copy()
         self.flipped(name, regions[parameter.name], *flip_bit(array, random))
         if not model.trained:
             parameter.data = array
 
     def flip_in_next_gradient(self, parameter: Parameter, random: np.random.Generator) -> None:
-        """Flip a bit of the gradient that backward completes next, before anybody else sees it."""
-        whole = Region.full(parameter.shape)  # of stage 3 of ZeRO, which has no parameters between steps
+        """Flip a bit of a parameter's next gradient, when backward completes it and before any other hook sees it."""
+        whole = Region.full(parameter.shape)  # for stage 3 of ZeRO, which has no parameters between steps
         region = self.share.model.regions(trained=False).get(parameter.name, whole)
 
         def flip_once(_: Parameter) -> None:
             if parameter.grad is None or not parameter.grad.any():
-                return  # where nothing is, a bit makes no difference: wait for the next micro-batch
+                return  # in a gradient of zeros a bit makes no difference: wait for the next micro-batch
             parameter.hooks.remove(flip_once)
             self.flipped(f"gradient of {parameter.name}", region, *flip_bit(parameter.grad, random))
 
@@ -231,10 +233,10 @@ class Faults(StepHook):
 def flip_bit(array, random: np.random.Generator) -> tuple[int, float, float]:
     """Flip the highest bit of the mantissa of one element, in place: it changes by a quarter to a half.
 
-    The element is not 0, if any is not: there that bit would be a number too small for any sum to show.
+    The element is not 0 unless all are: with that bit, a 0 would become a number too small for any sum to show.
 
     Returns:
-        Where it is in the array laid flat, and its value before and after.
+        The element's place in the array laid flat, and its value before and after.
     """
     host = backend.to_host(array).reshape(-1)
     places = np.flatnonzero(host) if host.any() else np.arange(host.size)
@@ -247,7 +249,7 @@ def flip_bit(array, random: np.random.Generator) -> tuple[int, float, float]:
 
 
 def flip_in_next_message(transport, random: np.random.Generator) -> None:
-    """Flip a bit of a floating-point array on its way to another rank: of the next such message that is not all 0."""
+    """Flip a bit of the next floating-point array that is sent to another rank, has several elements and is not 0."""
     send = transport.isend
 
     def corrupting(array: np.ndarray, *arguments):
@@ -261,11 +263,11 @@ def flip_in_next_message(transport, random: np.random.Generator) -> None:
 
 
 def flip_no_message(transport) -> None:
-    """Drop a flip that still waits for a message: what follows the last step is no training."""
+    """Cancel a flip that still waits for a message: messages after the last step are not part of training."""
     vars(transport).pop("isend", None)
 
 
 def _drawn(parameters: Sequence[Parameter], random: np.random.Generator) -> Parameter:
-    """One of them: a weight matrix, where there is one."""
+    """Return a random one of the parameters: a weight matrix if there is one."""
     matrices = [parameter for parameter in parameters if parameter.decay and parameter.size] or list(parameters)
     return matrices[int(random.integers(len(matrices)))]

@@ -10,8 +10,8 @@ and rounded once, so neither the order of the sum nor the rank that added a term
 divided by the number of micro-batches of the step, not of a rank. So measured times, which no run repeats, may decide
 who computes what. (``reduce_dtype`` float32 gives this up, as it does for layouts.)
 
-Simplified: a pipeline, whose schedule is made for a number of micro-batches, keeps them; and ranks that share experts
-meet in every micro-batch, so there a slow rank is waited for less often, but others run more of them.
+Simplified: a pipeline keeps its micro-batches, because its schedule is made for their number. Ranks that share experts
+meet in every micro-batch: there a slow rank is waited for less often, but the others run more micro-batches.
 """
 
 from collections import deque
@@ -26,14 +26,14 @@ from minidist.train.hooks import StepHook
 from minidist.train.share import Share
 
 EVERY = 5  # steps between two comparisons: a rank's time is its median over them
-GAIN = 0.2  # of the slowest rank's time: for less, nothing is dealt out anew, since on a shared machine times are noisy
+GAIN = 0.2  # the least share of a step's time to save by dealing anew: on a shared machine times are noisy
 
 
 @overridable
 def deal(speeds: Sequence[float], micro_batches: int) -> list[int]:
-    """How many micro-batches each rank gets, so that the slowest of them ends as early as it can.
+    """Return how many micro-batches each rank gets, so that the last rank to finish ends as early as possible.
 
-    Every rank gets one. Each of the others goes to the rank that would end first with one more; of equals to the first.
+    Every rank gets one. Each of the others goes to the rank that would end first with one more; ties go to the first.
     (Greedy is optimal here, since micro-batches are all alike: a rank that ends later than the result's slowest has
     been the best choice for its last micro-batch, so no other rank could have taken it earlier.)
 
@@ -59,7 +59,7 @@ def deal(speeds: Sequence[float], micro_batches: int) -> list[int]:
 
 
 def checked(counts: Sequence[int], before: Sequence[int]) -> list[int]:
-    """The counts, as integers.
+    """Return the counts as integers.
 
     Raises:
         ValueError: if an override of ``deal`` left out a rank, or dealt out other micro-batches than there are.
@@ -72,10 +72,10 @@ def checked(counts: Sequence[int], before: Sequence[int]) -> list[int]:
 
 
 class Rebalance(StepHook):
-    """Deals micro-batches out anew between steps. Every rank has one.
+    """Hook that deals micro-batches out anew between steps. Every rank has one.
 
-    ``paces`` has the seconds of computing for one micro-batch, in each step so far; ``counts`` how many micro-batches
-    each data-parallel rank has at present.
+    ``paces`` has the seconds of computing for one micro-batch in each step so far; ``counts`` has the current number of
+    micro-batches of each data-parallel rank.
     """
 
     def __init__(self, share: Share, paces: Sequence[float], every: int = EVERY) -> None:
@@ -92,7 +92,7 @@ class Rebalance(StepHook):
     def note(self, seconds: float) -> None:
         """Note how long this rank computed for one micro-batch in the step; every few steps, compare and deal.
 
-        All ranks call it after every step. They come to the same counts, since they deal by the same numbers.
+        All ranks call it after every step. They get the same counts, since they deal by the same times.
         """
         self.seconds.append(seconds)
         if len(self.seconds) < self.every:
@@ -108,7 +108,7 @@ class Rebalance(StepHook):
             self.model.take(mine, max(counts))
 
     def times_of_all(self, mine: float) -> np.ndarray:
-        """How long each data-parallel rank takes for a micro-batch: (dp,).
+        """Return the seconds that each data-parallel rank takes for a micro-batch: (dp,).
 
         Ranks of tp and cp work on the same micro-batches together, so the slowest of them counts.
         """

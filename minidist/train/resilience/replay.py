@@ -1,15 +1,15 @@
 """The replay: steps that were taken are computed again, from a copy of the state before them, on other ranks.
 
-Equal state and equal batches give equal bits, whoever computes. So ranks exchange their roles, each playing the part of
-its neighbour, and every digest must come out as it did the first time. Where one does not, one of two ranks was wrong.
-A third computation, with roles shifted once more, says which.
+Equal state and equal batches give equal bits on any rank. So ranks exchange their roles, each playing the part of its
+neighbour, and every digest must come out as it did the first time. If one does not, one of two ranks was wrong. A third
+computation, with roles shifted once more, says which.
 
 Google expects silent corruption in its large runs "every week or two", and finds it by deterministic replay (Gemini
 Team, 2023). Computing everything twice is what finds errors in arithmetic; a checksum finds them only in storage and on
 the way. A run with replays takes twice the FLOPs.
 
-The rank that is wrong shows in its own gradients, before they are summed. After that everybody is wrong. So of all that
-differs, what the step makes first counts: own gradients, then the optimizer's moments, then weights.
+A wrong rank shows in its own gradients, before they are summed. After that every rank is wrong. So among the parts that
+differ, those that the step makes first count: own gradients, then the optimizer's moments, then weights.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,12 +27,12 @@ from minidist.train.step import take_step
 
 
 def to_the_right(arrays: list[np.ndarray], shift: int, world: ProcessGroup) -> list[np.ndarray]:
-    """Send arrays to the rank ``shift`` places to the right, and return those of the rank as many to the left."""
+    """Send arrays to the rank ``shift`` places to the right, and return those from the rank as far to the left."""
     return sendrecv_object(arrays, (world.rank + shift) % world.size, (world.rank - shift) % world.size, world)
 
 
 class Kept:
-    """A copy of a rank's state, from which steps can be taken again. (Weights that can be derived are not in it.)"""
+    """A copy of a rank's state, from which steps can be taken again. (It leaves out weights that can be derived.)"""
 
     def __init__(self, share: Share, notes: Notes) -> None:
         keys = [key for key in notes.parts.get if key.kind != MODEL]
@@ -40,7 +40,7 @@ class Kept:
         self.progress = Progress.of((), share.optimizer, share.scaler)  # the same on all ranks
 
     def give(self, share: Share, notes: Notes, shift: int, world: ProcessGroup) -> None:
-        """Put the state that the rank ``shift`` places to the left has kept into a share that plays its role here."""
+        """Give the kept state of the rank ``shift`` places to the left to a share that plays that rank's role."""
         keys = [key for key in notes.parts.get if key.kind != MODEL]
         arrays = dict(zip(keys, to_the_right(self.arrays, shift, world), strict=True))
         for key, array in arrays.items():
@@ -53,10 +53,10 @@ class Kept:
 
 
 def replay(usual: Share, shift: int, kept: Kept, steps: Sequence[int]) -> Notes:
-    """Take steps again, with roles shifted: this rank plays that of the rank ``shift`` places to its left.
+    """Take steps again with roles shifted: this rank plays the role of the rank ``shift`` places to its left.
 
     Returns:
-        What this rank notes in that role. ``Notes.parts`` has the state at the end.
+        The notes of this rank in that role; ``Notes.parts`` has the state at the end.
     """
     world = usual.world
     with temporary_groups(world), _nodes_of_roles(world, shift):
@@ -73,7 +73,7 @@ def replay(usual: Share, shift: int, kept: Kept, steps: Sequence[int]) -> Notes:
 
 @contextmanager
 def _nodes_of_roles(world: ProcessGroup, shift: int) -> Iterator[None]:
-    """Context manager: a rank counts as on the node of the role that it plays; float32 sums depend on shared nodes."""
+    """Context manager: put each rank on the node of the role that it plays, since float32 sums depend on the nodes."""
     nodes = world.transport.nodes
     world.transport.nodes = tuple(nodes[(rank - shift) % world.size] for rank in range(world.size))
     try:
@@ -83,13 +83,13 @@ def _nodes_of_roles(world: ProcessGroup, shift: int) -> Iterator[None]:
 
 
 def first_difference(one: list[Noted], other: list[Noted]) -> int | None:
-    """The first place in the notes of all roles at which two computations differ; None if they never do."""
+    """Return the first place in the notes at which two computations differ, in any role; None if they never do."""
     times = range(len(one[0]))
     return next((time for time in times if any(a[time] != b[time] for a, b in zip(one, other, strict=True))), None)
 
 
 def wrong_computation(digests: Sequence[str], ranks: Sequence[int]) -> int | None:
-    """Which of three computations of one thing, each by one of ``ranks``, was wrong; None if that cannot be told.
+    """Return which of three computations of one thing, each by one of ``ranks``, was wrong; None if none can be named.
 
     Two computations outvote the third only if two different ranks made them: a broken rank repeats its error.
     """
@@ -108,8 +108,8 @@ def judge(keys: list[list[Key]], computations: list[list[Noted]], time: int) -> 
         time: the place in the notes at which they first differ.
 
     Returns:
-        The rank, None if that cannot be told; and for each role that differs, of all that a step makes at the same
-        time, the keys that differ.
+        The rank, or None if none can be named; and for each role that differs, the keys that differ, only of the kinds
+        that a step makes first.
 
     Raises:
         ValueError: if nothing differs there.

@@ -1,4 +1,4 @@
-"""The best layout of what is left: a run whose ranks die goes on with fewer, and all of them should be busy.
+"""The best layout of the ranks that are left: a run whose ranks die goes on with fewer, and all of them should be busy.
 
 A layout is judged by arithmetic that fits on a line. With M micro-batches in a step, of which the busiest rank has
 m = ceil(M / dp), L layers, of which the fullest rank of a pipeline has l, p = pp and v stages on each rank:
@@ -26,7 +26,7 @@ KEPT = ("zero", "recompute")  # they save memory that a run may need: zero falls
 
 @overridable
 def step_time(config: TrainConfig, layout: Layout) -> Fraction:
-    """How long a step takes, in units of one micro-batch through the whole model on one rank."""
+    """Return the time of a step, in units of one micro-batch through the whole model on one rank."""
     micro_batches = -(-config.micro_batches // layout.dp)  # of the busiest rank
     stages = config.stages(layout)
     layers = max(sum(stages[rank :: layout.pp]) for rank in range(layout.pp))
@@ -37,10 +37,10 @@ def step_time(config: TrainConfig, layout: Layout) -> Fraction:
 
 
 def best_layout(config: TrainConfig, layout: Layout, ranks: int) -> Layout:
-    """The layout on at most ``ranks`` ranks with the shortest step, of all in which a run in ``layout`` can go on.
+    """Return the layout on at most ``ranks`` ranks with the shortest step, among those in which the run can go on.
 
-    Of equal ones it is the one with the fewest settings changed, then with the fewest ranks. Settings stay as they are
-    wherever they can: of each size those with the fewest changed are tried.
+    Ties go to the layout with the fewest settings changed, then to the one with the fewest ranks. Settings stay as they
+    are wherever they can: for each choice of sizes, the layout with the fewest changed is tried.
 
     Raises:
         ValueError: if no rank is left.
@@ -68,7 +68,10 @@ def divisors(number: int, most: int) -> list[int]:
 
 
 def closest(config: TrainConfig, layout: Layout, sizes: dict[str, int]) -> Layout | None:
-    """The layout of these sizes with the fewest other settings changed to their defaults; None if none is legal."""
+    """Return the layout of these sizes with the fewest other settings changed to their defaults; None if none is legal.
+
+    ``ep`` may also shrink to another number of ranks.
+    """
     before = {field.name: getattr(layout, field.name) for field in fields(Layout) if field.name not in SIZES}
     ways: dict[str, Sequence] = {name: (value, default) for name, value in before.items()
             if value != (default := getattr(Layout, name)) and name not in KEPT}  # fmt: skip
@@ -87,5 +90,5 @@ def closest(config: TrainConfig, layout: Layout, sizes: dict[str, int]) -> Layou
 
 
 def changes(before: Layout, after: Layout) -> list[str]:
-    """The settings that differ."""
+    """Return the names of the settings that differ."""
     return [field.name for field in fields(Layout) if getattr(before, field.name) != getattr(after, field.name)]

@@ -1,12 +1,12 @@
 """The vote: ranks that must hold the same bits compare digests, and the majority is believed.
 
-Replicas that data parallelism keeps in step are copies of each other, which no memory error changes together. Two that
-differ say that one is wrong; three or more say which.
+Replicas that data parallelism keeps in step are copies of each other, and no memory error changes them all together. If
+two differ, one is wrong; with three or more, the majority says which.
 
 **What a vote cannot see.** A number that is wrong before it is summed over the replicas is in all of them afterwards:
-they agree. A rank that receives a wrong number from another is the odd one out, not the sender. And what only one
-rank holds has nothing to compare with. The replay (replay.py) finds those. For it a rank notes the gradients too that
-it has computed itself, before they meet another rank's.
+they agree. A rank that receives a wrong number from another is the odd one out, not the sender. And a part that only
+one rank holds has nothing to be compared with. The replay (replay.py) finds those errors. For it a rank also notes its
+own gradients, before they are summed with other ranks'.
 """
 
 import hashlib
@@ -25,18 +25,23 @@ from minidist.train.share import Share
 
 # Kinds of parts. Those of the optimizer have the names of the fingerprint: "" for weights, "exp_avg.", "exp_avg_sq.".
 GRADIENT, WEIGHTS, MODEL, EXTRA, LOSS = "gradient.", "", "model.", "extra.", "loss."
-IN_A_STEP = ((GRADIENT,), ("exp_avg.", "exp_avg_sq."), (WEIGHTS,), (MODEL, EXTRA, LOSS))  # in the order it makes them
+IN_A_STEP = (
+    (GRADIENT,),
+    ("exp_avg.", "exp_avg_sq."),
+    (WEIGHTS,),
+    (MODEL, EXTRA, LOSS),
+)  # in the order in which a step makes them
 TITLES = {GRADIENT: "gradient of ", "exp_avg.": "exp_avg of ", "exp_avg_sq.": "exp_avg_sq of ", MODEL: "gathered "}
 
 
 @dataclass(frozen=True)
 class Key:
-    """A part of the state.
+    """Key of a part of the state.
 
-    Two ranks with the same key must hold the same bits, unless it is a gradient, which no sum has met.
+    Two ranks with the same key must hold the same bits, unless it is a gradient, which has not been summed yet.
 
     The ``kind`` is a gradient, the weights that the optimizer updates, one of its states of them, the weights that the
-    model computes with where these are others (16 bits wide, or gathered), ...
+    model computes with if these are others (16 bits wide, or gathered), ...
     """
 
     kind: str
@@ -48,7 +53,7 @@ class Key:
         return f"{TITLES.get(self.kind, '')}{self.name}"
 
     def index(self, place: int) -> tuple[int, ...]:
-        """Where in the full array the element at ``place`` of this part is."""
+        """Return the index in the full array of the element at ``place`` of this part."""
         return tuple(map(int, np.unravel_index(place_in_full(self.runs, place), self.shape)))
 
 
@@ -76,18 +81,18 @@ class Parts:
                 self.get[Key(kind, name, regions[name].runs, tuple(shapes[name]))] = get
 
     def on_host(self, key: Key) -> np.ndarray:
-        """The part, flat, in host memory. It may be the array itself."""
+        """Return the part, flat, in host memory. It may be the array itself."""
         return np.ascontiguousarray(backend.to_host(self.get[key]())).reshape(-1)
 
 
 def digest(array: np.ndarray) -> str:
-    """64 bits of the SHA-256 of an array's bytes: two arrays with other bits share them once in 2^64 times."""
+    """Return 64 bits of the SHA-256 of an array's bytes: two different arrays share them once in 2^64 times."""
     return hashlib.sha256(array.data).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class Element:
-    """Where two copies of a part differ most."""
+    """The element in which two copies of a part differ most."""
 
     size: float  # the difference, relative to the root mean square of the part
     name: str  # of the array
@@ -99,7 +104,7 @@ class Element:
 
 
 def largest_difference(key: Key, one: np.ndarray, other: np.ndarray) -> Element | None:
-    """Where two copies (n,) of a part differ most; None if nowhere."""
+    """Return the element in which two copies (n,) of a part differ most; None if they are equal."""
     places = np.flatnonzero(one.view(f"u{one.itemsize}") != other.view(f"u{other.itemsize}"))
     if not places.size:
         return None
@@ -116,7 +121,7 @@ Noted = list[list[str]]  # for each step, and before the first, the digest of ev
 
 
 class OwnGradients:
-    """Hashes each gradient whenever backward has completed it, ahead of whoever sends it."""
+    """Hashes of a rank's own gradients: each is hashed when backward has completed it, before any hook sends it."""
 
     def __init__(self, parameters: Sequence[Parameter]) -> None:
         self.names = [parameter.name for parameter in parameters]
@@ -131,16 +136,16 @@ class OwnGradients:
         self.hashes[parameter.name].update(np.ascontiguousarray(backend.to_host(parameter.grad)).data)
 
     def take(self) -> list[str]:
-        """The digests of a step, which ends."""
+        """Return the digests of the step that ends, and begin the next."""
         found = [sha.hexdigest()[:16] for sha in self.hashes.values()]
         self.clear()
         return found
 
 
 class Notes:
-    """The notes of one rank on one computation of some steps, with its own gradients or without.
+    """The digests that one rank notes in one computation of some steps, with or without its own gradients.
 
-    ``keys`` is what is noted, in this order; ``noted`` has the digests, first of the state before the first step.
+    ``keys`` has the parts that are noted, in order; ``noted`` has their digests, first before the first step.
     """
 
     def __init__(self, share: Share, gradients: bool) -> None:
@@ -150,7 +155,7 @@ class Notes:
         self.begin()
 
     def begin(self) -> None:
-        """Forget all steps so far: the next one is the first."""
+        """Forget all steps so far, and note the state before the next one."""
         self.noted: Noted = []
         self.after_step(0.0)
 
@@ -159,14 +164,14 @@ class Notes:
         self.noted.append([*self.own.take(), *state, digest(np.array([loss], np.float64))])
 
 
-NAMING = 3  # voters, of whom one can be outvoted
+NAMING = 3  # at least this many voters can outvote one
 
 
 @overridable
 def odd_ones_out(digests: list[str]) -> list[int] | None:
     """Return the places of the digests that differ from that of more than half of all voters; [] if all agree.
 
-    None if no digest has more than half: then nobody can be named.
+    None if no digest has more than half: then no voter can be named.
     """
     ((digest, count),) = Counter(digests).most_common(1)
     if 2 * count <= len(digests):
@@ -176,19 +181,19 @@ def odd_ones_out(digests: list[str]) -> list[int] | None:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Ranks that hold the same part, in other bits."""
+    """A part that ranks hold in different bits."""
 
     key: Key
     voters: list[int]  # all ranks that hold it
-    odd: list[int] | None  # those among them that are wrong; None if that cannot be told
+    odd: list[int] | None  # the wrong ones among them; None if they cannot be named
 
 
 def voters(keys: list[list[Key]]) -> dict[Key, list[tuple[int, int]]]:
-    """Return who holds each part that ranks must agree on: pairs of a rank and the place in its list of keys."""
+    """Return the holders of each part that ranks must agree on, as pairs (rank, place in its list of keys)."""
     found: dict[Key, list[tuple[int, int]]] = {}
     for rank, mine in enumerate(keys):
         for place, key in enumerate(mine):
-            if key.kind != GRADIENT:  # of other samples on each rank
+            if key.kind != GRADIENT:  # each rank's is of other samples
                 found.setdefault(key, []).append((rank, place))
     return found
 
@@ -212,7 +217,7 @@ def vote(keys: list[list[Key]], noted: list[Noted]) -> tuple[int, list[Disagreem
 
 
 def outvoted(found: list[Disagreement]) -> int | None:
-    """The one rank that all these disagreements are about; None if there is no such rank."""
+    """Return the one rank that all these disagreements are about; None if there is no such rank."""
     named = {rank for disagreement in found for rank in disagreement.odd or ()}
     if len(named) != 1:
         return None
