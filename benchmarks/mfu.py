@@ -33,7 +33,7 @@ SIZES = {
 
 
 def figures(result: Run) -> list[dict[str, float]]:
-    """For each rank its MFU, in all and while it computed, and its shares of time."""
+    """Return each rank's MFU, over all time and while it computed, and its shares of time."""
     used = utilization_of(result)
     found = []
     for rank, whole, time in zip(result.ranks, used.ranks, used.time, strict=True):

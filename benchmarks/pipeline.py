@@ -1,4 +1,4 @@
-"""The measured bubble of a pipeline next to the formula's, for several schedules and numbers of micro-batches.
+"""Compare a pipeline's measured bubble with the formula's, for several schedules and numbers of micro-batches.
 
     python benchmarks/pipeline.py --png pipelines.png
 
@@ -31,7 +31,7 @@ LAYOUTS = ("pp=2,schedule=gpipe", "pp=2", "pp=2,virtual=2", "pp=2,schedule=zb-h1
 
 
 def with_real_costs(slots, planned) -> float:
-    """The bubble of a schedule whose actions take their median time in these slots."""
+    """Return the bubble of a schedule whose actions take their median time in these slots."""
     took = defaultdict(list)
     for row in slots:
         for slot in row:

@@ -34,7 +34,7 @@ def fit(times: Mapping[int, float]) -> Line:
 
 
 def draw(panels: Mapping[str, Mapping[str, tuple[Mapping[int, float], Mapping[int, float]]]]):
-    """A matplotlib Figure.
+    """Return a matplotlib Figure.
 
     Args:
         panels: title -> link -> (bytes -> seconds measured, bytes -> seconds of a formula).

@@ -19,12 +19,12 @@ class UnitState:
 
 
 def most_unsharded(moments: Sequence[tuple[str, Sequence[UnitState]]]) -> int:
-    """The largest number of units whose parameters were unsharded on this rank at once."""
+    """Return the largest number of units whose parameters were unsharded on this rank at once."""
     return max(sum(unit.parameters == "unsharded" for unit in units) for _, units in moments)
 
 
 def draw(names: Sequence[str], moments: Sequence[tuple[str, Sequence[UnitState]]], shard: float, title: str):
-    """A matplotlib Figure: a column for each moment; for each unit its parameters, and below them its gradients.
+    """Return a matplotlib Figure: a column for each moment; for each unit its parameters, and below them its gradients.
 
     Args:
         names: of the units.

@@ -24,7 +24,7 @@ def image(sent: np.ndarray, shape: Sequence[int], names: Sequence[str]) -> np.nd
 
 
 def draw(panels: Mapping[str, tuple], ranks_per_node: int, unit: float, unit_name: str):
-    """A matplotlib Figure: a matrix for each numbering of the ranks, side by side; rows send, columns receive.
+    """Return a matplotlib Figure: a matrix for each numbering of the ranks, side by side; rows send, columns receive.
 
     Args:
         panels: title -> (sent (N, N), shape, names of the axes).

@@ -10,7 +10,7 @@ COLOURS = tuple(SERIES[number] for number in (5, 4, 2, 0, 1, 3))
 
 
 def draw(panels: Mapping[str, Mapping[str, tuple[Mapping[float, float], Mapping[float, float]]]]):
-    """A matplotlib Figure.
+    """Return a matplotlib Figure.
 
     Args:
         panels: title -> algorithm -> (bytes -> seconds by the closed form, bytes -> seconds on the clock).

@@ -33,7 +33,7 @@ def entries(method_text: str, steps: int, elements: int) -> Iterator[Entry]:
         seen: list[np.ndarray] = []
 
         def send(values, seen=seen):
-            """Encode, and return what the receiver of the message reads."""
+            """Encode a message; return what its receiver reads."""
             parts = method.encode(values, values.dtype, None)
             message = np.concatenate([part.reshape(-1).view(np.uint8) for part in parts])
             seen[:] = values, method.decode(message, values.size, values.dtype)

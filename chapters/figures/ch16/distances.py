@@ -25,7 +25,7 @@ class Panel:
 
 
 def errors(places: Sequence[int]) -> np.ndarray:
-    """The distance that attention sees, minus the right one, in chunks: (chunks of queries, chunks of keys)."""
+    """Return the distance that attention sees, minus the right one, in chunks: (chunks of queries, chunks of keys)."""
     off = np.asarray(places) - np.arange(len(places))
     return off[:, None] - off[None]
 
