@@ -1,4 +1,4 @@
-"""What one rank holds in several layouts: stacked bars, from the memory ledgers of real runs."""
+"""Figure of what one rank holds in several layouts: stacked bars, from the memory ledgers of real runs."""
 
 from collections.abc import Mapping
 

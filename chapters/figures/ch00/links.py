@@ -1,4 +1,4 @@
-"""How fast bytes move inside one GPU and between GPUs: bars on a logarithmic axis."""
+"""Figure of how fast bytes move inside one GPU and between GPUs: bars on a logarithmic axis."""
 
 from collections.abc import Mapping
 

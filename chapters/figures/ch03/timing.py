@@ -1,4 +1,4 @@
-"""How long a call takes on real ranks, and the alpha and beta that fit it."""
+"""Measure how long a call takes on real ranks, and fit alpha and beta to it."""
 
 from collections.abc import Callable, Sequence
 from time import perf_counter

@@ -1,4 +1,4 @@
-"""When backward completes each gradient, and so when each bucket of gradients can be sent."""
+"""Figure of when backward completes each gradient, and so when each bucket of gradients can be sent."""
 
 import time
 from collections.abc import Sequence

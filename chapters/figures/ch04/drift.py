@@ -1,4 +1,4 @@
-"""How two runs of one training diverge: how many of their weights differ, and by how much."""
+"""Figure of how two runs of one training diverge: how many of their weights differ, and by how much."""
 
 from collections.abc import Mapping, Sequence
 

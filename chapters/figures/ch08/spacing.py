@@ -1,4 +1,4 @@
-"""Which numbers a format (nn/precision/formats.py) has: its range, and the distance between neighbours."""
+"""Figure of which numbers a format (nn/precision/formats.py) has: its range, and the distance between neighbours."""
 
 from collections.abc import Sequence
 from math import log2

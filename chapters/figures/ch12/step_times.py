@@ -1,4 +1,4 @@
-"""Where each rank's time goes, step by step: computing, and waiting for the slowest."""
+"""Figure of where each rank's time goes, step by step: computing, and waiting for the slowest."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""How long an all-reduce takes by its size: lines are closed forms, points are runs on the clock."""
+"""Figure of how long an all-reduce takes by its size: lines are closed forms, points are runs on the clock."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What every rank does in one step, on one time axis for several networks: computing, or waiting."""
+"""Figure of what every rank does in one step, on one time axis for several networks: computing, or waiting."""
 
 from collections.abc import Mapping
 

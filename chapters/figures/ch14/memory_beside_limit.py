@@ -1,4 +1,4 @@
-"""What the fullest GPU of planned layouts holds, beside what it has: stacked bars and a line."""
+"""Figure of what the fullest GPU of planned layouts holds, next to its capacity: stacked bars and a line."""
 
 from collections.abc import Mapping
 from dataclasses import asdict

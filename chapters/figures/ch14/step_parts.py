@@ -1,4 +1,4 @@
-"""Where the seconds of planned steps go: one bar for each layout."""
+"""Figure of where the seconds of planned steps go: one bar for each layout."""
 
 from collections.abc import Mapping
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""What error feedback keeps account of, step by step, as exact fractions."""
+"""Books of error feedback: what it keeps account of, step by step, as exact fractions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

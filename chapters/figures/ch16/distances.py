@@ -1,4 +1,4 @@
-"""By how much the distance of a query and a key is wrong, where tokens are given other positions than they have."""
+"""Figure of the errors in the distance of a query and a key, where tokens get positions other than their own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which heads of queries, and which of keys and values, each tensor-parallel rank holds."""
+"""Figure of which heads of queries, and which of keys and values, each tensor-parallel rank holds."""
 
 from collections.abc import Sequence
 
