@@ -10,9 +10,9 @@ they are used, and the products of linear layers and attention run in the tensor
 to 16 bits; PyTorch leaves LayerNorm's output and the residual stream in float32, and fuses attention into one kernel.
 
 A step ends when the GPU has done it. A ratio is the median over the turns. "kept" is what minidist keeps for backward
-at the peak of a step. Further: which kernels take the GPU's time (PyTorch's profiler sees those of CuPy, too), and
+at the peak of a step. Also shown: which kernels take the GPU's time (PyTorch's profiler sees those of CuPy, too), and
 where the time on the host goes. With ``--report`` each width and precision is a process of its own, and files are
-written as results come: whatever fails or takes too long, the rest is there.
+written as results come, so a case that fails or takes too long loses only its own.
 """
 
 import argparse
@@ -42,13 +42,13 @@ from minidist.nn.gpt import GPTConfig
 from minidist.nn.precision.policy import autocast
 
 ROOT = Path(__file__).parents[1]
-WIDTHS, PRECISIONS = (1024, 256, 2048), ("fp32", "bf16")  # what tells most first
+WIDTHS, PRECISIONS = (1024, 256, 2048), ("fp32", "bf16")  # the most informative first
 LAYERS, CONTEXT, BATCH, HEAD_WIDTH = 4, 512, 8, 64
 WARM_UP = 3  # steps: kernels are compiled, memory pools filled
-LINES = 15  # of a profile
+LINES = 15  # shown of a profile or an output
 TESTS = tuple(f"tests/gpu/test_{name}.py" for name in ("on_a_gpu", "on_several_gpus"))
 TEST_SECONDS, CASE_SECONDS = 360, 120  # of --report: for the tests, and for one width in one precision
-DEVICES = {"numpy": "cpu", "cupy": "cuda"}  # PyTorch's
+DEVICES = {"numpy": "cpu", "cupy": "cuda"}  # backend -> PyTorch's device
 ON_THE_GPU = {"kernel": "kernels", "gpu_memcpy": "copies", "gpu_memset": "memsets"}  # kinds of events in a trace
 
 

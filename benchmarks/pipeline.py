@@ -5,7 +5,7 @@
 Each rank needs a core. The measured bubble is the share of the ranks' time in which they are idle, from the first
 action of a step to the last, in the trace of each round's last step; the table shows the median. The column "costs" is
 the bubble of the same schedule with the measured times of its actions (the median of each stage's forwards and
-backwards) but no time for messages: the formula for stages that are as unequal as they really are.
+backwards) but no time for messages: the formula for stages with their real, unequal times.
 """
 
 import argparse

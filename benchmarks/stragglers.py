@@ -24,7 +24,7 @@ from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run
 
 LAYOUT, SLOW, FACTOR = Layout(dp=4), 2, 3.0
-SLEEPING = 10.0  # a healthy rank takes so many times as long as it computes
+SLEEPING = 10.0  # a healthy rank takes this many times as long as it computes
 CONFIG = TrainConfig(layers=2, width=32, heads=2, context=32, global_batch=48, micro_batch=2)
 
 

@@ -32,7 +32,7 @@ from rich.table import Table
 import minidist as md
 
 SIZES = [8, 1 << 10, 64 << 10, 1 << 20, 4 << 20, 64 << 20]  # bytes
-BANDWIDTH_FROM = 1 << 20  # bytes: from here on a table shows GB/s, below µs
+BANDWIDTH_FROM = 1 << 20  # bytes: a table shows GB/s from here on, and µs below
 ENGINES = SHARED_MEMORY, ON_MPI, MPI_ITSELF, GLOO = "shared memory", "minidist on MPI", "MPI's own", "Gloo"
 LIMIT = 600  # seconds for one engine's turn
 TWO_NODES = str(Path(__file__).parent / "two_nodes.sh")
@@ -45,7 +45,7 @@ class Calls(NamedTuple):
 
     rank: int
     size: int
-    zeros: Callable[[int], Any]  # a float32 buffer of so many elements
+    zeros: Callable[[int], Any]  # a float32 buffer of this many elements
     barrier: Callable[[], Any]
     all_reduce: Callable[[Any], Any]  # buffer, in place
     send: Callable[[Any, int], Any]  # buffer, to

@@ -1,5 +1,5 @@
-"""Which part of the parameters, gradients and optimizer state each rank holds: the figure that ZeRO is known for
-(Rajbhandari et al., 2020, figure 1), from what real ranks report."""
+"""Figure of the parameters, gradients and optimizer state that each rank holds, as in the paper on ZeRO (Rajbhandari et
+al., 2020, figure 1), from the reports of real ranks."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""What each layout costs: a bar of memory on the left and one of time or traffic on the right, in segments."""
+"""Figure of the cost of each layout: on the left a bar of memory, on the right one of time or traffic, in segments."""
 
 from collections.abc import Mapping
 

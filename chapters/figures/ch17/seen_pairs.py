@@ -1,4 +1,4 @@
-"""Which queries see which keys where a sample has several documents, and which tiles of scores are computed."""
+"""Figure of the pairs of query and key that see each other in packed documents, and of the tiles that are computed."""
 
 from collections.abc import Mapping
 
