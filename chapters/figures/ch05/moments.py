@@ -12,7 +12,7 @@ IN_FLIGHT, FAINT = MEANINGS["communication"], 0.55
 
 @dataclass(frozen=True)
 class UnitState:
-    """What a rank holds of one unit at one moment. It always holds its own shard."""
+    """State of one unit on a rank at one moment. The rank always holds its own shard."""
 
     parameters: str  # "sharded", "in flight" or "unsharded"
     gradients: str  # "sharded" or "unsharded"

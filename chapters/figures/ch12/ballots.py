@@ -1,4 +1,4 @@
-"""The vote: what replicas say of their arrays, and who is alone with it."""
+"""Figure of the vote: what replicas report about their arrays, and which of them disagree with the majority."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -24,7 +24,7 @@ WRITE, FAILURE = on_paper("result"), on_paper("wrong")
 
 
 class Saves(NamedTuple):
-    """How a run saves; a step takes 1.
+    """Settings of a run's saves, in units of a step's time.
 
     Attributes:
         every: steps.

@@ -11,7 +11,7 @@ WORDS = {CHIP: "inside the chip", NODE: "inside the node", CLUSTER: "between nod
 
 
 class Level(NamedTuple):
-    """What one GPU gets at one level. bandwidth: bytes/s in one direction. colour: where it is."""
+    """One GPU's share of one level. bandwidth: bytes/s in one direction. colour: where it is."""
 
     name: str
     bandwidth: float

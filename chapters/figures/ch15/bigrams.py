@@ -17,7 +17,7 @@ BATCH = 64  # pairs of bytes in a gradient
 
 @cache
 def text() -> tuple[np.ndarray, np.ndarray]:
-    """The default text as numbers from 0, and the share of each pair of bytes in it.  (bytes,), (V, V)"""
+    """Return the default text as numbers from 0, and the share of each pair of bytes in it.  (bytes,), (V, V)"""
     used, numbers = np.unique(load_corpus(None, 1).training, return_inverse=True)
     pairs = np.zeros((len(used), len(used)))
     np.add.at(pairs, (numbers[:-1], numbers[1:]), 1)
