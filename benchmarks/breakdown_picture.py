@@ -1,4 +1,4 @@
-"""A picture of where the time of a step goes (minidist/analysis/breakdown.py)."""
+"""Picture of where the time of a step goes (minidist/analysis/breakdown.py)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +18,7 @@ def seconds(logs: Sequence[list]) -> list[dict[str, float]]:
 
 
 def draw(runs: Mapping[str, Sequence[Mapping[str, float]]], title: str):
-    """A matplotlib Figure: a bar for each rank of each run, with a segment for each kind.
+    """Return a matplotlib Figure: a bar for each rank of each run, with a segment for each kind.
 
     Args:
         runs: name -> the ``seconds`` of the ranks of that run.

@@ -1,14 +1,14 @@
-"""What waiting costs beside other programs: steps and small all-reduces, on the machine as it is and beside busy loops.
+"""Measure what waiting costs next to other programs: steps and small all-reduces, alone and next to busy loops.
 
     python benchmarks/busy_machine.py
     taskset -c 0,1 python benchmarks/busy_machine.py --loops 4
 
-Beside the ranks run ``--loops`` programs that compute all the time, two for each core unless told otherwise. With
-``--apart`` each has a session of its own, as a browser has: Linux may then schedule it as another group
-(/proc/sys/kernel/sched_autogroup_enabled). "always yields" is what the same ranks do without what
-minidist/comm/transports/cores.py learns: give up the core at every wait, also where that takes a whole time slice. All
-take turns, round by round; a ratio is the median over rounds. "cores" is the CPU time of all ranks, divided by the time
-that passed.
+``--loops`` programs compute all the time next to the ranks, by default two for each core. With ``--apart`` each has a
+session of its own, as a browser has: Linux may then schedule it as another group
+(/proc/sys/kernel/sched_autogroup_enabled). "always yields" are the same ranks without what
+minidist/comm/transports/cores.py learns: they give up the core at every wait, even if that takes a whole time slice.
+All take turns, round by round; a ratio is the median over rounds. "cores" is the CPU time of all ranks, divided by the
+time that passed.
 """
 
 import argparse
@@ -39,7 +39,7 @@ ONE, YIELDS = "a step of one process", ", always yields"
 
 
 def one_rank(world, work, wait: str, *args) -> tuple[float, float]:
-    """Seconds of one piece of work, and this rank's CPU seconds for it."""
+    """Return the seconds of one piece of work, and this rank's CPU seconds for it."""
     learned = Core.crowded
     if wait == YIELDS:
         Core.crowded = False
@@ -78,7 +78,7 @@ def busy_loops(count: int, apart: bool) -> Iterator[None]:
 
 
 def measure(layout: Layout, rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """For each way, and each round: seconds of one piece of its work, and the CPU seconds of all ranks."""
+    """Return way -> for each round, the seconds of one piece of its work, and the CPU seconds of all ranks."""
     ranks = layout.world_size
     ways = {ONE: (1, steps, "", Layout())}
     for wait in ("", YIELDS):
@@ -95,7 +95,7 @@ def measure(layout: Layout, rounds: int) -> dict[str, list[tuple[float, float]]]
 
 
 def ratios(of: list[tuple[float, float]], to: list[tuple[float, float]]) -> str:
-    """Of the seconds, round by round: the median, the least and the most."""
+    """Return the median, the least and the greatest ratio of the seconds, taken round by round."""
     found = [mine / theirs for (mine, _), (theirs, _) in zip(of, to, strict=True)]
     return f"{statistics.median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
 

@@ -1,4 +1,4 @@
-"""The cluster's clock beside real runs: this machine as the cluster, its links and its speed measured.
+"""Compare the cluster's clock with real runs: this machine is the cluster, with measured links and speed.
 
     python benchmarks/clock.py
 
@@ -49,7 +49,7 @@ def median_seconds(function, repetitions: int) -> float:
 
 
 def exchange(world, nbytes: int) -> float:
-    """Seconds of two messages, one each way, that are added to what is there: what all-reduces do most."""
+    """Return the seconds to exchange a message each way and add it to an array, as all-reduces do."""
     mine, theirs = np.zeros(nbytes // 4, np.float32), np.zeros(nbytes // 4, np.float32)
     md.barrier(world)
     return median_seconds(lambda: sendrecv(mine, 1 - world.rank, theirs, 1 - world.rank, world, np.add), 60)
@@ -62,7 +62,7 @@ def measured_link() -> Link:
 
 
 class Speed:
-    """How long this machine's kernels take, from a run of one rank."""
+    """Times of this machine's kernels, from a run of one rank."""
 
     def __init__(self, log: list, step_seconds: float) -> None:
         kernels = [entry for entry in log if isinstance(entry, trace.Kernel)]
@@ -81,7 +81,7 @@ class Speed:
 
 
 def span_of(kernel: str) -> str:
-    """The span that holds a kernel's time."""
+    """Return the span that holds a kernel's time."""
     return "optimizer" if kernel in ("adamw", "clip") else kernel
 
 
@@ -114,7 +114,7 @@ def reduces(link: Link) -> list[tuple[str, float, float]]:
 
 
 def timed(layout: Layout, config: TrainConfig) -> tuple[float, list[list]]:
-    """Seconds of a step, and the logs of a run like it."""
+    """Return the seconds of a step, and the logs of a run like it."""
     ends: list[float] = []
     with md.Cluster(layout.world_size) as cluster:
         run(

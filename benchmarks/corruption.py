@@ -1,10 +1,10 @@
-"""What checks of a run's numbers find of one flipped bit, and what they cost.
+"""Test which flipped bits the checks of a run's numbers find, and measure what the checks cost.
 
     python benchmarks/corruption.py --rounds 5
 
-One bit flips in step 3 of a run of 6, on rank 1 (rank 0 where there is one). A cell says whom the check names;
-«element» that it names the flipped element too; «late» that it names a later step; «no effect» that the run ends on the
-fingerprint of the run without the flip. Whoever receives a wrong number is named, not who sent it.
+One bit flips in step 3 of a run of 6, on rank 1 (on rank 0 if it is the only one). A cell says which rank the check
+names; «element» means that it names the flipped element too; «late», that it names a later step; «no effect», that the
+run ends on the fingerprint of the run without the flip. A check names the receiver of a wrong number, not its sender.
 """
 
 import argparse
@@ -44,7 +44,7 @@ CONFIG = TrainConfig(layers=2, heads=2, width=16, context=16, global_batch=16, m
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one run: what was found, what had been flipped where that is known, and the fingerprint if the run ended."""
+    """Outcome of a run: what was found, what had been flipped if known, and the fingerprint if the run ended."""
 
     finding: Finding | None
     flipped: tuple | None
@@ -57,7 +57,7 @@ def config_for(layout: Layout) -> TrainConfig:
 
 
 def train_until_found(world: ProcessGroup, *arguments) -> Finding | str:
-    """On each rank: what a check has found, or else the fingerprint."""
+    """Train on this rank; return what a check has found, or else the fingerprint."""
     try:
         return train_rank(world, *arguments).fingerprint
     except CorruptedNumbers as error:
@@ -119,7 +119,7 @@ def outcomes(clusters: WarmClusters, layouts: list[Layout]) -> Table:
 
 
 def costs(clusters: WarmClusters, rounds: int) -> Table:
-    """The seconds of a run of the default model with checks, relative to one without, in turns."""
+    """Tabulate the time of runs of the default model with checks, relative to runs without; they take turns."""
     config = TrainConfig(steps=10)
     choices = [("none", RunOptions())] + [
         (f"{way}, K = {every}", RunOptions(check_replicas=every, check_by=way)) for way in ("vote", "replay")

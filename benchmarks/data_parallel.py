@@ -28,7 +28,7 @@ SIZES = {
 
 
 def train_alone(world, config: TrainConfig, layout: Layout, options: RunOptions):
-    """Train on this rank as on a single process, at the same time as the other ranks."""
+    """Train on this rank as in a single process, at the same time as the other ranks."""
     with patch.object(trainer, "find_gpus"):  # it is about all ranks
         return train_rank(world.new_group([world.rank]), config, Layout(), options)
 

@@ -1,4 +1,4 @@
-"""A mixture of experts against the dense model of the same FLOPs: loss, load, time of a step, and what it sends.
+"""Compare a mixture of experts with a dense model of the same FLOPs: loss, load, time of a step, and bytes sent.
 
     python benchmarks/experts.py --steps 400
 

@@ -1,16 +1,16 @@
-"""How long saves pause training, and how long it takes to go on after a rank has died: from the disk, or from peers.
+"""Measure how long saves pause training, and how long a run takes to continue after a rank has died.
 
     python benchmarks/failures.py [--dp N] [--width N] [--layers N] [--rounds N]
 
 The same rank is killed in the same step, just after a checkpoint or a copy, and a new rank takes its place. The time
 to restart runs from the moment at which the failure is known until all ranks are ready to take a step: ranks start, a
 model is initialized, and the state is read. With copies in memory the survivors stay, so one rank starts; otherwise all
-do. "read" is the state's part of it, on the slowest rank. (Here a disk is as fast as memory, because the system still
-has the files there. GEMINI compares with storage at the other end of a network.)
+do. "read" is the time to read the state, on the slowest rank. (Here a disk is as fast as memory, because the system
+still has the files in memory. GEMINI compares with storage at the other end of a network.)
 
 A save pauses training from the end of a step until the next may begin: in mode sync until the checkpoint is committed,
-in mode async for the snapshot, and for what is left of the save before if that has not ended. The last save of a run,
-which is waited for, is left out.
+in mode async for the snapshot, and for the rest of the previous save if that has not ended. The last save of a run,
+which the run waits for, is left out.
 """
 
 import argparse
@@ -37,7 +37,7 @@ STEP = 2  # after which the state is kept, and in which the rank dies
 def interrupted(
     config: TrainConfig, layout: Layout, kept: str, kind: str = "kill", patience: float = 60.0
 ) -> tuple[Run, Interruption]:
-    """A run in which rank 1 fails: state is kept on the "disk", in "memory", or not yet ("nothing")."""
+    """Run until rank 1 fails, and beyond; the state is kept on the "disk", in "memory", or not yet ("nothing")."""
     with tempfile.TemporaryDirectory() as folder:
         every = STEP if kept != "nothing" else 10 * config.steps
         options = RunOptions(
@@ -50,7 +50,7 @@ def interrupted(
 
 
 def recovery_table(config: TrainConfig, layout: Layout, rounds: int) -> Table:
-    """Seconds to go on, by where the state is."""
+    """Tabulate the seconds until the run continues, by where the state is."""
     table = Table(title=f"seconds to go on after a killed rank, {layout}", title_justify="left")
     table.add_column("state from")
     for column in ("detect", "restart", "of which read", "pause of a save or copy"):
@@ -69,7 +69,7 @@ def recovery_table(config: TrainConfig, layout: Layout, rounds: int) -> Table:
 
 
 def pauses_table(config: TrainConfig, layout: Layout, rounds: int, every: int = 5) -> Table:
-    """How long a save pauses training, by mode; the slowest rank counts."""
+    """Tabulate how long a save pauses training, by mode; the slowest rank counts."""
     config = replace(config, steps=4 * every)
     table = Table(title=f"milliseconds that a save pauses training, {layout}", title_justify="left")
     table.add_column("mode")

@@ -10,9 +10,9 @@ they are used, and the products of linear layers and attention run in the tensor
 to 16 bits; PyTorch leaves LayerNorm's output and the residual stream in float32, and fuses attention into one kernel.
 
 A step ends when the GPU has done it. A ratio is the median over the turns. "kept" is what minidist keeps for backward
-at the peak of a step. Further: which kernels take the GPU's time (PyTorch's profiler sees those of CuPy, too), and
+at the peak of a step. Also shown: which kernels take the GPU's time (PyTorch's profiler sees those of CuPy, too), and
 where the time on the host goes. With ``--report`` each width and precision is a process of its own, and files are
-written as results come: whatever fails or takes too long, the rest is there.
+written as results come, so a case that fails or takes too long loses only its own.
 """
 
 import argparse
@@ -42,13 +42,13 @@ from minidist.nn.gpt import GPTConfig
 from minidist.nn.precision.policy import autocast
 
 ROOT = Path(__file__).parents[1]
-WIDTHS, PRECISIONS = (1024, 256, 2048), ("fp32", "bf16")  # what tells most first
+WIDTHS, PRECISIONS = (1024, 256, 2048), ("fp32", "bf16")  # the most informative first
 LAYERS, CONTEXT, BATCH, HEAD_WIDTH = 4, 512, 8, 64
 WARM_UP = 3  # steps: kernels are compiled, memory pools filled
-LINES = 15  # of a profile
+LINES = 15  # shown of a profile or an output
 TESTS = tuple(f"tests/gpu/test_{name}.py" for name in ("on_a_gpu", "on_several_gpus"))
 TEST_SECONDS, CASE_SECONDS = 360, 120  # of --report: for the tests, and for one width in one precision
-DEVICES = {"numpy": "cpu", "cupy": "cuda"}  # PyTorch's
+DEVICES = {"numpy": "cpu", "cupy": "cuda"}  # backend -> PyTorch's device
 ON_THE_GPU = {"kernel": "kernels", "gpu_memcpy": "copies", "gpu_memset": "memsets"}  # kinds of events in a trace
 
 
@@ -90,7 +90,7 @@ class Case:
             torch.cuda.synchronize()  # of the whole device, so also for CuPy's work
 
     def seconds(self, step) -> tuple[float, float]:
-        """Until the GPU has done the step, and until the host has asked for all of it."""
+        """Return the seconds until the GPU has done the step, and until the host has launched all of it."""
         self.wait()
         begin = time.perf_counter()
         step()
@@ -99,7 +99,7 @@ class Case:
         return time.perf_counter() - begin, asked - begin
 
     def measured(self, turns: int) -> dict:
-        """Medians over the turns, in ms, and the highest memory, in MiB."""
+        """Return medians over the turns, in ms, and the peak memory, in MiB."""
         if self.device == "cuda":
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
@@ -120,7 +120,7 @@ class Case:
 
 
 def on_the_gpu(case: Case, step) -> dict:
-    """What one step does there: how often each kernel runs, for how many us, and how often memory moves."""
+    """Return what one step does on the GPU: how often each kernel runs, for how many us, and how often memory moves."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities) as profile:
         case.seconds(step)
@@ -147,7 +147,7 @@ def kernel_table(title: str, found: dict) -> Table:
 
 
 def host_profile(case: Case) -> str:
-    """Where minidist's time on the host goes in one step; waiting for the GPU counts for whoever waits."""
+    """Profile minidist's time on the host in one step; waiting for the GPU counts for the function that waits."""
     profile, text = cProfile.Profile(), io.StringIO()
     profile.runcall(case.seconds, case.minidist)
     pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(LINES)
@@ -188,7 +188,7 @@ def table_of(found: list[dict]) -> Table:
 
 
 def show(command: list[str], file: Path, limit: float, console: Console) -> None:
-    """Run a command whose output goes to a file. The end of that to the screen; how it ended, to ends.txt beside it."""
+    """Run a command with its output in a file; print the end of it, and write to ends.txt how the command ended."""
     console.print(f"$ {' '.join(command)}  > {file.name}", markup=False, highlight=False)
     begin = time.perf_counter()
     try:
@@ -208,7 +208,7 @@ def show(command: list[str], file: Path, limit: float, console: Console) -> None
 
 
 def report(folder: Path, arguments: argparse.Namespace, console: Console) -> None:
-    """Everything worth recording from a first run on a machine, the most informative first.
+    """Record everything worth knowing from a first run on a machine, the most informative first.
 
     Raises:
         RuntimeError: if CuPy or a GPU is missing; the tests would only skip.

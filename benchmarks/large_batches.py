@@ -1,16 +1,16 @@
-"""What a larger batch buys, measured: steps and samples to one loss, with AdamW and LAMB.
+"""Measure what a larger batch buys: steps and samples to one loss, with AdamW and LAMB.
 
     python benchmarks/large_batches.py [--json minidist/plan/batches.json] [--png large_batches.png]
 
 About 5 minutes on two cores: two processes, each with a run of its own, since no loss depends on a layout. Held-out
 loss is taken at steps 8 % apart, and steps are interpolated. The runs in the JSON file were on scaling.py's old text.
 
-1. A grid of learning rates for every batch, by factors of two, with one seed. Its best rate at the base batch is what
-   the linear and the square-root rule scale, and the rates of the rules are run too.
-   A run is given up after half as many samples again as the best so far.
+1. A grid of learning rates for every batch, by factors of two, with one seed. The linear and the square-root rule scale
+   its best rate at the base batch, and the rates of the rules are run too.
+   A run is given up after 1.5 times the samples of the best so far.
 2. The best rates, with further seeds.
 3. The gradient noise scale, in the runs of AdamW at the largest batch but one.
-4. A batch that grows against the full one, over the same samples.
+4. A growing batch compared with the full one, over the same samples.
 """
 
 import argparse
@@ -57,7 +57,7 @@ RAMP, RAMP_BATCH, RAMP_SAMPLES = "16,16,4000", 128, 10_000
 
 @dataclass(frozen=True)
 class Job:
-    """A run to the target."""
+    """One run to the target loss."""
 
     optimizer: str
     batch: int
@@ -70,13 +70,13 @@ class Job:
 
 
 def corpus_with_short_validation() -> Corpus:
-    """The text, with few held-out samples: the loss is taken often."""
+    """Return the text with few held-out samples, because the loss is measured often."""
     corpus = load_corpus(None, SETTINGS["context"])
     return Corpus(corpus.training, corpus.validation[: HELD_OUT * SETTINGS["context"] + 1])
 
 
 def training(config: TrainConfig, corpus: Corpus) -> Iterator[GPT]:
-    """The model before each step; then the step is taken. The rate is constant after warm-up."""
+    """Yield the model before each step, then take the step. The rate is constant after warm-up."""
     model = GPT(config.model, seed=config.seed)
     parameters = list(model.parameters())
     optimizer = AdamW(parameters, config.lr)
@@ -101,13 +101,13 @@ def to_target(job: Job) -> Run:
 
 
 def noise_of(job: Job) -> list[Noise]:
-    """The same run, with the gradient noise scale."""
+    """Run a job, and return measurements of its gradient noise scale by quarters."""
     losses, noise = losses_of(job, noise_every=NOISE_EVERY)
     return by_quarter(noise, losses, job.seed)
 
 
 def losses_of(job: Job, noise_every: int = 0) -> tuple[dict[int, float], dict[int, NoiseScale]]:
-    """Held-out losses until the target, or until patience ends, and measured noise; both by step."""
+    """Return held-out losses until the target, or until patience ends, and measured noise; both by step."""
     config, corpus = job.config(), corpus_with_short_validation()
     losses: dict[int, float] = {}
     noise: dict[int, NoiseScale] = {}
@@ -123,7 +123,7 @@ def losses_of(job: Job, noise_every: int = 0) -> tuple[dict[int, float], dict[in
 
 
 def crossing(losses: dict[int, float], target: float) -> float | None:
-    """The step at which the loss first falls to the target, on a line over the logarithm of steps; None if never."""
+    """Return the step at which the loss first falls to the target, interpolated over log steps; None if never."""
     for (before, high), (after, low) in pairwise(losses.items()):
         if low < target:
             share = (high - target) / (high - low)
@@ -132,7 +132,7 @@ def crossing(losses: dict[int, float], target: float) -> float | None:
 
 
 def by_quarter(noise: dict[int, NoiseScale], losses: dict[int, float], seed: int) -> list[Noise]:
-    """Sums of measurements over each quarter of a run, with the loss at its end."""
+    """Return the sums of measurements over each quarter of a run, with the loss at its end."""
     measured, found = list(noise.items()), []
     for quarter in range(4):
         part = measured[quarter * len(measured) // 4 : (quarter + 1) * len(measured) // 4]
@@ -144,7 +144,7 @@ def by_quarter(noise: dict[int, NoiseScale], losses: dict[int, float], seed: int
 
 
 def over_samples(ramp: str, rate: float, seed: int) -> Ramped:
-    """Train over so many samples, with or without a ramp."""
+    """Train over a fixed number of samples, with or without a ramp."""
     config = TrainConfig(global_batch=RAMP_BATCH, rampup_batch_size=ramp, lr=rate, seed=seed, **SETTINGS)
     corpus, consumed = corpus_with_short_validation(), 0
     for step, model in enumerate(training(config, corpus)):
@@ -155,7 +155,7 @@ def over_samples(ramp: str, rate: float, seed: int) -> Ramped:
 
 
 class Lab:
-    """Runs jobs, two at a time, each once, and keeps what came."""
+    """Runs jobs, two at a time, each once, and keeps the results."""
 
     def __init__(self, pool: ProcessPoolExecutor, console: Console) -> None:
         self.pool, self.console = pool, console
@@ -164,7 +164,7 @@ class Lab:
         self.ramps: list[Ramped] = []
 
     def run(self, jobs: list[Job]) -> None:
-        """Those not run yet, the longest first."""
+        """Run the jobs that have not run yet, the longest first."""
         new = sorted({job for job in jobs if job not in self.runs}, key=lambda job: (-job.batch, job.rate, job.seed))
         for job, run in zip(new, self.pool.map(to_target, new), strict=True):
             self.runs[job] = run
@@ -195,7 +195,7 @@ class Lab:
 
 
 def grid(factors: tuple[float, ...], found: BatchExperiment | None = None) -> list[Job]:
-    """Every batch with some of its rates."""
+    """Return a job for every batch with each of some rates."""
     return [
         Job(optimizer, batch, square_root_rate(rate, BASE, batch) * factor, SEEDS[0], patience(found, optimizer, batch))
         for optimizer, rate in RATES.items()
@@ -205,7 +205,7 @@ def grid(factors: tuple[float, ...], found: BatchExperiment | None = None) -> li
 
 
 def by_rules(found: BatchExperiment) -> list[Job]:
-    """The rates of the rules, with the grid's seed."""
+    """Return jobs with the rates of the rules and the grid's seed."""
     return [
         Job(optimizer, batch, found.rate_by(rule, optimizer, batch), SEEDS[0], patience(found, optimizer, batch))
         for optimizer in found.optimizers
@@ -215,14 +215,14 @@ def by_rules(found: BatchExperiment) -> list[Job]:
 
 
 def patience(found: BatchExperiment | None, optimizer: str, batch: int) -> float:
-    """Samples after which a run has lost: half as many again as with the best rate so far."""
+    """Return the samples after which to give up a run: 1.5 times those of the best rate so far."""
     if found is None or not found.reached(optimizer, batch):
         return 15_000 + 400 * batch
     return 1.5 * batch * found.first_steps(optimizer, batch, found.best_rate(optimizer, batch))
 
 
 def with_seeds(found: BatchExperiment) -> list[Job]:
-    """The best rate of every batch, with every seed."""
+    """Return jobs with the best rate of every batch and every seed."""
     return [
         Job(optimizer, batch, found.best_rate(optimizer, batch), seed)
         for optimizer in found.optimizers
@@ -232,7 +232,7 @@ def with_seeds(found: BatchExperiment) -> list[Job]:
 
 
 def batches_table(found: BatchExperiment) -> Table:
-    """Steps and samples at the best rate, over the seeds; then, with one seed, steps by the rules beside the best."""
+    """Tabulate steps and samples at the best rate, over the seeds; then, with one seed, steps by the rules and best."""
     table = Table(title=f"to a held-out loss of {found.target:g}: mean of {len(found.seeds)} seeds, and one seed")
     headings = ("optimizer", "batch", "best rate", "steps", "samples", "steps fitted", "one seed", *RULES)
     for heading in headings:
@@ -256,7 +256,7 @@ def steps_in_words(steps: float | None) -> str:
 
 
 def critical_table(found: BatchExperiment) -> Table:
-    """The fits, over the seeds' means and over each seed by itself, beside the noise scale by quarters."""
+    """Tabulate the fits, of the seeds' means and of each seed by itself, next to the noise scale by quarters."""
     table = Table(title="in samples of a sequence each; in brackets the range over seeds")
     for heading in ("what", "value"):
         table.add_column(heading, justify="right")

@@ -1,4 +1,4 @@
-"""How long it takes to start ranks, and to run an empty function on warm ranks.
+"""Measure how long it takes to start ranks, and to run an empty function on warm ranks.
 
     python benchmarks/launch.py --ranks 4
 

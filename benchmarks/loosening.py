@@ -1,4 +1,4 @@
-"""What looser steps cost and save: loss after equal steps, equal bytes and equal time, for each method and seed.
+"""Measure what looser steps cost and save: loss after equal steps, equal bytes and equal time, by method and seed.
 
     python benchmarks/loosening.py [--json minidist/analysis/loosened.json] [--png loosening.png]
 
@@ -63,7 +63,7 @@ def layout_of(settings: str) -> Layout:
 
 
 def seconds_per_step(clusters: WarmClusters, layout: Layout) -> float:
-    """On the cluster's clock, from a run that is long enough for two rounds of local steps."""
+    """Return seconds on the cluster's clock, from a run that is long enough for two rounds of local steps."""
     steps = 2 * layout.local_steps if layout.sync == "local" else 8
     spec = ClusterSpec.parse(f"{SITES}:{layout.world_size}x1")
     config = replace(CONFIG, steps=steps, warmup=1)
@@ -74,7 +74,7 @@ def seconds_per_step(clusters: WarmClusters, layout: Layout) -> float:
 
 
 def measured(name: str, settings: str, clusters: WarmClusters) -> Method:
-    """A run with each seed, and one on the clock."""
+    """Run a method with each seed, and once on the clock."""
     layout, config = layout_of(settings), replace(CONFIG, **SGD) if name in WITH_SGD else CONFIG
     runs = []
     for seed in SEEDS:

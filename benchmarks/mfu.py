@@ -4,10 +4,10 @@
 
 Sizes and layouts take turns, round by round; a figure is the median over rounds and ranks. "MFU" is against the peak
 that the ranks measure after their last step (train/measuring/evaluate.py). "while computing" leaves out the time in
-which a rank waits for others or for a core, so it says the same on a busy machine; with more ranks than cores it makes
-no sense. The next four columns are shares of that time, the last three shares of all, in percent, in the last two
-steps. These are traced, which takes a few microseconds for each operation: some of what the smallest model's operations
-and "rest" take is that.
+which a rank waits for others or for a core, so it is the same on a busy machine; with more ranks than cores it means
+nothing. The next four columns are shares of that time, the last three shares of all time, in percent, in the last two
+steps. Tracing these takes a few microseconds for each operation, which is part of the smallest model's operations and
+"rest".
 """
 
 import argparse
@@ -33,7 +33,7 @@ SIZES = {
 
 
 def figures(result: Run) -> list[dict[str, float]]:
-    """For each rank its MFU, in all and while it computed, and its shares of time."""
+    """Return each rank's MFU, over all time and while it computed, and its shares of time."""
     used = utilization_of(result)
     found = []
     for rank, whole, time in zip(result.ranks, used.ranks, used.time, strict=True):

@@ -1,11 +1,11 @@
-"""The measured bubble of a pipeline next to the formula's, for several schedules and numbers of micro-batches.
+"""Compare a pipeline's measured bubble with the formula's, for several schedules and numbers of micro-batches.
 
     python benchmarks/pipeline.py --png pipelines.png
 
 Each rank needs a core. The measured bubble is the share of the ranks' time in which they are idle, from the first
 action of a step to the last, in the trace of each round's last step; the table shows the median. The column "costs" is
 the bubble of the same schedule with the measured times of its actions (the median of each stage's forwards and
-backwards) but no time for messages: the formula for stages that are as unequal as they really are.
+backwards) but no time for messages: the formula for stages with their real, unequal times.
 """
 
 import argparse
@@ -31,7 +31,7 @@ LAYOUTS = ("pp=2,schedule=gpipe", "pp=2", "pp=2,virtual=2", "pp=2,schedule=zb-h1
 
 
 def with_real_costs(slots, planned) -> float:
-    """The bubble of a schedule whose actions take their median time in these slots."""
+    """Return the bubble of a schedule whose actions take their median time in these slots."""
     took = defaultdict(list)
     for row in slots:
         for slot in row:

@@ -1,9 +1,9 @@
-"""This machine's roofline, measured, and the products of decode and prefill beside it. One thread, float32.
+"""Measure this machine's roofline, and products of decode and prefill against it. One thread, float32.
 
     python benchmarks/roofline.py [--png roofline.png]
 
-The peak is that of the best of several square products; the bandwidth that of the better of two loops over arrays too
-large for the cache: a triad as in STREAM (McCalpin), in two NumPy calls of which each reads and writes, and a dot
+The peak is that of the best of several square products; the bandwidth is that of the better of two loops over arrays
+too large for the cache: a triad as in STREAM (McCalpin), in two NumPy calls that each read and write, and a dot
 product, which only reads. A decode step multiplies one row for each sample with all weights, prefill one for each
 token; here the weights are those of an MLP's first layer, 64 MiB. All take turns. Each time is the best of its rounds,
 in seconds of this process's computing: waiting for a core does not count.
@@ -29,7 +29,7 @@ ELEMENTS = 1 << 24  # 64 MiB of float32
 
 
 def product(rows: int, inner: int, columns: int) -> tuple[Work, Callable[[], object]]:
-    """(rows, inner) @ (inner, columns): its work, and a call that does it."""
+    """Return the work of a product (rows, inner) @ (inner, columns), and a call that computes it."""
     generator = np.random.default_rng(0)
     left, right = (generator.standard_normal(shape, np.float32) for shape in ((rows, inner), (inner, columns)))
     out = np.empty((rows, columns), np.float32)
@@ -38,7 +38,7 @@ def product(rows: int, inner: int, columns: int) -> tuple[Work, Callable[[], obj
 
 
 def loops() -> dict[str, tuple[Work, Callable[[], object]]]:
-    """Two that only move memory."""
+    """Return two loops that only move memory, with their work."""
     a, b, c = (np.ones(ELEMENTS, np.float32) for _ in range(3))
 
     def triad() -> None:
@@ -52,7 +52,7 @@ def loops() -> dict[str, tuple[Work, Callable[[], object]]]:
 
 
 def best_seconds(calls: list[Callable[[], object]], rounds: int) -> list[float]:
-    """The shortest time of each call; they take turns."""
+    """Return the shortest time of each call; the calls take turns."""
     best = [float("inf")] * len(calls)
     for _ in range(rounds):
         for place, call in enumerate(calls):

@@ -1,4 +1,4 @@
-"""A scaling law of one's own: train sizes at several budgets, fit, predict a larger budget, train that.
+"""Find a scaling law: train several sizes at several budgets, fit, predict a larger budget, train that.
 
     python benchmarks/scaling.py [--json minidist/plan/scaling/experiment.json] [--png scaling.png]
 
@@ -6,9 +6,8 @@ About 8 minutes on two cores. Each budget is C = 6 N D with all parameters N; so
 learning rate is 0.2 / width, warm-up takes a tenth of a run and a cosine ends with it: both follow the run, because a
 rule that suits one size or length alone would bend the curves. The losses do not depend on the layout.
 
-No 64 bytes of the held-out text occur in training: what a model has by heart would count as what it has learned (Lee et
-al., 2022, arXiv 2107.06499). The runs that are kept in the JSON file were on another text, the topics of Python's
-``help()`` with each line once.
+No 64 bytes of the held-out text occur in training: otherwise memorised text would count as learned (Lee et al., 2022,
+arXiv 2107.06499). The runs in the JSON file used another text, the topics of Python's ``help()`` with each line once.
 """
 
 import argparse
@@ -42,7 +41,7 @@ SETTINGS = {"heads": 2, "context": 32, "global_batch": 16, "micro_batch": 8, "cl
 
 
 def config_of(width: int, budget: float, layers: int) -> tuple[TrainConfig, int]:
-    """A run with this budget, and its parameters."""
+    """Return the settings of a run with this budget, and its number of parameters."""
     config = TrainConfig(width=width, layers=layers, **SETTINGS)
     parameters = sum(parameter.data.size for parameter in GPT(config.model).parameters())
     steps = round(budget / (6 * parameters * config.tokens_per_step))
@@ -51,13 +50,13 @@ def config_of(width: int, budget: float, layers: int) -> tuple[TrainConfig, int]
 
 
 def nearest_width(parameters: float, layers: int) -> int:
-    """The width whose model has about so many parameters."""
+    """Return the width whose model comes closest to this number of parameters."""
     widths = range(SETTINGS["heads"], LARGEST_WIDTH + 1, SETTINGS["heads"])
     return min(widths, key=lambda width: abs(config_of(width, 1e12, layers)[1] - parameters))
 
 
 def runs_table(found: Experiment) -> Table:
-    """Every run beside the fit; of those of the next budget, beside the interval that was predicted for them."""
+    """Tabulate every run next to the fit; those of the next budget, next to the interval predicted for them."""
     table = Table(title="loss on held-out text, nats per byte", title_justify="left")
     for heading in ("C = 6 N D", "width", "N", "D", "D / text", "products / C", "measured", "fitted", "90 % interval"):
         table.add_column(heading, justify="right")
@@ -81,7 +80,7 @@ def runs_table(found: Experiment) -> Table:
 
 
 def law_table(fit: Fit) -> Table:
-    """The constants, and the exponent of the best size."""
+    """Tabulate the constants, and the exponent of the best size."""
     table = Table("", title=f"L = E + A / N^alpha + B / D^beta, {len(fit.runs)} runs", title_justify="left")
     for heading in ("fitted", "90 % interval"):
         table.add_column(heading, justify="right")
@@ -92,7 +91,7 @@ def law_table(fit: Fit) -> Table:
 
 
 def sizes_table(found: Experiment, curves: tuple[IsoFlop, ...]) -> Table:
-    """The best size of each budget, by its parabola, by the power law through the parabolas, and by the law."""
+    """Tabulate each budget's best size: by its parabola, by the power law through the parabolas, and by the law."""
     table = Table(title="best parameters of a budget", title_justify="left")
     headings = ("C", "parabola", "power law", "fitted law", "90 % interval", "tokens / parameter")
     for heading in headings:

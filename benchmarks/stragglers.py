@@ -1,11 +1,11 @@
-"""What one slow rank of four costs, and what rebalancing gives back: times of a step, as ratios to no slow rank.
+"""Measure what one slow rank of four costs, and what rebalancing recovers: times of a step relative to no slow rank.
 
     python benchmarks/stragglers.py
 
-Every rank sleeps, healthy ones for 9 times as long as they compute and the slow one for 29 times: so it takes 3 times
-as long, and sleeping ranks need no core. The times are then those of ranks with a core each, also on two cores.
-The runs take turns. The table has medians over the steps of all rounds, without each run's first ones, before which
-nothing is dealt out anew; beside them what arithmetic says: a step takes as long as its slowest rank.
+Every rank sleeps: healthy ones for 9 times as long as they compute, the slow one for 29 times, so it takes 3 times as
+long. Sleeping ranks need no core, so even on two cores the times are those of ranks with a core each.
+The runs take turns. The table has medians over the steps of all rounds, without each run's first steps, before the
+first rebalancing; next to them is the arithmetic: a step takes as long as its slowest rank.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from minidist.train.result import Run, RunOptions
 from minidist.train.trainer import run
 
 LAYOUT, SLOW, FACTOR = Layout(dp=4), 2, 3.0
-SLEEPING = 10.0  # a healthy rank takes so many times as long as it computes
+SLEEPING = 10.0  # a healthy rank takes this many times as long as it computes
 CONFIG = TrainConfig(layers=2, width=32, heads=2, context=32, global_batch=48, micro_batch=2)
 
 
@@ -44,14 +44,14 @@ RUNS = {
 
 
 def arithmetic(options: RunOptions) -> float:
-    """The time of a step, in units of a healthy rank's micro-batch."""
+    """Return the time of a step, in units of a healthy rank's micro-batch."""
     factors = [fault.factor / SLEEPING for fault in options.faults]
     speeds = [1 / factor for factor in factors] if options.rebalance else HEALTHY
     return max(count * factor for count, factor in zip(deal(speeds, CONFIG.micro_batches), factors, strict=True))
 
 
 def timed(cluster: md.Cluster, config: TrainConfig, options: RunOptions) -> tuple[list[float], Run]:
-    """Seconds of each step after the first redealing, and the run."""
+    """Return the seconds of each step after the first rebalancing, and the run."""
     ends: list[float] = []
     result = run(cluster, config, LAYOUT, options, lambda step, loss: ends.append(time.perf_counter()))
     return [after - before for before, after in zip(ends[EVERY:], ends[EVERY + 1 :], strict=False)], result

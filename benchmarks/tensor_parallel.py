@@ -2,8 +2,8 @@
 
     python benchmarks/tensor_parallel.py --png where.png
 
-The layouts take turns with one process, round by round; a ratio is the median over rounds. "waiting" is what a rank
-spends in a collective before the last rank has entered it (minidist/analysis/breakdown.py). The row "apart" is the
+The layouts take turns with one process, round by round; a ratio is the median over rounds. "waiting" is the time that a
+rank spends in a collective before the last rank has entered it (minidist/analysis/breakdown.py). The row "apart" is the
 machine's upper limit: as many single processes at the same time, each with the full work, which share only caches and
 memory. If splitting the work among them cost nothing, a step would take 1/N of that.
 """

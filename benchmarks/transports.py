@@ -32,7 +32,7 @@ from rich.table import Table
 import minidist as md
 
 SIZES = [8, 1 << 10, 64 << 10, 1 << 20, 4 << 20, 64 << 20]  # bytes
-BANDWIDTH_FROM = 1 << 20  # bytes: from here on a table shows GB/s, below µs
+BANDWIDTH_FROM = 1 << 20  # bytes: a table shows GB/s from here on, and µs below
 ENGINES = SHARED_MEMORY, ON_MPI, MPI_ITSELF, GLOO = "shared memory", "minidist on MPI", "MPI's own", "Gloo"
 LIMIT = 600  # seconds for one engine's turn
 TWO_NODES = str(Path(__file__).parent / "two_nodes.sh")
@@ -41,11 +41,11 @@ Seconds = dict[str, dict[int, float]]  # operation -> bytes -> seconds of one ca
 
 
 class Calls(NamedTuple):
-    """What is measured, as one engine spells it."""
+    """Calls that are measured, as one engine spells them."""
 
     rank: int
     size: int
-    zeros: Callable[[int], Any]  # a float32 buffer of so many elements
+    zeros: Callable[[int], Any]  # a float32 buffer of this many elements
     barrier: Callable[[], Any]
     all_reduce: Callable[[Any], Any]  # buffer, in place
     send: Callable[[Any, int], Any]  # buffer, to
@@ -70,7 +70,7 @@ def measure(calls: Calls, sizes: list[int]) -> Seconds:
 
 
 def median_time(calls: Calls, operation: Callable[[Any], Any], nbytes: int) -> float:
-    """Seconds of an operation on a buffer: the median over repetitions, of which the first quarter warms up."""
+    """Return the seconds of an operation on a buffer: the median over repetitions but the first quarter, a warm-up."""
     buffer = calls.zeros(nbytes // 4)
     repetitions = max(9, min(200, (8 << 20) // nbytes))
     times = []
@@ -134,7 +134,7 @@ def measure_on_a_rank(world: md.ProcessGroup, algorithm: str, sizes: list[int]) 
 
 
 def main_of_a_rank(options) -> None:
-    """A process that ``mpiexec`` or ``run_gloo`` has started: measures, and prints on rank 0."""
+    """Measure in a process that ``mpiexec`` or ``run_gloo`` has started; rank 0 prints."""
     if options.engine == ON_MPI:
         calls = minidist_calls(md.init(), options.algorithm)
     elif options.engine == MPI_ITSELF:
@@ -171,13 +171,13 @@ def rank_command(engine: str, ranks: int, options) -> list[str]:
 
 
 def parse(output: bytes) -> Seconds:
-    """The last line that rank 0 printed (JSON's keys are strings)."""
+    """Parse the last line that rank 0 printed (JSON's keys are strings)."""
     seconds = json.loads(output.decode().strip().splitlines()[-1])
     return {operation: {int(n): s for n, s in times.items()} for operation, times in seconds.items()}
 
 
 def available(options) -> list[str]:
-    """The engines that can run here; says which cannot and why."""
+    """Return the engines that can run here; print which cannot and why."""
     missing = {}
     if not (shutil.which("mpiexec") and importlib.util.find_spec("mpi4py")):
         missing |= dict.fromkeys([ON_MPI, MPI_ITSELF], "mpiexec or mpi4py is missing: pip install -e '.[mpi]'")

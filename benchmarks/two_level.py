@@ -3,8 +3,8 @@
     python benchmarks/two_level.py
     python benchmarks/two_level.py --cluster h100,oversubscription=4 --ranks 16 64
 
-Real ranks run every algorithm once, and the clock replays their messages on the cluster, microseconds in the table.
-"auto" is the algorithm that the cost model (comm/cost.py) takes, from the same links.
+Real ranks run every algorithm once, and the clock replays their messages on the cluster. Times are in microseconds.
+"auto" is the algorithm that the cost model (comm/cost.py) chooses for the same links.
 """
 
 import argparse

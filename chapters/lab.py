@@ -1,4 +1,4 @@
-"""What a chapter begins with: NumPy and plots, tables, ranks that stay warm, and training runs on them."""
+"""Imports and helpers of every chapter: NumPy and plots, tables, ranks that stay warm, and training runs on them."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -33,7 +33,7 @@ clusters = _Clusters()
 
 
 def warm(ranks: int):
-    """Return a context manager that lends the ranks that are there already, for ``md.first_difference``."""
+    """Return a context manager that lends the warm ranks, for ``md.first_difference``."""
     return nullcontext(clusters[ranks])
 
 
@@ -82,7 +82,7 @@ def table(*rows) -> Markdown:
 
 
 def clean(axes, **settings) -> None:
-    """Take the frame off a plot, and set its labels and limits."""
+    """Remove the frame of a plot, and set its labels and limits."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.set(**settings)
 

@@ -1,4 +1,4 @@
-"""Builds the site, a folder that any host can serve: ``python docs/build_site.py FOLDER``."""
+"""Build the site, a folder that any host can serve: ``python docs/build_site.py FOLDER``."""
 
 import re
 import subprocess
@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 
 def build(folder: Path) -> None:
-    """Record the demonstrations, write the explorer, then the pages around them. What is there already stays."""
+    """Record the demonstrations, write the explorer, then build the pages around them. Existing files are kept."""
     folder.mkdir(parents=True, exist_ok=True)
     for page, command in (("gallery/index.html", ["demo", "--all"]), ("explorer.html", ["explore"])):
         if not (folder / page).exists():

@@ -76,7 +76,7 @@ def kind_of(name: str) -> str:
 
 
 def to_source(app, name: str, target: str, children: list) -> nodes.reference | None:
-    """A link from a page to that of a file or folder of the repository; None where there is none."""
+    """Return a link from a page to the page of a file or folder in the repository, or None if it has no page."""
     path = ROOT / "README.md" if is_readme(target) else (ROOT / Path(name).parent / target).resolve()
     if not path.exists() or not path.is_relative_to(ROOT):
         return None
@@ -149,7 +149,7 @@ def section_of(node: nodes.Node) -> str:
 
 
 def code_pages(app):
-    """A page for each file that some page links to, and for what is in each folder."""
+    """Make a page for each file that some page links to, and one that lists each folder."""
     for source in sorted(getattr(app.env, "sources", set()) - {"README.md"}):
         path = ROOT / source
         if path.is_dir():
@@ -169,13 +169,13 @@ def language_of(source: str) -> str:
 
 
 def commands_by_name(app, env) -> None:
-    """Let a search show a command's name, not all that its --help says."""
+    """Make a search show a command's name, not its whole --help."""
     found = env.get_domain("commands").data
     found["commands"] = [(command, command, *rest) for command, _, *rest in found["commands"]]
 
 
 def mathml(translator, node) -> None:
-    """Formulas as MathML, which browsers draw without a library."""
+    """Convert formulas to MathML, which browsers draw without a library."""
     translator.body.append(convert(node.astext(), display="block" if isinstance(node, nodes.math_block) else "inline"))
     raise nodes.SkipNode
 

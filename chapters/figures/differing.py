@@ -1,4 +1,4 @@
-"""Which weights differ: a table of shares, a row for each run, a column for each group of weights."""
+"""Figure of which weights differ: a table of shares, a row for each run, a column for each group of weights."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What one rank holds in several layouts: stacked bars, from the memory ledgers of real runs."""
+"""Figure of what one rank holds in several layouts: stacked bars, from the memory ledgers of real runs."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ KINDS = ("parameters", "gradients", "optimizer", "activations")
 
 
 def stacks(memories: Mapping[str, Mapping[str, int]], kinds=KINDS) -> dict[str, list[tuple[str, int, int]]]:
-    """Each layout's segments (kind, from, to) in bytes, from the bottom up."""
+    """Return each layout's segments (kind, from, to) in bytes, from the bottom up."""
     found = {}
     for layout, memory in memories.items():
         level, found[layout] = 0, []
@@ -20,7 +20,7 @@ def stacks(memories: Mapping[str, Mapping[str, int]], kinds=KINDS) -> dict[str, 
 
 
 def draw(memories: Mapping[str, Mapping[str, int]], title: str, kinds=KINDS):
-    """A matplotlib Figure: a bar for each layout, a segment for each kind.
+    """Return a matplotlib Figure: a bar for each layout, a segment for each kind.
 
     Args:
         memories: name of the layout -> bytes of each kind, such as ``RankResult.memory``.

@@ -12,7 +12,7 @@ LITTLE = 0.005  # of the largest flow: smaller ones get no arrow
 
 
 def draw(panels: Mapping[str, tuple[np.ndarray, int]], ranks_per_node: int, unit: float, name: str):
-    """A matplotlib Figure: for each panel, nodes as boxes, ranks as discs, and arrows as thick as their traffic.
+    """Return a matplotlib Figure: for each panel, nodes as boxes, ranks as discs, and arrows as thick as their traffic.
 
     Args:
         panels: title -> (sent, shards): what each rank sent to each, (N, N), and into how many shards a copy is split;

@@ -19,7 +19,7 @@ def draw(
     waiting: Sequence[tuple[int, float, float]] = (),
     width: float = 8.0,
 ):
-    """A matplotlib Figure: a lifeline for each rank, an arrow in the sender's colour for each flight.
+    """Return a matplotlib Figure: a lifeline for each rank, an arrow in the sender's colour for each flight.
 
     ``busy`` and ``waiting`` are (rank, start, end) on the lifelines, in the rank's colour and in grey.
     """
@@ -31,7 +31,7 @@ def draw(
 
 
 def draw_on(axes, flights, ranks: int, title: str, unit: str = "steps", busy=(), waiting=()) -> None:
-    """Draw the messages on existing axes; arguments as of ``draw``."""
+    """Draw the messages on existing axes; arguments as for ``draw``."""
     last = max([flight.end for flight in flights] + [end for _, _, end in [*busy, *waiting]], default=1.0)
     line, head = (1.6, 11) if len(flights) <= 64 else (1.0, 7)
     for rank in range(ranks):

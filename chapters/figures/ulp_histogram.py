@@ -11,7 +11,7 @@ SAME, APART = on_paper("result"), on_paper("wrong")
 
 
 def shares(ulps: np.ndarray, most: int) -> np.ndarray:
-    """The share of elements at -most, ..., -1, 0, 1, ..., most ulps; larger distances count at the ends.
+    """Return the share of elements at -most, ..., -1, 0, 1, ..., most ulps; larger distances count at the ends.
 
     Args:
         ulps: int64, of any shape.
@@ -24,7 +24,7 @@ def shares(ulps: np.ndarray, most: int) -> np.ndarray:
 
 
 def draw(panels: Mapping[str, np.ndarray], most: int = 5):
-    """A matplotlib Figure: a histogram for each array of distances, with the unchanged elements in green.
+    """Return a matplotlib Figure: a histogram for each array of distances, with the unchanged elements in green.
 
     Args:
         panels: title -> distances, from ``ulps_between``.

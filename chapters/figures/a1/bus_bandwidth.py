@@ -10,7 +10,7 @@ COLOUR = MEANINGS["communication"]
 
 
 class Published(NamedTuple):
-    """A measurement that someone has published.
+    """Published measurement of a bus bandwidth.
 
     Attributes:
         line_rate, busbw: GB/s; the line rate is that of all links between the slowest two parts, in one direction.
@@ -26,7 +26,7 @@ class Published(NamedTuple):
 
 
 def draw(measurements: Sequence[Published]):
-    """A matplotlib Figure: a bar for each, as long as its share of the line rate."""
+    """Return a matplotlib Figure: a bar for each, as long as its share of the line rate."""
     figure, axes = subplot(10, 0.42 * len(measurements) + 1.0)
     for row, one in enumerate(measurements):
         axes.barh(row, 1, height=0.7, color="none", edgecolor=PAPER["faint"])

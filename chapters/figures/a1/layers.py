@@ -16,7 +16,7 @@ class Layer(NamedTuple):
 
 
 def draw(layers: Sequence[Layer], carriers: Sequence[Layer]):
-    """A matplotlib Figure: the shared layers from top to bottom, and below them side by side what differs."""
+    """Return a matplotlib Figure: the shared layers from top to bottom, and below them side by side what differs."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 0.62 * (len(layers) + 1) + 0.5), layout="constrained")

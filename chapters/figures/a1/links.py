@@ -1,4 +1,4 @@
-"""What a link is: times of messages, the line alpha + n beta through them, and what that line says of an all-reduce."""
+"""Figure of a link: times of messages, the line alpha + n beta through them, and the all-reduce that it predicts."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -34,7 +34,7 @@ def fit(times: Mapping[int, float]) -> Line:
 
 
 def draw(panels: Mapping[str, Mapping[str, tuple[Mapping[int, float], Mapping[int, float]]]]):
-    """A matplotlib Figure.
+    """Return a matplotlib Figure.
 
     Args:
         panels: title -> link -> (bytes -> seconds measured, bytes -> seconds of a formula).

@@ -14,7 +14,7 @@ class Life(NamedTuple):
 
     Attributes:
         begin, end: minutes since the first one began, without the time in the queue.
-        first: the step it begins with. done: how many it takes. kept: those that a checkpoint has saved in the end.
+        first: the step it begins with. done: steps it takes. kept: how many of them a checkpoint has saved in the end.
     """
 
     begin: float
@@ -25,7 +25,7 @@ class Life(NamedTuple):
 
 
 def lives(steps: int, limit: float, startup: float, save_every: int, on_signal: bool = False) -> list[Life]:
-    """The jobs of a run whose steps take a minute each.
+    """Return the jobs of a run whose steps take a minute each.
 
     Args:
         steps: number of steps of the run.
@@ -51,7 +51,7 @@ def lives(steps: int, limit: float, startup: float, save_every: int, on_signal: 
 
 
 def draw(runs: Mapping[str, Sequence[Life]], startup: float):
-    """A matplotlib Figure: a lane for each run; a job is its start, the steps it keeps and those it loses."""
+    """Return a matplotlib Figure: a lane for each run; a job is its start, the steps it keeps and those it loses."""
     from matplotlib.patches import Rectangle
 
     figure, axes = subplot(10, 0.6 * len(runs) + 1.3)

@@ -1,4 +1,4 @@
-"""How fast bytes move inside one GPU and between GPUs: bars on a logarithmic axis."""
+"""Figure of how fast bytes move inside one GPU and between GPUs: bars on a logarithmic axis."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ COLOUR, BOTH_WAYS = MEANINGS["communication"], MEANINGS["link in use"]
 
 
 def draw(links: Mapping[str, tuple[float, float]], nbytes: float, title: str):
-    """A matplotlib Figure of links, the fastest on top.
+    """Return a matplotlib Figure of links, the fastest on top.
 
     Args:
         links: name -> bytes/s in one direction, and in both together.
@@ -35,7 +35,7 @@ def draw(links: Mapping[str, tuple[float, float]], nbytes: float, title: str):
 
 
 def seconds(value: float) -> str:
-    """A duration as text, in s, ms or µs."""
+    """Return a duration as text, in s, ms or µs."""
     for unit, size in (("s", 1), ("ms", 1e-3)):
         if value >= size:
             return f"{value / size:.3g} {unit}"

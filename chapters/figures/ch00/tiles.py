@@ -8,7 +8,7 @@ A, B, C, IDLE = SERIES[4], SERIES[5], SERIES[2], "#F2F2F2"
 
 
 def loads(n: int, tile: int) -> tuple[np.ndarray, np.ndarray]:
-    """How often a tiled product of two n x n matrices loads each element of A and of B, counted tile by tile."""
+    """Count, tile by tile, how often a tiled product of two n x n matrices loads each element of A and of B."""
     a, b = np.zeros((n, n), int), np.zeros((n, n), int)
     starts = range(0, n, tile)
     for i in starts:
@@ -20,7 +20,7 @@ def loads(n: int, tile: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def draw(n: int, tiles: tuple[int, ...], row: int, column: int):
-    """A matplotlib Figure: A, B and C for each tile size, and what the tile of C with element (row, column) needs."""
+    """Draw A, B and C for each tile size, and what the tile with (row, column) of C needs; return a Figure."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.4 * len(tiles), 4.6), layout="constrained")
@@ -40,7 +40,7 @@ def draw(n: int, tiles: tuple[int, ...], row: int, column: int):
 
 
 def _matrix(axes, n: int, x: float, y: float, name: str, colour: str, rows: tuple, columns: tuple) -> None:
-    """A grid of n x n cells with its upper left corner at (x, y); the cells in both ranges are coloured."""
+    """Draw a grid of n x n cells with its upper left corner at (x, y); the cells in both ranges are coloured."""
     for r in range(n):
         for c in range(n):
             used = rows[0] <= r < rows[1] and columns[0] <= c < columns[1]

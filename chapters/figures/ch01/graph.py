@@ -22,7 +22,7 @@ class Graph:
     gradients: list = field(default_factory=list)  # the gradient along each edge, in the order of ``edges``
 
     def depths(self) -> list[int]:
-        """The length of the longest path from each to the end of the graph: a source is above all its users."""
+        """Return the length of the longest path from each to the end: a source is above all its users."""
         depth = [0] * len(self.names)
         for _ in self.names:
             for source, user in self.edges:
@@ -31,7 +31,7 @@ class Graph:
 
 
 def capture(output, names: dict | None = None, backward: bool = False) -> Graph:
-    """The graph behind a tensor.
+    """Return the graph behind a tensor.
 
     ``names`` maps leaves to names; without it, parameters have their own. With ``backward``, ``output.backward()`` runs
     too, and its order and gradients are recorded.
@@ -76,7 +76,7 @@ class _Recording(Mode):
 
 
 def draw(graph: Graph, title: str = "", row: float = 0.5):
-    """A matplotlib Figure: forward runs downwards, and the numbers give the order of backward.
+    """Return a matplotlib Figure: forward runs downwards, and the numbers give the order of backward.
 
     Each edge shows its gradient if that is a scalar. ``row`` is the height of a row in inches.
     """
@@ -120,7 +120,7 @@ def draw(graph: Graph, title: str = "", row: float = 0.5):
 
 
 def _places(graph: Graph, widths: list[float], row: float) -> list[tuple[float, float]]:
-    """The middle of each box. Operations are in rows by depth; what is used at several depths is to their right."""
+    """Return the middle of each box: operations in rows by depth, and to their right what is used at several depths."""
     depth = graph.depths()
     deepest = max(depth[n] for n in range(len(depth)) if n not in graph.leaves)
     trunk = max(widths[n] for n in range(len(widths)) if n not in graph.leaves)
@@ -142,7 +142,7 @@ def _places(graph: Graph, widths: list[float], row: float) -> list[tuple[float, 
 
 
 def _bend(edges: list[tuple[int, int]], number: int, places: list[tuple[float, float]]) -> float:
-    """How far an arrow bends: around boxes between its ends, and away from other arrows with the same ends."""
+    """Return how far an arrow bends around boxes between its ends, and away from other arrows with the same ends."""
     source, user = edges[number]
     (x0, y0), (x1, y1) = places[source], places[user]
     twins = [n for n, edge in enumerate(edges) if edge == edges[number]]

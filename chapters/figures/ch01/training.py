@@ -1,4 +1,4 @@
-"""The loss of a run beside the losses of models that know little, and its learning rate."""
+"""The loss of a run next to the losses of models that know little, and its learning rate."""
 
 from collections.abc import Mapping, Sequence
 

@@ -26,7 +26,7 @@ class Snapshot:
         return len(self.letters)
 
     def unread(self, line: int) -> bool:
-        """Whether the line at this place of the buffer is still unread."""
+        """Return whether the line at this place of the buffer is still unread."""
         behind = (line - self.head // LINE) % self.lines  # lines from the head on, around the ring
         return behind < (self.tail - self.head) // LINE
 
@@ -37,14 +37,14 @@ def new(lines: int) -> ByteQueue:
 
 
 def snapshot(queue, caption: str) -> Snapshot:
-    """What a ``ByteQueue`` holds now. Each message is filled with one letter, which identifies it."""
+    """Return what a ``ByteQueue`` holds now. Each message is filled with one letter, which identifies it."""
     first_bytes = queue.data[::LINE]
     letters = tuple(chr(byte) if byte else "" for byte in np.asarray(first_bytes))
     return Snapshot(caption, int(queue.written), int(queue.written) - queue.unread, letters)
 
 
 def draw(snapshots: Sequence[Snapshot]):
-    """A matplotlib Figure with a ring for each snapshot, and a colour for each letter."""
+    """Return a matplotlib Figure with a ring for each snapshot, and a colour for each letter."""
     from matplotlib.figure import Figure
 
     letters = sorted({letter for shot in snapshots for letter in shot.letters if letter})

@@ -1,4 +1,4 @@
-"""Which ranks each rank has heard of, round after round of a barrier."""
+"""Figure of which ranks each rank has heard of, round after round of a barrier."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""How long a send takes, by the size of its message."""
+"""Figure of how long a send takes, by the size of its message."""
 
 from collections.abc import Sequence
 

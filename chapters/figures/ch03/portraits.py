@@ -1,4 +1,4 @@
-"""What every rank's array holds before and after a collective, in the colours of the ranks that contributed."""
+"""Figure of every rank's array before and after a collective, in the colours of the ranks that contributed."""
 
 from collections.abc import Callable
 

@@ -11,7 +11,7 @@ def draw(sizes: Sequence[int], panels: Mapping[str, Mapping[str, tuple]]):
 
     Args:
         sizes: of the arrays, in bytes.
-        panels: title -> {algorithm: (predicted, measured)}, in seconds, for each of the sizes.
+        panels: title -> {algorithm: (predicted, measured)}, in seconds, for each size.
     """
     figure, grid = subplots(10, 3.6, 1, len(panels), sharey=True)
     for axes, (title, algorithms) in zip(grid, panels.items(), strict=True):

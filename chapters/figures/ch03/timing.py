@@ -1,4 +1,4 @@
-"""How long a call takes on real ranks, and the alpha and beta that fit it."""
+"""Measure how long a call takes on real ranks, and fit alpha and beta to it."""
 
 from collections.abc import Callable, Sequence
 from time import perf_counter
@@ -11,7 +11,7 @@ import minidist as md
 def measure(cluster, ranks: int, sizes: Sequence[int], repeats: int, call: Callable) -> np.ndarray:
     """Return the seconds of ``call(array, group)`` on the first ranks, for arrays of each of the sizes in bytes.
 
-    The best of several averages over five calls counts on each rank, and of the ranks the slowest.
+    On each rank the best of several averages over five calls counts; the result is that of the slowest rank.
     """
     return np.max(cluster.run(seconds_of, ranks, sizes, repeats, call)[:ranks], axis=0)
 

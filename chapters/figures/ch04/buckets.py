@@ -1,4 +1,4 @@
-"""When backward completes each gradient, and so when each bucket of gradients can be sent."""
+"""Figure of when backward completes each gradient, and so when each bucket of gradients can be sent."""
 
 import time
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def completion_times(model, tokens, targets) -> tuple[list[str], list[float], fl
 
 
 def draw(names: Sequence[str], completed: Sequence[float], panels: dict[str, Sequence[Sequence[int]]], end: float):
-    """A matplotlib Figure with a panel for each way to fill buckets.
+    """Return a matplotlib Figure with a panel for each way to fill buckets.
 
     A dot is the moment at which a parameter's gradient is complete, in the colour of its bucket. A triangle below is
     the moment at which the bucket is sent; the bar to its right is the time in which its message can be hidden.

@@ -1,4 +1,4 @@
-"""How two runs of one training diverge: how many of their weights differ, and by how much."""
+"""Figure of how two runs of one training diverge: how many of their weights differ, and by how much."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,19 +12,19 @@ COLOURS = tuple(SERIES[number] for number in (0, 5, 3, 4, 1))
 
 
 def share_different(one: np.ndarray, other: np.ndarray) -> float:
-    """The share of elements whose bits differ."""
+    """Return the share of elements whose bits differ."""
     bits = f"u{one.itemsize}"
     return float(np.mean(np.ascontiguousarray(one).view(bits) != np.ascontiguousarray(other).view(bits)))
 
 
 def relative_distance(one: np.ndarray, other: np.ndarray) -> float:
-    """|one - other| / |one| in the Euclidean norm, computed in float64."""
+    """Return |one - other| / |one| in the Euclidean norm, computed in float64."""
     one, other = one.astype(np.float64), other.astype(np.float64)
     return float(np.linalg.norm(one - other) / np.linalg.norm(one))
 
 
 def draw(pairs: Mapping[str, tuple[Sequence[np.ndarray], Sequence[np.ndarray]]]):
-    """A matplotlib Figure of two panels: the share of weights that differ between two runs, and their distance.
+    """Return a matplotlib Figure of two panels: the share of weights that differ between two runs, and their distance.
 
     Args:
         pairs: label -> all weights, flat, after each step of one run, and of another. A pair that never diverges is

@@ -1,4 +1,4 @@
-"""What every rank of plain data parallelism holds: the same full bar for each."""
+"""Figure of what every rank of plain data parallelism holds: the same full bar for each."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What the scene ``race`` of ``minidist.show.dp`` shows, as rows of a table."""
+"""Rows of a table with what the scene ``race`` of ``minidist.show.dp`` shows."""
 
 
 def all_reduces(race) -> list[int]:

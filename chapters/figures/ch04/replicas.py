@@ -11,7 +11,7 @@ ARROWS = "#606060"
 
 
 def draw(columns: Mapping[str, Sequence[np.ndarray]], between: Sequence[str] = ()):
-    """A matplotlib Figure: a column for each moment of the step, a row for each rank, a coloured cell for each number.
+    """Return a matplotlib Figure: a column for each moment, a row for each rank, a coloured cell for each number.
 
     Args:
         columns: title -> an array for each rank, all of one length. Each column has a colour scale of its own.

@@ -1,4 +1,4 @@
-"""How far apart the samples' gradients of one parameter are: the largest over the smallest, in bits."""
+"""Figure of how far apart the samples' gradients of one parameter are: the largest over the smallest, in bits."""
 
 import numpy as np
 

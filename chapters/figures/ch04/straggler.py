@@ -11,7 +11,7 @@ COLOURS = tuple(SERIES[number] for number in (0, 5, 3, 2))
 
 
 def slowest_of(quantile: Callable[[np.ndarray], np.ndarray], ranks: int, steps: int, rng) -> np.ndarray:
-    """The times of ``steps`` steps, each the largest of ``ranks`` independent samples: (steps,).
+    """Return the times of ``steps`` steps, each the largest of ``ranks`` independent samples: (steps,).
 
     The largest of N samples is below x with probability F(x)^N. It is therefore the quantile at u^(1/N) of a single
     uniform number u, and a million ranks cost no more than one.
@@ -24,7 +24,7 @@ def slowest_of(quantile: Callable[[np.ndarray], np.ndarray], ranks: int, steps: 
 
 
 def draw(kinds: Mapping[str, Callable[[np.ndarray], np.ndarray]], ranks: Sequence[int], steps: int, rng):
-    """A matplotlib Figure of the mean time of a step against the number of ranks; a band holds nine of ten steps.
+    """Return a matplotlib Figure: mean time of a step by the number of ranks, with a band for nine of ten steps.
 
     Args:
         kinds: label -> the quantile function of one rank's time, with a mean of about 1.

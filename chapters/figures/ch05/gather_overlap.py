@@ -24,7 +24,7 @@ COMPUTE = ("forward", "backward", "optimizer")
 
 
 def kind_of(event: Event) -> str | None:
-    """Which of COLOURS an event is; None if it is neither, or is made of other events."""
+    """Return which of COLOURS an event is; None if it is neither, or is made of other events."""
     if event.track == "communication":
         names = {"all_gather": "all-gather", "reduce_scatter": "reduce-scatter"}
         return next((kind for name, kind in names.items() if event.name.startswith(name)), None)
@@ -37,7 +37,7 @@ def kind_of(event: Event) -> str | None:
 
 
 def overlapped(log: Sequence[Event], kind: str) -> float:
-    """The share of the time of a rank's collectives of one kind during which an operation ran: 0 to 1."""
+    """Return the share, 0 to 1, of the time in a rank's collectives of one kind during which an operation ran."""
     return covered_share(
         [event for event in log if kind_of(event) == kind], [event for event in log if kind_of(event) in COMPUTE]
     )
@@ -49,13 +49,13 @@ def hidden_shares(logs: Sequence[list], rank: int = 0) -> list[float]:
 
 
 def milliseconds(run: Run) -> float:
-    """How long the last step took on the first rank of a recorded run, which is the step that is drawn."""
+    """Return how long the last step, the one drawn, took on the first rank of a recorded run."""
     (log, *_) = last_step([rank.log for rank in run.ranks])
     return max(event.end for event in log if event.track == "step") / 1e6
 
 
 def draw(runs: Mapping[str, Sequence[list]], rank: int = 0):
-    """A matplotlib Figure: for each run, title -> logs, the operations of one rank above and its collectives below."""
+    """Return a matplotlib Figure: for each run (title -> logs), one rank's operations above its collectives."""
     figure, rows = subplots(11, 0.8 + 1.05 * len(runs), len(runs), 1, sharex=True)
     for axes, (title, logs) in zip(rows, runs.items(), strict=True):
         log = last_step(logs)[rank]

@@ -1,5 +1,5 @@
-"""Which part of the parameters, gradients and optimizer state each rank holds: the figure that ZeRO is known for
-(Rajbhandari et al., 2020, figure 1), from what real ranks report."""
+"""Figure of the parameters, gradients and optimizer state that each rank holds, as in the paper on ZeRO (Rajbhandari et
+al., 2020, figure 1), from the reports of real ranks."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,12 +11,12 @@ Held = Mapping[str, tuple[int, int]]  # kind -> (first element, end)
 
 
 def share(ranks: Sequence[Held], kind: str, size: int) -> float:
-    """The share of a kind that a rank holds, averaged over the ranks: 1 for everything, 1 / N for equal shards."""
+    """Return the share of a kind that a rank holds, averaged over ranks: 1 for all of it, 1 / N for equal shards."""
     return sum(stop - start for start, stop in (rank[kind] for rank in ranks)) / (len(ranks) * size)
 
 
 def draw(stages: Mapping[str, Sequence[Held]], size: int):
-    """A matplotlib Figure: a panel for each stage, a row for each rank, a box for each kind, filled where it is held.
+    """Return a matplotlib Figure: a panel for each stage, a row for each rank, a box for each kind, filled where held.
 
     Args:
         stages: title -> what each rank holds.

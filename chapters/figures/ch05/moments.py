@@ -12,19 +12,19 @@ IN_FLIGHT, FAINT = MEANINGS["communication"], 0.55
 
 @dataclass(frozen=True)
 class UnitState:
-    """What a rank holds of one unit at one moment. It always holds its own shard."""
+    """State of one unit on a rank at one moment. The rank always holds its own shard."""
 
     parameters: str  # "sharded", "in flight" or "unsharded"
     gradients: str  # "sharded" or "unsharded"
 
 
 def most_unsharded(moments: Sequence[tuple[str, Sequence[UnitState]]]) -> int:
-    """The largest number of units whose parameters were unsharded on this rank at once."""
+    """Return the largest number of units whose parameters were unsharded on this rank at once."""
     return max(sum(unit.parameters == "unsharded" for unit in units) for _, units in moments)
 
 
 def draw(names: Sequence[str], moments: Sequence[tuple[str, Sequence[UnitState]]], shard: float, title: str):
-    """A matplotlib Figure: a column for each moment; for each unit its parameters, and below them its gradients.
+    """Return a matplotlib Figure: a column for each moment; for each unit its parameters, and below them its gradients.
 
     Args:
         names: of the units.

@@ -1,4 +1,4 @@
-"""What one rank does in one step of data parallelism or ZeRO: what it holds, what it sends, how long its gradient is.
+"""One rank in one step of data parallelism or ZeRO: what it holds, what it sends, how long its gradient is.
 
 Every rank of a cluster calls these functions together.
 """

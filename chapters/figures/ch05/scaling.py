@@ -1,4 +1,4 @@
-"""What a step of ZeRO stage 3 takes on more and more ranks: compute, bytes and latency."""
+"""Figure of what a step of ZeRO stage 3 takes on more and more ranks: compute, bytes and latency."""
 
 from collections.abc import Mapping
 

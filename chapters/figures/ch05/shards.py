@@ -14,7 +14,7 @@ LETTER = 0.0064  # width of one letter of a label, as a share of the picture
 
 
 def spans(sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """(start, end) of each array when they are laid side by side."""
+    """Return (start, end) of each array when they are laid side by side."""
     found, start = [], 0
     for size in sizes:
         found.append((start, start + size))
@@ -23,7 +23,7 @@ def spans(sizes: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def draw(parameters: Sequence[tuple[str, int]], shards: Sequence[slice], title: str):
-    """A matplotlib Figure: the parameters in their order, the padding hatched, and below them the ranks' shards.
+    """Return a matplotlib Figure: the parameters in their order, the padding hatched, and below them the ranks' shards.
 
     Args:
         parameters: (name, elements) of each.

@@ -30,12 +30,12 @@ class Call:
 
 
 def operations(log: Sequence) -> list[str]:
-    """The forward operations in a rank's log, in order. (The name of a backward operation ends with ".backward".)"""
+    """Return the forward operations in a rank's log, in order. (The name of a backward one ends with ".backward".)"""
     return [e.name for e in _in_order(log) if e.track == "compute" and e.name[0].isupper() and "." not in e.name]
 
 
 def block(log: Sequence, smallest: int) -> tuple[list[str], list[Call], list[Call]]:
-    """The first block's operations in the order of forward, and the collectives of its forward and of its backward.
+    """Return the first block's operations in forward order, and the collectives of its forward and of its backward.
 
     Args:
         log: one rank's, of a step with one micro-batch and without dropout.
@@ -73,7 +73,7 @@ def _walk(entries: Sequence[Event], smallest: int) -> tuple[list[str], list[Call
 
 
 def _is_rows(names: Sequence[str], backwards: bool) -> bool:
-    """Whether a Linear is the row-parallel one, which is shown after its partial sums are added up."""
+    """Return whether a Linear is the row-parallel one, which is shown after its partial sums are added up."""
     last = names[-1] if names else ""
     return last == "ReduceFromHeads" if backwards else last in ("CausalAttention", "Gelu")
 
@@ -83,7 +83,7 @@ def _short(name: str) -> str:
 
 
 def draw(names: Sequence[str], shares: Sequence[tuple[float, float]], passes: dict[str, Sequence[Call]], ranks: int):
-    """A matplotlib Figure: a panel for each pass, a row for each rank, a box for each operation.
+    """Return a matplotlib Figure: a panel for each pass, a row for each rank, a box for each operation.
 
     Tokens run down a box, values across it.
 

@@ -12,7 +12,7 @@ OTHER = "#A0A0A0"
 
 
 def sums(rows: Sequence[dict]) -> dict[tuple[str, str], tuple[int, int]]:
-    """(axis, name) -> calls and bytes sent, in the order of COLOURS."""
+    """Return (axis, name) -> calls and bytes sent, in the order of COLOURS."""
     order = list(COLOURS)
     found = by_kind(rows)
     return {kind: found[kind] for kind in sorted(found, key=lambda k: order.index(k) if k in order else len(order))}
@@ -33,7 +33,7 @@ def merged(rows: Sequence[dict]) -> list[tuple]:
 
 
 def draw(layouts: Mapping[str, Sequence[dict]]):
-    """A matplotlib Figure: a bar for each layout, title -> rows of ``RankResult.collectives``."""
+    """Return a matplotlib Figure: a bar for each layout, title -> rows of ``RankResult.collectives``."""
     figure, axes = subplot(11, 0.9 + 0.62 * len(layouts))
     shown, longest = {}, max(sum(nbytes for _, nbytes in sums(rows).values()) for rows in layouts.values()) / 1e3
     for place, rows in enumerate(layouts.values()):

@@ -8,25 +8,25 @@ LETTERS = "qkv"
 
 
 def columns(heads: int) -> list[str]:
-    """The groups of columns of a fused weight (C, 3C), one for each head: q0 q1 ... k0 k1 ... v0 v1 ..."""
+    """Return the groups of columns of a fused weight (C, 3C), one for each head: q0 q1 ... k0 k1 ... v0 v1 ..."""
     return [f"{letter}{head}" for letter in LETTERS for head in range(heads)]
 
 
 def contiguous(heads: int, ranks: int) -> list[list[str]]:
-    """What each rank gets if the columns are split into equal contiguous parts."""
+    """Split the columns into equal contiguous parts; return each rank's."""
     fused = columns(heads)
     each = len(fused) // ranks
     return [fused[rank * each : (rank + 1) * each] for rank in range(ranks)]
 
 
 def by_heads(heads: int, ranks: int) -> list[list[str]]:
-    """What each rank gets if complete heads are distributed: their queries, keys and values."""
+    """Distribute complete heads; return each rank's queries, keys and values."""
     each = heads // ranks
     return [[f"{letter}{rank * each + i}" for letter in LETTERS for i in range(each)] for rank in range(ranks)]
 
 
 def read_contiguous(weight: np.ndarray, ranks: int) -> np.ndarray:
-    """Return a weight (H, ..., 3D) as ranks read it that got equal contiguous parts of the fused one: same shape."""
+    """Return a weight (H, ..., 3D) as ranks with equal contiguous parts of the fused one would read it: same shape."""
     heads = [dict(zip(LETTERS, np.split(head, 3, axis=-1), strict=True)) for head in weight]
     read = []
     for part in contiguous(len(weight), ranks):
@@ -37,13 +37,13 @@ def read_contiguous(weight: np.ndarray, ranks: int) -> np.ndarray:
 
 
 def complete(part: list[str]) -> list[int]:
-    """The heads with queries, keys and values all present: those whose attention can be computed."""
+    """Return the heads whose queries, keys and values are all present, so that their attention can be computed."""
     found = {int(name[1:]) for name in part}
     return [head for head in sorted(found) if all(f"{letter}{head}" in part for letter in LETTERS)]
 
 
 def draw(heads: int, ranks: int):
-    """A matplotlib Figure: the fused weight, and below it what each rank gets. A head has the colour of its rank."""
+    """Return a matplotlib Figure: the fused weight, each rank's part below it, heads in the colour of their rank."""
     from matplotlib.figure import Figure
 
     rows = [("the fused weight", columns(heads))]

@@ -1,4 +1,4 @@
-"""What one training step does on a rank: its log, the shapes of its outputs, and the arrays that it saves."""
+"""Records of one training step on a rank: its log, the shapes of its outputs, and the arrays that it saves."""
 
 import numpy as np
 

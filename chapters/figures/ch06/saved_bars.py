@@ -1,4 +1,4 @@
-"""What forward saves for backward on a rank, by kind, in several layouts."""
+"""Figure of what forward saves for backward on a rank, by kind, in several layouts."""
 
 from collections.abc import Mapping
 

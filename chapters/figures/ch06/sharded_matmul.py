@@ -33,7 +33,7 @@ class Matrix:
 
 
 def parts(matrix: Matrix, ranks: int) -> list[tuple[float, float, float, float]]:
-    """What each rank holds: (x, y, width, height), from the matrix's upper left corner."""
+    """Return what each rank holds: (x, y, width, height), from the matrix's upper left corner."""
     width, height = matrix.columns, matrix.rows
     if matrix.sharding == "columns":
         return [(rank * width / ranks, 0, width / ranks, height) for rank in range(ranks)]
@@ -43,7 +43,7 @@ def parts(matrix: Matrix, ranks: int) -> list[tuple[float, float, float, float]]
 
 
 def draw(chains: dict[str, Sequence[Matrix | str]], ranks: int, notes: dict[str, str] | None = None):
-    """A matplotlib Figure: a row for each chain of matrices.
+    """Return a matplotlib Figure: a row for each chain of matrices.
 
     Args:
         chains: title -> matrices with text between them: a sign such as "·" or "=", or a collective in angle brackets,

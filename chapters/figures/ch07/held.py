@@ -1,4 +1,4 @@
-"""How many micro-batches are in flight on each rank of a pipeline, over the time of a step."""
+"""Figure of how many micro-batches are in flight on each rank of a pipeline, over the time of a step."""
 
 from collections.abc import Mapping, Sequence
 

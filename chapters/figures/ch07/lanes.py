@@ -1,4 +1,4 @@
-"""What the lanes of a pipeline's animation show: its boxes, rank after rank, each lane from left to right."""
+"""Contents of the lanes of a pipeline's animation: its boxes, rank after rank, each lane from left to right."""
 
 
 def _boxes(story) -> list:

@@ -9,7 +9,7 @@ LITTLE = 0.01  # of the largest flow: smaller ones (the norm and the loss, a few
 
 
 def draw(sent: np.ndarray, shape: tuple[int, int, int], unit: float, name: str):
-    """A matplotlib Figure: a node for each stage with its replicas, and lines as thick as the traffic along them.
+    """Return a matplotlib Figure: a node for each stage with its replicas, and lines as thick as their traffic.
 
     Args:
         sent: (N, N), from each rank to each.

@@ -19,7 +19,7 @@ class Cell(NamedTuple):
 
 
 def cells(layers: Sequence[int]) -> list[Cell]:
-    """The embedding, all layers and the head, from left to right.
+    """Return the cells of the embedding, all layers and the head, from left to right.
 
     Args:
         layers: number of layers of each stage.
@@ -34,7 +34,7 @@ def cells(layers: Sequence[int]) -> list[Cell]:
 
 
 def draw(layers: Sequence[int], ranks: int, crossing: str = "B · T · C"):
-    """A matplotlib Figure: stages in a row, coloured by rank, and the messages across each border.
+    """Return a matplotlib Figure: stages in a row, coloured by rank, and the messages across each border.
 
     Args:
         layers: number of layers of each stage; rank r has stages r, r + ranks, ...

@@ -26,14 +26,14 @@ class Operation:
 
 
 def bits_needed(array: np.ndarray) -> int:
-    """64, 32, or 16 if a float32 array holds bfloat16 numbers alone: then all lower halves are zero."""
+    """Return 64, 32, or 16 for a float32 array that holds only bfloat16 numbers: then all lower halves are zero."""
     if array.dtype == np.float32:
         return 32 if (np.ascontiguousarray(array).view(np.uint32) & 0xFFFF).any() else 16
     return 8 * array.dtype.itemsize
 
 
 def draw(operations: Sequence[Operation]):
-    """A matplotlib Figure: a row for each operation, in the order of forward."""
+    """Return a matplotlib Figure: a row for each operation, in the order of forward."""
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 

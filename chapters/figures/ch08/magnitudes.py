@@ -12,12 +12,12 @@ LOST, COARSE, GOOD, TOO_LARGE = MEANINGS["lost"], SHARES[1], on_paper("result"),
 
 
 def bounds(format) -> tuple[float, float, float]:
-    """A number below the first is rounded to 0, one below the second is subnormal, one above the third too large."""
+    """Return the bounds below which a number is rounded to 0 or subnormal, and the one above which it is too large."""
     return format.smallest / 2, 2.0 ** (1 - format.bias), format.largest
 
 
 def shares(values: np.ndarray, format) -> dict[str, float]:
-    """The shares of the nonzero numbers that become 0, become subnormal, fit, and are too large.
+    """Return the shares of the nonzero numbers that become 0, become subnormal, fit, and are too large.
 
     A number less than half a step beyond the largest is rounded down to it; here it counts as too large.
     """
@@ -29,7 +29,7 @@ def shares(values: np.ndarray, format) -> dict[str, float]:
 
 
 def draw(panels: Mapping[str, np.ndarray], format, low: int, high: int):
-    """A matplotlib Figure: a histogram for each title, its bars coloured by what the format does to such numbers.
+    """Return a matplotlib Figure: a histogram for each title, coloured by what the format does to such numbers.
 
     Args:
         panels: title -> numbers; zeros are ignored.
@@ -66,7 +66,7 @@ def draw(panels: Mapping[str, np.ndarray], format, low: int, high: int):
 
 
 def histogram(values: np.ndarray, low: int, high: int) -> np.ndarray:
-    """The share of the nonzero numbers from 2^e up to 2^(e + 1), for each e from ``low`` to ``high - 1``."""
+    """Return the share of the nonzero numbers from 2^e up to 2^(e + 1), for each e from ``low`` to ``high - 1``."""
     sizes = np.abs(values[values != 0])
     exponents = np.frexp(sizes)[1] - 1  # frexp's mantissa is from 0.5 on
     return np.bincount(np.clip(exponents, low, high - 1) - low, minlength=high - low) / sizes.size

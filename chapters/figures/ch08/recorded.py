@@ -1,4 +1,4 @@
-"""What chapter 8 records of training: the operations of a backward pass, and the updates and loss scales of a run.
+"""Records of training for chapter 8: the operations of a backward pass, and the updates and loss scales of a run.
 
 A run's functions are rank functions (``md.run``). In place of its log, a rank returns what was recorded.
 """

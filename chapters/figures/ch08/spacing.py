@@ -1,4 +1,4 @@
-"""Which numbers a format (nn/precision/formats.py) has: its range, and the distance between neighbours."""
+"""Figure of which numbers a format (nn/precision/formats.py) has: its range, and the distance between neighbours."""
 
 from collections.abc import Sequence
 from math import log2
@@ -19,7 +19,7 @@ FLOAT32 = 23, 127, -149, 2.0**128  # mantissa, bias, exponent of the smallest nu
 
 
 def corners(format) -> list[tuple[float, float]]:
-    """The line of a format: for a number 2^x, the exponent of the distance to the next number, relative to 2^x.
+    """Return a format's line: for a number 2^x, the exponent of the distance to the next number, relative to 2^x.
 
     Between two powers of two the distance is constant, so that the relative distance falls by half and jumps back; the
     line connects the powers of two alone. None means float32.
@@ -34,13 +34,13 @@ def corners(format) -> list[tuple[float, float]]:
 
 
 def numbers_between(format, low: float, high: float) -> np.ndarray:
-    """All numbers of an 8-bit or 16-bit format from ``low`` to ``high``, in ascending order."""
+    """Return all numbers of an 8-bit or 16-bit format from ``low`` to ``high``, in ascending order."""
     every = format.decode(np.arange(1 << format.bits, dtype=np.uint32).astype(format.dtype))
     return np.unique(every[(every >= low) & (every <= high)])
 
 
 def draw(formats: Sequence):
-    """A matplotlib Figure of range (across) and precision (down), for these formats and float32."""
+    """Return a matplotlib Figure of range (across) and precision (down), for these formats and float32."""
     figure, axes = subplot(11, 4.3)
     for name, format in {"float32": None, **{format.name: format for format in formats}}.items():
         line = corners(format)
@@ -62,7 +62,7 @@ def draw(formats: Sequence):
 
 
 def draw_ticks(formats: Sequence, low: float, high: float):
-    """A matplotlib Figure: a line for each format, with a tick at each of its numbers from ``low`` to ``high``."""
+    """Return a matplotlib Figure: a line for each format, with a tick at each number from ``low`` to ``high``."""
     figure, axes = subplot(11, 0.7 + 0.36 * len(formats))
     for row, format in enumerate(formats):
         numbers = numbers_between(format, low, high)

@@ -1,4 +1,4 @@
-"""What each layout costs: a bar of memory on the left and one of time or traffic on the right, in segments."""
+"""Figure of the cost of each layout: on the left a bar of memory, on the right one of time or traffic, in segments."""
 
 from collections.abc import Mapping
 
@@ -24,7 +24,7 @@ def draw(
     limits: tuple[float | None, float | None] = (None, None),
     longest: tuple[float | None, float | None] = (None, None),
 ):
-    """A matplotlib Figure: a row for each layout, title -> (the segments of the left bar, those of the right bar).
+    """Return a matplotlib Figure: a row for each layout, title -> (segments of the left bar, of the right bar).
 
     Args:
         titles: of the two sides, with their units.
@@ -62,5 +62,5 @@ def draw(
 
 
 def short(number: float) -> str:
-    """Three significant digits, and whole numbers from 100 on."""
+    """Return a number as text: three significant digits, and whole numbers from 100 on."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

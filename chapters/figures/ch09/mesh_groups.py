@@ -10,18 +10,18 @@ from minidist.show.palette import ink_on, of_rank
 
 
 def groups_of(shape: Sequence[int], dim: int) -> np.ndarray:
-    """The groups along one dimension of a mesh: (groups, ranks per group)."""
+    """Return the groups along one dimension of a mesh: (groups, ranks per group)."""
     return np.array(mesh_groups(tuple(shape), dim))
 
 
 def within_a_node(groups: np.ndarray, ranks_per_node: int) -> int:
-    """How many groups have all of their ranks in one node, nodes being filled in the order of ranks."""
+    """Count the groups that have all of their ranks in one node; nodes are filled in the order of ranks."""
     node = groups // ranks_per_node
     return int((node == node[:, :1]).all(axis=1).sum())
 
 
 def draw(shape: Sequence[int], names: Sequence[str], ranks_per_node: int):
-    """A matplotlib Figure: for each axis all ranks, in a row for each node; lines join the ranks of a group.
+    """Return a matplotlib Figure: for each axis all ranks, in a row for each node; lines join the ranks of a group.
 
     Args:
         shape: of the mesh; the last axis changes fastest.
@@ -63,7 +63,7 @@ def _box(corner, width: float, height: float):
 
 
 def _line(start, end, colour: str):
-    """Straight between neighbours, else bent so that it does not run through those in between."""
+    """Return a line: straight between neighbours, else bent around the ranks in between."""
     from matplotlib.patches import FancyArrowPatch
 
     far = max(abs(start[0] - end[0]), abs(start[1] - end[1])) > 1

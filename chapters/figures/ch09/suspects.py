@@ -10,7 +10,7 @@ from minidist.verify.matrix import DIFFERENT, IMPOSSIBLE, SAME, Outcome, bad_and
 
 
 def draw(outcomes: Sequence[Outcome], title: str = ""):
-    """A matplotlib Figure: the matrix of pairs; green if all runs had the right bits, redder the more did not."""
+    """Return a matplotlib Figure: the matrix of pairs, green if all runs had the right bits, redder if fewer had."""
     from matplotlib.colors import LinearSegmentedColormap
 
     values = values_of([outcome.combination for outcome in outcomes])

@@ -11,8 +11,8 @@ LITTLE = 0.01  # of the largest entry: smaller ones (the norm and the loss, a fe
 
 
 def image(sent: np.ndarray, shape: Sequence[int], names: Sequence[str]) -> np.ndarray:
-    """The matrix in colours, (N, N, 4): the colour of the axis along which two ranks differ, as opaque as the log of
-    their traffic; white without traffic."""
+    """Return the matrix in colours, (N, N, 4): the colour of the axis along which two ranks differ, as opaque as the
+    log of their traffic; white without traffic."""
     found = np.ones((*sent.shape, 4))
     largest = sent.max()
     for name, flow in along(sent, shape, names).items():
@@ -24,7 +24,7 @@ def image(sent: np.ndarray, shape: Sequence[int], names: Sequence[str]) -> np.nd
 
 
 def draw(panels: Mapping[str, tuple], ranks_per_node: int, unit: float, unit_name: str):
-    """A matplotlib Figure: a matrix for each numbering of the ranks, side by side; rows send, columns receive.
+    """Return a matplotlib Figure: a matrix for each numbering of the ranks, side by side; rows send, columns receive.
 
     Args:
         panels: title -> (sent (N, N), shape, names of the axes).

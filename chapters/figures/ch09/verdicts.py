@@ -16,7 +16,7 @@ VERDICTS = {
 
 
 def draw(rows: Mapping[str, Sequence[str]], columns: Sequence[str], gaps: Sequence[int] = ()):
-    """A matplotlib Figure: a row for each name, a cell for each column.
+    """Return a matplotlib Figure: a row for each name, a cell for each column.
 
     Args:
         rows: name -> for each column, how its run ended: a key of VERDICTS.

@@ -4,7 +4,7 @@ import numpy as np
 
 
 class Contributions:
-    """What ``ring_backward`` expects of gradients: ``merge`` adds, ``arrays`` is what travels, ``of`` what arrives.
+    """Gradients as ``ring_backward`` expects them: ``merge`` adds, ``arrays`` travel, ``of`` wraps those that arrive.
 
     Args:
         array: (ranks,) integers, how often each rank has added.

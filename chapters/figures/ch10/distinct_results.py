@@ -1,4 +1,4 @@
-"""How many different numbers one output takes, if the same terms are added in several orders."""
+"""Figure of how many different numbers one output takes, if the same terms are added in several orders."""
 
 from collections.abc import Mapping
 

@@ -4,12 +4,12 @@ from minidist.show.palette import MEANINGS, ink_on, of_rank
 
 
 def owners(heads: int, tokens: int, ranks: int, by: str) -> list[list[int]]:
-    """Which rank has each head (row) of each group of tokens (column), cut ``by`` "tokens" or "heads"."""
+    """Return the rank that has each head (row) of each group of tokens (column), cut ``by`` "tokens" or "heads"."""
     return [[h * ranks // heads if by == "heads" else t * ranks // tokens for t in range(tokens)] for h in range(heads)]
 
 
 def draw(heads: int, tokens: int, ranks: int):
-    """A matplotlib Figure: queries, keys and values before and after the all-to-all, and the output's way back."""
+    """Draw queries, keys and values before and after the all-to-all, and the way back; return a matplotlib Figure."""
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyArrowPatch, Rectangle
 

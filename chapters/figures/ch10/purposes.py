@@ -1,4 +1,4 @@
-"""What each collective of a run with four axes is for."""
+"""Table of the collectives of a run with four axes, and what each is for."""
 
 from collections.abc import Mapping
 

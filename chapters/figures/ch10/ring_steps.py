@@ -11,7 +11,7 @@ IDLE = "#ECECEC"
 
 
 def efficiency(work: np.ndarray) -> float:
-    """The share of their time in which ranks compute, if in each step all wait for the slowest: (ranks, steps)."""
+    """Return the share of time in which ranks compute, if all wait for the slowest in each step of (ranks, steps)."""
     return float(work.mean(axis=0).sum() / work.max(axis=0).sum())
 
 
@@ -35,7 +35,7 @@ def count_in_a_run(cluster, kind: str) -> np.ndarray:
 
 
 def draw(rings: Mapping[str, np.ndarray]):
-    """A matplotlib Figure: a panel for each ring, a row for each rank, time to the right.
+    """Return a matplotlib Figure: a panel for each ring, a row for each rank, time to the right.
 
     Args:
         rings: title -> the tile pairs that each rank computes in each step, (ranks, steps). In step s, rank r has the

@@ -1,4 +1,4 @@
-"""What a rank sends for one layer of attention against the number of ranks: two ways, on logarithmic scales."""
+"""Figure of what a rank sends for one layer of attention, in two ways, by the number of ranks, on logarithmic axes."""
 
 from collections.abc import Mapping, Sequence
 

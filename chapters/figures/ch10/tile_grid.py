@@ -31,7 +31,7 @@ class Panel:
 
 
 def states(length: int, tile: int) -> np.ndarray:
-    """What becomes of each score: (queries, keys), SKIPPED, HIDDEN or NEEDED."""
+    """Return what becomes of each score: (queries, keys), SKIPPED, HIDDEN or NEEDED."""
     found = np.full((length, length), SKIPPED)
     for _, queries, _, keys in TileMask(tiles(length, tile)).pairs():
         found[queries, keys] = HIDDEN
@@ -40,7 +40,7 @@ def states(length: int, tile: int) -> np.ndarray:
 
 
 def draw(panels: Sequence[Panel]):
-    """A matplotlib Figure: a grid for each panel, queries down and keys across; tiles are framed."""
+    """Return a matplotlib Figure: a grid for each panel, queries down and keys across; tiles are framed."""
     from matplotlib.colors import to_rgba
     from matplotlib.patches import Rectangle
 

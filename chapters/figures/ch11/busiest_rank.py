@@ -1,4 +1,4 @@
-"""How much longer the busiest rank's experts compute than the mean, over the steps of several runs."""
+"""Figure of how much longer the busiest rank's experts compute than the mean, over the steps of several runs."""
 
 from collections.abc import Mapping
 

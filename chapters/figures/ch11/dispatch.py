@@ -20,7 +20,7 @@ class Row(NamedTuple):
 
 
 def rows_of(chosen: np.ndarray, experts: int) -> list[Row]:
-    """Where every copy of every token goes.
+    """Return where every copy of every token goes.
 
     Args:
         chosen: integers (ranks, N, k), the experts of each rank's tokens.
@@ -38,7 +38,7 @@ def rows_of(chosen: np.ndarray, experts: int) -> list[Row]:
 
 
 def draw(chosen: np.ndarray, experts: int):
-    """A matplotlib Figure: tokens above, the rows of the experts in the middle, the tokens again below.
+    """Return a matplotlib Figure: tokens above, the rows of the experts in the middle, the tokens again below.
 
     Args:
         chosen, experts: as for ``rows_of``.

@@ -1,4 +1,4 @@
-"""How long a mixture's all-to-alls take by the number of ranks that share the experts, next to all-reduces."""
+"""Figure of the times of a mixture's all-to-alls by the number of expert-parallel ranks, next to all-reduces."""
 
 from collections.abc import Mapping, Sequence
 

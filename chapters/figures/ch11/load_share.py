@@ -8,7 +8,7 @@ from minidist.show.figures.subplots import subplots
 
 
 def draw(panels: Mapping[str, np.ndarray]):
-    """A matplotlib Figure: a panel for each run, title -> the tokens of each expert in each step, (steps, E)."""
+    """Return a matplotlib Figure: a panel for each run, title -> the tokens of each expert in each step, (steps, E)."""
     import matplotlib
 
     figure, grid = subplots(11, 3.1, 1, len(panels), sharey=True)

@@ -1,4 +1,4 @@
-"""What routers choose in real runs, and how many tokens each expert got."""
+"""Records of routers in real runs: their choices, and how many tokens each expert got."""
 
 from unittest.mock import patch
 

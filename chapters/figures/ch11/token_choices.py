@@ -10,7 +10,7 @@ GREY = "#B8B8B8"
 
 
 def draw(tokens: Sequence[str], panels: Mapping[str, np.ndarray], experts: int, highlight: Mapping[str, str]):
-    """A matplotlib Figure: a grid for each panel, with a square for each choice.
+    """Return a matplotlib Figure: a grid for each panel, with a square for each choice.
 
     Args:
         tokens: N labels.

@@ -9,7 +9,7 @@ GREY = "#606060"
 
 
 def reads(wrote: Sequence[tuple[Run, ...]], wants: Sequence[tuple[Run, ...]]) -> list[tuple[int, int, int]]:
-    """(reader, writer, elements) for each pair of ranks that share some."""
+    """Return (reader, writer, elements) for each pair of ranks that share elements."""
     found = []
     for reader, mine in enumerate(wants):
         for writer, theirs in enumerate(wrote):
@@ -19,7 +19,7 @@ def reads(wrote: Sequence[tuple[Run, ...]], wants: Sequence[tuple[Run, ...]]) ->
 
 
 def draw(size: int, names: Sequence[str], wrote, wants, titles: tuple[str, str]):
-    """A matplotlib Figure: the writers' parts above, the readers' below, and a band for each run that goes over.
+    """Return a matplotlib Figure: the writers' parts above, the readers' below, and a band for each run that goes over.
 
     Args:
         size: of the array.
@@ -61,7 +61,7 @@ def draw(size: int, names: Sequence[str], wrote, wants, titles: tuple[str, str])
 
 
 def _place(runs: tuple[Run, ...], element: int) -> int:
-    """Where an element of a part is in the full array."""
+    """Return where an element of a part is in the full array."""
     for start, stop in runs:
         if element < stop - start:
             return start + element

@@ -1,4 +1,4 @@
-"""The vote: what replicas say of their arrays, and who is alone with it."""
+"""Figure of the vote: what replicas report about their arrays, and which of them disagree with the majority."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ AGREED, ODD, SPLIT = "#A9CCE3", on_paper("wrong"), MEANINGS["lost"]
 
 
 def colours_of(votes: Sequence[str]) -> list[str]:
-    """A colour for each vote: with the majority, against it, or of a split in which there is none."""
+    """Return a colour for each vote: with the majority, against it, or without a majority."""
     (most, count), *_ = Counter(votes).most_common()
     if count == len(votes):
         return [AGREED] * len(votes)
@@ -20,7 +20,7 @@ def colours_of(votes: Sequence[str]) -> list[str]:
 
 
 def draw(panels: Mapping[str, Mapping[str, Sequence[str]]], voters: Mapping[str, Sequence[str]]):
-    """A matplotlib Figure: a panel for each vote, a column for each voter, a row for each thing that is voted on.
+    """Return a matplotlib Figure: a panel for each vote, a column for each voter, a row for each thing voted on.
 
     Args:
         panels: title -> row -> what each voter says, short texts.
@@ -54,7 +54,7 @@ def draw(panels: Mapping[str, Mapping[str, Sequence[str]]], voters: Mapping[str,
 def draw_columns(
     votes: Mapping[str, Sequence[Sequence[str]]], rows: Sequence[str], names: Mapping[str, Sequence[str]] = {}
 ):
-    """A matplotlib Figure of votes that are given voter by voter.
+    """Return a matplotlib Figure of votes that are listed voter by voter.
 
     Args:
         votes: title -> for each voter what it says, row by row.

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, kind by kind."""
+"""Contents of a checkpoint, kind by kind."""
 
 from math import prod
 

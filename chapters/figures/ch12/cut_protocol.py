@@ -9,7 +9,7 @@ NOTHING, BROKEN = "nothing", on_paper("wrong")
 
 
 def draw(operations: Sequence[str], outcomes: Mapping[str, Sequence[str]], notes: Mapping[int, str] = {}):
-    """A matplotlib Figure: operations down, kinds of end across.
+    """Return a matplotlib Figure: operations down, kinds of end across.
 
     Args:
         operations: in their order.

@@ -12,7 +12,7 @@ LINE, POINT, GREY = SERIES[0], SERIES[1], "#606060"
 
 
 def draw(gpu_hours: float, points: Mapping[str, tuple[int, float]], lengths: Mapping[str, float]):
-    """A matplotlib Figure with both axes logarithmic.
+    """Return a matplotlib Figure with both axes logarithmic.
 
     Args:
         gpu_hours: MTBF of one GPU.

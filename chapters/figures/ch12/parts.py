@@ -1,4 +1,4 @@
-"""Which part of each parameter every rank of a layout has."""
+"""Parts of each parameter that every rank of a layout has."""
 
 import minidist as md
 from minidist.train.share import Share

@@ -24,7 +24,7 @@ WRITE, FAILURE = on_paper("result"), on_paper("wrong")
 
 
 class Saves(NamedTuple):
-    """How a run saves; a step takes 1.
+    """Settings of a run's saves, in units of a step's time.
 
     Attributes:
         every: steps.
@@ -71,12 +71,12 @@ def history(steps: int, saves: Saves, failure: float, restart: float) -> list[Sp
 
 
 def duration(spans: list[Span]) -> float:
-    """Until the last step is done."""
+    """Return the time at which the last step is done."""
     return max(span.stop for span in spans if span.kind != "write")
 
 
 def draw(runs: Mapping[str, list[Span]], failure: float):
-    """A matplotlib Figure: a panel for each run, title -> what it does."""
+    """Return a matplotlib Figure: a panel for each run, title -> what it does."""
     from matplotlib.patches import Rectangle
 
     last = max(span.stop for spans in runs.values() for span in spans)

@@ -12,7 +12,7 @@ COLOURS = tuple(SERIES[number] for number in (0, 2, 1, 3))
 
 
 def draw(mtbf: float, pauses: Sequence[float], simulated: Mapping[float, Mapping[float, float]], recovery: float = 0.0):
-    """A matplotlib Figure: for each pause the exact waste (a line), its first order (dashed), and simulated runs.
+    """Return a matplotlib Figure: for each pause the exact waste (a line), its first order (dashed), simulated runs.
 
     Args:
         mtbf, pauses, recovery: in seconds.

@@ -9,7 +9,7 @@ from minidist.train.checkpoint.disk import Disk
 
 
 def train_on_slow_disk(world, config, layout, options):
-    """``md.train_rank`` on a disk that takes 0.1 s to write a rank's file."""
+    """Run ``md.train_rank`` on a disk that takes 0.1 s to write a rank's file."""
     write = Disk.write
 
     def slow_write(self, path, content):

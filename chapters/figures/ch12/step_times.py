@@ -1,4 +1,4 @@
-"""Where each rank's time goes, step by step: computing, and waiting for the slowest."""
+"""Figure of where each rank's time goes, step by step: computing, and waiting for the slowest."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ WAITING = "#E4E4E4"
 
 
 def waiting_share(compute: np.ndarray) -> np.ndarray:
-    """The share of their time in which ranks wait, if a step takes as long as its slowest rank: (ranks,).
+    """Return the share of each rank's time in which it waits, if a step takes as long as its slowest rank: (ranks,).
 
     Args:
         compute: seconds (ranks, steps).
@@ -18,7 +18,7 @@ def waiting_share(compute: np.ndarray) -> np.ndarray:
 
 
 def draw(compute: np.ndarray, first: int = 0):
-    """A matplotlib Figure: a row for each rank, time to the right, a number for each step.
+    """Return a matplotlib Figure: a row for each rank, time to the right, a number for each step.
 
     Args:
         compute: seconds (ranks, steps). A step takes as long as its slowest rank.

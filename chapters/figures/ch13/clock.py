@@ -1,4 +1,4 @@
-"""The cluster's clock: what real ranks did is recorded once, and replayed on other networks and slower chips."""
+"""The cluster's clock: real ranks are recorded once, and replayed on other networks and slower chips."""
 
 from dataclasses import replace
 from itertools import product

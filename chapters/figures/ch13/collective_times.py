@@ -1,4 +1,4 @@
-"""How long an all-reduce takes by its size: lines are closed forms, points are runs on the clock."""
+"""Figure of how long an all-reduce takes by its size: lines are closed forms, points are runs on the clock."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,7 @@ COLOURS = tuple(SERIES[number] for number in (5, 4, 2, 0, 1, 3))
 
 
 def draw(panels: Mapping[str, Mapping[str, tuple[Mapping[float, float], Mapping[float, float]]]]):
-    """A matplotlib Figure.
+    """Return a matplotlib Figure.
 
     Args:
         panels: title -> algorithm -> (bytes -> seconds by the closed form, bytes -> seconds on the clock).

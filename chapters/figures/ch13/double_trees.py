@@ -8,7 +8,7 @@ INNER, LEAF, BOTH = SERIES[0], "#D9D9D9", on_paper("wrong")
 
 
 def depths(parents: Sequence[int | None]) -> list[int]:
-    """How far each rank is below the root."""
+    """Return how far each rank is below the root."""
 
     def depth(rank: int) -> int:
         return 0 if parents[rank] is None else 1 + depth(parents[rank])
@@ -17,7 +17,7 @@ def depths(parents: Sequence[int | None]) -> list[int]:
 
 
 def draw(trees: tuple[Sequence[int | None], Sequence[int | None]]):
-    """A matplotlib Figure: both trees with the ranks in one order from left to right."""
+    """Return a matplotlib Figure: both trees with the ranks in one order from left to right."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 2.6), layout="constrained")

@@ -11,7 +11,7 @@ WORDS = {CHIP: "inside the chip", NODE: "inside the node", CLUSTER: "between nod
 
 
 class Level(NamedTuple):
-    """What one GPU gets at one level. bandwidth: bytes/s in one direction. colour: where it is."""
+    """One GPU's share of one level. bandwidth: bytes/s in one direction. colour: where it is."""
 
     name: str
     bandwidth: float
@@ -19,7 +19,7 @@ class Level(NamedTuple):
 
 
 def draw(levels: Sequence[Level]):
-    """A matplotlib Figure: a bar for each level, the fastest on top, on a logarithmic axis, with the step down."""
+    """Return a matplotlib Figure: a bar for each level, the fastest on top, and the step down; logarithmic axis."""
     from matplotlib.patches import Rectangle
 
     figure, axes = subplot(11, 0.45 * len(levels) + 1.2)
@@ -42,5 +42,5 @@ def draw(levels: Sequence[Level]):
 
 
 def amount(bandwidth: float) -> str:
-    """Bytes/s in words: 3.35 TB/s, 450 GB/s."""
+    """Return bytes/s as text: 3.35 TB/s, 450 GB/s."""
     return f"{bandwidth / 1e12:.3g} TB/s" if bandwidth >= 1e12 else f"{bandwidth / 1e9:.3g} GB/s"

@@ -13,7 +13,7 @@ GAP = 0.7  # between nodes, in widths of a GPU
 
 
 def positions(topology: Topology) -> dict[str, tuple[float, float]]:
-    """Where each vertex of a cluster or of a two-dimensional torus is drawn."""
+    """Return where to draw each vertex of a cluster or of a two-dimensional torus."""
     places, x, last = {}, 0.0, topology.nodes[0]
     for chip, node in zip(topology.chips, topology.nodes, strict=True):
         if found := re.fullmatch(r"chip(\d+),(\d+)", chip):
@@ -34,7 +34,7 @@ def positions(topology: Topology) -> dict[str, tuple[float, float]]:
 
 
 def draw(panels: Mapping[str, Topology], notes: Mapping[str, str]):
-    """A matplotlib Figure: title -> network; links are as thick as they carry (in steps of ten), a note below each."""
+    """Draw networks (title -> network), links as thick as the log of their rate, notes below; return a Figure."""
     from math import log10
 
     from matplotlib.figure import Figure

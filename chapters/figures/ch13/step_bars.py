@@ -9,7 +9,7 @@ COMPUTING, WAITING = MEANINGS["computing"], on_paper("idle")
 
 
 def draw(steps: Mapping[str, Mapping[str, tuple[float, float]]]):
-    """A matplotlib Figure: a panel for each layout, a bar for each network.
+    """Return a matplotlib Figure: a panel for each layout, a bar for each network.
 
     Args:
         steps: layout -> network -> (seconds of the step, of which an average rank computes).

@@ -1,4 +1,4 @@
-"""What every rank does in one step, on one time axis for several networks: computing, or waiting."""
+"""Figure of what every rank does in one step, on one time axis for several networks: computing, or waiting."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ COMPUTING, WAITING = MEANINGS["computing"], on_paper("idle")
 
 
 def draw(runs: Mapping[str, Replayed]):
-    """A matplotlib Figure: a panel for each network, a lane for each rank. The last step of each run is drawn."""
+    """Draw each run's last step: a panel for each network, a lane for each rank; return a matplotlib Figure."""
     from matplotlib.patches import Rectangle
 
     spans = {title: bounds(replayed, None) for title, replayed in runs.items()}

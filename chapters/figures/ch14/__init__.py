@@ -1,1 +1,1 @@
-"""Figures of chapter 14: what is planned, beside what was published."""
+"""Figures of chapter 14: plans next to published runs."""

@@ -1,4 +1,4 @@
-"""The models that chapter 14 plans, plans from the names of their parts, and two ways to read one."""
+"""The models that chapter 14 plans, plans of them from the text of a layout, and two ways to read a plan."""
 
 from minidist.plan.cluster.hardware import ClusterSpec, load
 from minidist.plan.layout import PlannedLayout

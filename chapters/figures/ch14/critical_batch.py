@@ -1,4 +1,4 @@
-"""What a larger batch buys: steps against samples, both over their fewest."""
+"""Figure of what a larger batch buys: steps against samples, both over their fewest."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""What the fullest GPU of planned layouts holds, beside what it has: stacked bars and a line."""
+"""Figure of what the fullest GPU of planned layouts holds, next to its capacity: stacked bars and a line."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -19,14 +19,14 @@ COLOURS = {
 
 
 def parts(memory: Memory) -> dict[str, float]:
-    """Bytes by the kinds that are drawn; both assumptions are one of them."""
+    """Return the bytes of each kind that is drawn; both assumptions are one kind."""
     found = asdict(memory)
     assumed = found.pop("fragmentation") + found.pop("reserved")
     return found | {"assumed: fragments, CUDA, NCCL": assumed}
 
 
 def draw(memories: Mapping[str, Memory], limit: float):
-    """A matplotlib Figure: a horizontal bar for each layout, the first on top, and a line at ``limit`` bytes."""
+    """Return a matplotlib Figure: a horizontal bar for each layout, the first on top, and a line at ``limit`` bytes."""
     from matplotlib.patches import Rectangle
 
     figure, axes = subplot(11, 0.5 * len(memories) + 1.5)

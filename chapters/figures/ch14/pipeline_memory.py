@@ -1,4 +1,4 @@
-"""What each rank of a pipeline holds: activations, and everything else."""
+"""Figure of what each rank of a pipeline holds: activations, and everything else."""
 
 from collections.abc import Sequence
 

@@ -31,7 +31,7 @@ def dots_of(compared: Iterable[Comparison]) -> dict[str, Dot]:
 
 
 def draw(dots: Iterable[Dot], named: dict[str, Dot]):
-    """A matplotlib Figure: a dot for each run on a logarithmic axis, and the names of some."""
+    """Return a matplotlib Figure: a dot for each run on a logarithmic axis, and the names of some."""
     figure, axes = subplot(10, 4)
     dots = list(dots)
     for place, chip in enumerate(dict.fromkeys(dot.chip for dot in dots)):

@@ -8,7 +8,7 @@ from minidist.show.palette import PAPER, SERIES
 
 
 def draw(experiment: Experiment):
-    """A matplotlib Figure: runs and parabolas of each budget; the runs that were predicted, and what came."""
+    """Return a matplotlib Figure: runs and parabolas of each budget; the runs that were predicted, and what came."""
     figure, (left, right) = subplots(11, 4, 1, 2, width_ratios=(3, 2))
     for place, (curve, (budget, runs)) in enumerate(
         zip(experiment.curves, by_budget(experiment.runs).items(), strict=True)

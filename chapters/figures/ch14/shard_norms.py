@@ -11,7 +11,7 @@ def own_ratios(weights, updates, sizes, *joins) -> dict[str, float]:
 
 
 def train(*arguments):
-    """Run ``md.train_rank`` with the bug; arguments as there."""
+    """Run ``md.train_rank`` with the bug and the same arguments."""
     override({"trust_ratios": own_ratios})
     try:
         return md.train_rank(*arguments)

@@ -1,4 +1,4 @@
-"""Where the seconds of planned steps go: one bar for each layout."""
+"""Figure of where the seconds of planned steps go: one bar for each layout."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -22,13 +22,13 @@ COLOURS = {
 
 
 def parts(run: PlannedRun) -> dict[str, float]:
-    """Seconds by the kinds that are drawn."""
+    """Return the seconds of each kind that is drawn."""
     seconds = asdict(run.time)
     return {kind: seconds[kind.removeprefix("waiting for ")] for kind in COLOURS}
 
 
 def draw(runs: Mapping[str, PlannedRun]):
-    """A matplotlib Figure: a horizontal bar for each run, the first on top, its seconds and its MFU."""
+    """Return a matplotlib Figure: a horizontal bar for each run, the first on top, its seconds and its MFU."""
     from matplotlib.patches import Rectangle
 
     figure, axes = subplot(11, 0.5 * len(runs) + 1.7)

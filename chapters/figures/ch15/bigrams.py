@@ -17,7 +17,7 @@ BATCH = 64  # pairs of bytes in a gradient
 
 @cache
 def text() -> tuple[np.ndarray, np.ndarray]:
-    """The default text as numbers from 0, and the share of each pair of bytes in it.  (bytes,), (V, V)"""
+    """Return the default text as numbers from 0, and the share of each pair of bytes in it.  (bytes,), (V, V)"""
     used, numbers = np.unique(load_corpus(None, 1).training, return_inverse=True)
     pairs = np.zeros((len(used), len(used)))
     np.add.at(pairs, (numbers[:-1], numbers[1:]), 1)
@@ -48,9 +48,9 @@ def gradient(weights: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def train(
     seconds: Sequence[float], updates: int, staleness: float, rate: float, seed: int, every: int = 20
 ) -> list[tuple[float, float]]:
-    """The loss after each ``every`` gradients, and the second at which the last of them came.
+    """Train; return the loss after each ``every`` gradients, and the second at which the last of them came.
 
-    With staleness 0 the server applies the sum of all workers' gradients at once; else each as it comes.
+    With staleness 0 the server applies the sum of all workers' gradients at once; otherwise each one as it comes.
 
     Args:
         seconds: that each worker takes for a step.
@@ -77,5 +77,5 @@ def train(
 
 
 def settled(curve: Sequence[tuple[float, float]]) -> float:
-    """The mean loss of the last fifth of a run."""
+    """Return the mean loss of the last fifth of a run."""
     return float(np.mean([loss for _, loss in curve[-max(1, len(curve) // 5) :]]))

@@ -1,4 +1,4 @@
-"""What error feedback keeps account of, step by step, as exact fractions."""
+"""Books of error feedback: what it keeps account of, step by step, as exact fractions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ def entries(method_text: str, steps: int, elements: int) -> Iterator[Entry]:
         seen: list[np.ndarray] = []
 
         def send(values, seen=seen):
-            """Encode, and return what the receiver of the message reads."""
+            """Encode a message; return what its receiver reads."""
             parts = method.encode(values, values.dtype, None)
             message = np.concatenate([part.reshape(-1).view(np.uint8) for part in parts])
             seen[:] = values, method.decode(message, values.size, values.dtype)

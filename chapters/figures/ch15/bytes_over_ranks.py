@@ -1,4 +1,4 @@
-"""What each rank sends in a step over the number of ranks, a curve for each method."""
+"""Figure of what each rank sends in a step over the number of ranks, a curve for each method."""
 
 from collections.abc import Mapping, Sequence
 

@@ -19,7 +19,7 @@ class Sent:
 
 
 def steps_of(gradients: Sequence[np.ndarray], send: Callable, feed_back: Callable) -> list[Sent]:
-    """What a worker with error feedback does with these gradients, one after the other."""
+    """Return what a worker with error feedback sends and keeps of these gradients, one after the other."""
     residual, found = np.zeros_like(gradients[0]), []
     for gradient in gradients:
         sent, left = feed_back(gradient, residual, send)
@@ -29,8 +29,8 @@ def steps_of(gradients: Sequence[np.ndarray], send: Callable, feed_back: Callabl
 
 
 def draw(steps: Sequence[Sent], show: Sequence[int]):
-    """A matplotlib Figure: a panel for each step that is shown. A bar is an element: the gradient, and on it what had
-    been left behind; what is sent has a dark frame."""
+    """Return a matplotlib Figure: a panel for each shown step. A bar is an element: its gradient, and stacked on it the
+    old residual; what is sent has a dark frame."""
     from matplotlib.patches import Patch
 
     figure, all_axes = subplots(11, 2.9, 1, len(show), sharey=True)

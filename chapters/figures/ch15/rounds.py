@@ -23,7 +23,7 @@ def rounds_of(
     goals: np.ndarray, curvature: np.ndarray, start: np.ndarray, local_steps: int, rounds: int, lr: float,
     outer_lr: float, outer_momentum: float,
 ) -> list[Round]:  # fmt: skip
-    """Workers descend their own parabolas, curvature (x - goal)^2 / 2, apart; then an outer Nesterov step.
+    """Let workers descend their own parabolas, curvature (x - goal)^2 / 2, apart; then take an outer Nesterov step.
 
     Args:
         goals: of each worker.  (workers, 2)
@@ -47,7 +47,7 @@ def rounds_of(
 
 
 def draw(panels: Sequence[tuple[str, Sequence[Round]]], goals: np.ndarray, curvature: np.ndarray):
-    """A matplotlib Figure: the rounds of each panel, over the contours of the mean of all workers' parabolas."""
+    """Return a matplotlib Figure: the rounds of each panel, over the contours of the mean of all workers' parabolas."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 3.8), layout="constrained")

@@ -10,7 +10,7 @@ from minidist.show.palette import PAPER, SERIES
 
 
 def largest_root(lr: float, delay: int) -> float:
-    """By which factor x falls or grows in each step of a long run: of z^(d+1) - z^d + lr the largest root."""
+    """Return the factor by which x changes in each step of a long run: the largest root of z^(d+1) - z^d + lr."""
     coefficients = np.zeros(delay + 2)
     coefficients[:2] = 1, -1
     coefficients[-1] += lr
@@ -20,7 +20,7 @@ def largest_root(lr: float, delay: int) -> float:
 def draw(
     delays: Sequence[int], runs: Sequence[tuple[int, float]], descent: Callable[[float, int, int], Sequence[float]]
 ):
-    """A matplotlib Figure: a map of rates and delays with the bound, and beside it some runs.
+    """Return a matplotlib Figure: a map of rates and delays with the bound, and beside it some runs.
 
     Args:
         delays: from 0.

@@ -1,4 +1,4 @@
-"""How stale the updates of an asynchronous server are: a histogram for each set of workers."""
+"""Figure of how stale the updates of an asynchronous server are: a histogram for each set of workers."""
 
 from collections.abc import Mapping, Sequence
 from math import inf

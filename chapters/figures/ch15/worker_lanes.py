@@ -20,7 +20,7 @@ class Span:
 
 
 def spans(seconds: Sequence[float], steps: int, staleness: float, seed: int = 0) -> list[Span]:
-    """Every step of a run in a seeded order. With staleness 0 a version is that of a round of all workers."""
+    """Return every step of a run in a seeded order. With staleness 0 a version belongs to a round of all workers."""
     workers = len(seconds)
     clocks, begins, reads = [0] * workers, [0.0] * workers, [0] * workers
     waiting: set[int] = set()
@@ -39,7 +39,7 @@ def spans(seconds: Sequence[float], steps: int, staleness: float, seed: int = 0)
 
 
 def draw(runs: Mapping[str, Sequence[Span]], until: float):
-    """A matplotlib Figure: for each run the lanes of its workers; a number is the staleness of that step's update.
+    """Return a matplotlib Figure: for each run the lanes of its workers; numbers give the staleness of the updates.
 
     Args:
         runs: title -> its steps.

@@ -1,4 +1,4 @@
-"""By how much the distance of a query and a key is wrong, where tokens are given other positions than they have."""
+"""Figure of the errors in the distance of a query and a key, where tokens get positions other than their own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Panel:
 
 
 def errors(places: Sequence[int]) -> np.ndarray:
-    """The distance that attention sees, minus the right one, in chunks: (chunks of queries, chunks of keys)."""
+    """Return the distance that attention sees, minus the right one, in chunks: (chunks of queries, chunks of keys)."""
     off = np.asarray(places) - np.arange(len(places))
     return off[:, None] - off[None]
 

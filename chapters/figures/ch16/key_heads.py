@@ -1,4 +1,4 @@
-"""Which heads of queries, and which of keys and values, each tensor-parallel rank holds."""
+"""Figure of which heads of queries, and which of keys and values, each tensor-parallel rank holds."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ ROOM = 1.0  # between two ranks
 
 
 def holdings(heads: int, groups: int, ranks: int) -> list[tuple[range, range]]:
-    """Each rank's heads of queries, and its heads of keys and values."""
+    """Return each rank's heads of queries, and its heads of keys and values."""
     return [(heads_of(rank, ranks, heads), groups_of(rank, ranks, groups)) for rank in range(ranks)]
 
 

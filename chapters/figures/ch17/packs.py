@@ -12,7 +12,7 @@ WHOLE, PIECE, CUT, EMPTY = MEANINGS["parameters"], MEANINGS["gradients"], MEANIN
 
 
 def waste(packing: Packing) -> tuple[float, float]:
-    """The share of all places that are empty; of the documents that fit into a sample, the share that is cut."""
+    """Return the share of all places that are empty, and of the documents that fit into a sample the share cut."""
     empty = 1 - packing.places / (len(packing) * packing.context)
     pieces = np.bincount([piece.document for number in range(len(packing)) for piece in packing.sample(number)])
     fits = places_of(packing)[: len(pieces)] <= packing.context
@@ -20,7 +20,7 @@ def waste(packing: Packing) -> tuple[float, float]:
 
 
 def places_of(packing: Packing) -> np.ndarray:
-    """The places of each document: one less than it has tokens."""
+    """Return the places of each document: one less than it has tokens."""
     return np.diff(packing.documents.bounds[:, 0], prepend=0) - 1
 
 

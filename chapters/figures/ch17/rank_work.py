@@ -11,7 +11,7 @@ NARROW = 0.05  # of a panel's width: a segment that has no room for its number
 
 
 def busy(loads: np.ndarray) -> float:
-    """The share of the time that ranks work if all wait for the slowest, in each of the steps: (ranks, steps)."""
+    """Return the share of time in which ranks work, if all wait for the slowest in each step of (ranks, steps)."""
     return float(loads.mean(axis=0).sum() / loads.max(axis=0).sum())
 
 

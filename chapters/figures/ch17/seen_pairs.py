@@ -1,4 +1,4 @@
-"""Which queries see which keys where a sample has several documents, and which tiles of scores are computed."""
+"""Figure of the pairs of query and key that see each other in packed documents, and of the tiles that are computed."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ COLOURS = ("#F0F0F0", "#DDBBCE", MEANINGS["attention"])
 
 
 def states(first: np.ndarray, tile: int) -> np.ndarray:
-    """What becomes of each score of the first sample: (queries, keys), SKIPPED, HIDDEN or SEEN.
+    """Return what becomes of each score of the first sample: (queries, keys), SKIPPED, HIDDEN or SEEN.
 
     Args:
         first: integers (B, T), the place of the first token that each token sees.
@@ -32,7 +32,7 @@ def draw(panels: Mapping[str, np.ndarray], tile: int):
     """Return a matplotlib Figure: queries down and keys across, in tiles.
 
     Args:
-        panels: title -> ``first`` as of ``states``.
+        panels: title -> ``first``, as for ``states``.
         tile: tokens in a tile.
     """
     from matplotlib.colors import ListedColormap
