@@ -7,7 +7,7 @@
     flip:P    one bit changes, and no error says so: in P = weights, moments, gradients (this rank's own, before they
               are summed) or message (the next one that it sends)
 
-All tests of failures inject them (torchft's ``EventInjector`` does so), and the demonstration shows them.
+The tests of failures inject them (torchft's ``EventInjector`` does so), and the demonstration shows them.
 
 Faults may be ordered while a run goes on (``minidist train --watch``): a file for each rank, which the rank looks for
 at each step, since the queues of ranks carry nothing from the parent once they train. An order that has not been taken
@@ -208,9 +208,7 @@ class Faults(StepHook):
         name, array = parameter.name, parameter.data
         if place == "moments":
             name, array = f"exp_avg of {name}", self.share.optimizer.kinds["exp_avg."][name]
-        elif (
-            not model.trained
-        ):  # a parameter server's worker has it until it pulls new weights; 16-bit data are read-only
+        elif not model.trained:  # a parameter server's worker, until it pulls new weights; 16-bit data are read-only
             array = array.copy()
         self.flipped(name, regions[parameter.name], *flip_bit(array, random))
         if not model.trained:

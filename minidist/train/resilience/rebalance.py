@@ -26,7 +26,7 @@ from minidist.train.hooks import StepHook
 from minidist.train.share import Share
 
 EVERY = 5  # steps between two comparisons: a rank's time is its median over them
-GAIN = 0.2  # the least share of a step's time to save by dealing anew: on a shared machine times are noisy
+GAIN = 0.2  # the least share of the slowest rank's time to save by dealing anew: on a shared machine times are noisy
 
 
 @overridable

@@ -70,7 +70,7 @@ def divisors(number: int, most: int) -> list[int]:
 def closest(config: TrainConfig, layout: Layout, sizes: dict[str, int]) -> Layout | None:
     """Return the layout of these sizes with the fewest other settings changed to their defaults; None if none is legal.
 
-    ``ep`` may also shrink to another number of ranks.
+    ``ep`` may also become a smaller divisor of the number of experts.
     """
     before = {field.name: getattr(layout, field.name) for field in fields(Layout) if field.name not in SIZES}
     ways: dict[str, Sequence] = {name: (value, default) for name, value in before.items()

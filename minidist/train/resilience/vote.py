@@ -25,12 +25,7 @@ from minidist.train.share import Share
 
 # Kinds of parts. Those of the optimizer have the names of the fingerprint: "" for weights, "exp_avg.", "exp_avg_sq.".
 GRADIENT, WEIGHTS, MODEL, EXTRA, LOSS = "gradient.", "", "model.", "extra.", "loss."
-IN_A_STEP = (
-    (GRADIENT,),
-    ("exp_avg.", "exp_avg_sq."),
-    (WEIGHTS,),
-    (MODEL, EXTRA, LOSS),
-)  # in the order in which a step makes them
+IN_A_STEP = ((GRADIENT,), ("exp_avg.", "exp_avg_sq."), (WEIGHTS,), (MODEL, EXTRA, LOSS))  # in the order it makes them
 TITLES = {GRADIENT: "gradient of ", "exp_avg.": "exp_avg of ", "exp_avg_sq.": "exp_avg_sq of ", MODEL: "gathered "}
 
 
