@@ -112,7 +112,7 @@ for step in range(size - 1):
     incoming = chunks[(rank-1-step) % size]
     sendrecv(outgoing, right,
              incoming, left)"""
-ADDS = "Every GPU adds the chunk that the one before it sends."
+ADDS = "Every GPU adds the chunk from the GPU before it."
 PASSES = "Whole chunks go round and replace the old ones."
 
 BROADCAST = Kind(

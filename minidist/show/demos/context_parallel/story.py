@@ -50,7 +50,7 @@ def ring(kind: str, run: Pass, longest: int, bug: str = "", details: str = "") -
     asked = None if bug else asked
     beats = [
         Beat(0, "Each GPU has some tokens. A query needs all keys before it, on every GPU.", facts, asks=asked),
-        Beat(_at(run.end(0), longest), "First each uses its own keys. Meanwhile they travel on.", facts),
+        Beat(_at(run.end(0), longest), "First each GPU uses its own keys while they travel on.", facts),
         *(
             [
                 Beat(

@@ -99,7 +99,7 @@ def routes(name: str, step: Step, right: Step, bug: str = "", details: str = "")
             else "An all-to-all: each token goes to its experts.",
             facts,
         ),
-        Beat(ends + 0.1, f"{busiest} time steps; the mean of the columns is {mean:.3g}.", facts, answers=asked),
+        Beat(ends + 0.1, f"{busiest} time steps; the mean column is {mean:.3g}.", facts, answers=asked),
         Beat(ends + 1.8, "A second all-to-all brings the results home.", facts),
         Beat(
             ends + 3.4,

@@ -83,7 +83,7 @@ def dies(run: Interrupted, details: str, right: Interrupted | None = None, bug: 
         end = f"Training goes on, as a different run: the loss is {again[-1][1]:.4f} instead of {reference[-1][1]:.4f}."
     beats = [
         Beat(0, f"{ranks} ranks train. One of them will be killed.", cue="Of 16,384 GPUs one fails every three hours."),
-        Beat(3.3, f"Rank {run.fault.rank} is dead, and its memory with it.", asks=where),
+        Beat(3.3, f"Rank {run.fault.rank} is dead, and its memory is gone.", asks=where),
         Beat(
             6.2,
             f"Steps lost: {len(run.lost)}. {left} rank{'s go' if left > 1 else ' goes'} on from the checkpoint.",

@@ -164,7 +164,7 @@ def evidence(runs: Runs, seconds: float) -> Story:
     )
     count = len(next(iter(runs.values())))
     beats = [
-        Beat(0, f"{count} runs of each kind, with other weights, samples and noise.", asks=asked),
+        Beat(0, f"{count} runs of each kind, with new weights, samples and noise.", asks=asked),
         Beat(
             RUNS + 0.4,
             f"{order[0]} after {reached[order[0]]:.0f} s, {order[-1]} after {reached[order[-1]]:.0f} s.",

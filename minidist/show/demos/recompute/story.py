@@ -66,7 +66,7 @@ def mountains(runs: Mapping[str, Run], details: str, bug: str = "") -> Story:
         Beat(RUNS - 0.5, "If less is kept, the mountain is lower and backward ends later."),
         Beat(
             RUNS + 0.7,
-            "Red: computed again, with other dropout. Nothing complains."
+            "Red: recomputed with another dropout mask. No error."
             if bug
             else f"{peaks['none'] / peaks['full']:.1f} times less memory, for {full:.0%} more compute.",
             facts,

@@ -101,7 +101,7 @@ def steps(held: Sequence[MemoryLog], most: int, details: str, stale: Sequence[in
         marks.append(text(x + 580, y - 16, peak, 30, anchor="end").enter(RUNS + 0.2, 0.1))
     least = min(range(len(held)), key=lambda stage: held[stage].highest())
     asked = Question(
-        "Two real steps of rank 0. In which stage is the highest point lowest?",
+        "Two real steps of rank 0. In which stage is the peak lowest?",
         STAGES,
         least,
         "Between steps only shards stay; what a block gathers is freed at once."
