@@ -75,7 +75,7 @@ def test_the_idle_share_of_a_broken_schedule_is_its_own(kind):
     right, broken = kind.slots(2, 2), slots_with_bug(kind, 2, 2)
     story = pipeline.plan(kind, 2, 2, "", broken, max(map(end_of, (right, broken))), BUG)
     assert bubble(broken) > bubble(right)
-    assert story.beats[-1].says.endswith(f"; {bubble(broken):.0%} of all time was idle.")
+    assert story.beats[-1].says.endswith(f"; {bubble(broken):.0%} of the time was idle.")
     assert story.beats[-1].facts["idle"] == f"{bubble(broken):.1%}, and {bubble(right):.1%} without the bug"
     bars = [mark.now for mark in story.marks if mark.thing.startswith("micro-batch")]
     assert max(now["x"] + now["w"] for now in bars) <= 870  # the shelf begins behind them
@@ -106,7 +106,7 @@ def test_tiles_that_cross_more_than_all_scores_at_once_are_explained_so():
     )  # fmt: skip
     assert "each row of tiles reads all keys and values again" in answer(few)
     assert "writes all scores to the slow memory" in answer(many)
-    assert "Q, K, V, O and a number a row" in many.beats[-1].says  # the sums of a row, which backward needs
+    assert "Q, K, V, O and one number per row" in many.beats[-1].says  # the sums of a row, which backward needs
     standard = flash.tell(run_of("standard", 48, 0), run_of("no mask", 48, 0))
     assert standard.beats[0].says.endswith("one row at a time.")
 
@@ -139,7 +139,7 @@ def test_one_bit_sends_every_sign_and_loses_sizes():
     right, bad = (compress.columns("1 bit", run, run, 9, bug) for bug in ("", "lost"))
     assert answer(right) == answer(bad) == "Every number sends its sign in every step."
     assert "sent + lost = what was to be sent" in bad.beats[-1].facts and "waits" not in bad.shown_key
-    assert bad.beats[-1].says == "Every sign is sent. How far a number is from the common size is lost."
+    assert bad.beats[-1].says == "Every sign is sent. The distance from the common size is lost."
 
 
 def test_a_run_below_full_gradients_is_not_above_them():
@@ -155,6 +155,6 @@ def test_a_ball_that_jumps_without_a_master_is_not_explained_by_one_that_stays(n
     right, broken = animation.find(name), animation.find(name, broken=True)
     asked = broken.beats[0].asks
     stays = asked.choices[asked.answer] == "in none of them"
-    assert stays == (name == "bf16") == asked.reason.startswith("What is less than half a rung is rounded away")
+    assert stays == (name == "bf16") == asked.reason.startswith("An update of less than half a rung is rounded away")
     assert right.shown_key["float32 master"] == bf16.MASTER and "float32 master" not in broken.shown_key
     assert len(broken.shown_key) == 2

@@ -106,7 +106,7 @@ GROUPS = {
         ),
         Demonstration(
             "compress", "gradients in few bytes: what is sent, what waits, what is lost",
-            ("top-k", "1 bit", "low rank", "loss"), compress.animation, 4, 16, "the numbers that are drawn",
+            ("top-k", "1 bit", "low rank", "loss"), compress.animation, 4, 16, "numbers that are drawn",
             most=compress.MOST,
         ),
     ),

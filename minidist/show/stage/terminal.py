@@ -131,7 +131,7 @@ class Player(App):
     def action_break_it(self) -> None:
         self.stop()
         if not self.lecture.break_it():
-            self.notify("there is nothing to break in this scene", timeout=3)
+            self.notify("this scene has nothing to break", timeout=3)
         self.update_all()
 
     def action_next_scene(self) -> None:

@@ -73,11 +73,11 @@ def ladder(name: str, right: Weight, lost: Weight, bug: str = "", details: str =
         f"An update is about {step:.4f}; the next rung is {far:.4f} away. When does the ball jump?",
         tuple(answers[key] for key in order),
         order.index(first),
-        "What is less than half a rung is rounded away again in every step."
+        "An update of less than half a rung is rounded away in every step."
         if bug and first is None
-        else "An update of more than half a rung moves it. What is left over is rounded away again in every step."
+        else "An update of more than half a rung moves it. The rest is rounded away in every step."
         if bug
-        else "The master keeps every small update, and the ball follows when it is nearer to the next rung.",
+        else "The master keeps every small update, and the ball jumps when the next rung is nearer.",
     )
     facts = {
         "update": f"{step:.6f}",
@@ -90,13 +90,13 @@ def ladder(name: str, right: Weight, lost: Weight, bug: str = "", details: str =
         end = (
             f"In {off} of {STEPS} steps it is not where it would be with a master."
             if off
-            else "This weight ends where it should, and others do not."
+            else "This weight ends where it should; others do not."
         )
     gap = "smaller" if step < far else "larger"
     beats = [
         Beat(
             0,
-            f"In {name} there are only these rungs. An update is {gap} than the gap between two.",
+            f"{name} has only these rungs. An update is {gap} than the gap between two.",
             facts | {"jumps": "0"},
             asks=asked,
         ),
@@ -112,7 +112,7 @@ def ladder(name: str, right: Weight, lost: Weight, bug: str = "", details: str =
     key = {"float32 master": MASTER, f"{name}, stored and sent": STORED}
     if bug:
         key = {"a master, in the right run": "faint", f"{name} without a master": "wrong"}
-    verdict = "What was rounded away never comes back." if bug else "Every bit is that of one process."
+    verdict = "Updates rounded away never come back." if bug else "Every bit matches one process."
     return Story(name, "How does a small update survive 16 bits?", marks, beats, verdict, bug, details, key=key)
 
 

@@ -43,7 +43,7 @@ def tell(steps: Sequence[Step], step: Step, longest: float, bug: str = "", detai
         )
     else:
         asked = Question.number(
-            "How many times as long as in one node is the step?",
+            "How many times as long is the step as in one node?",
             ratio,
             (1 + (ratio - 1) / 4, 1 + (ratio - 1) * 3),
             "Tensor parallelism sends activations in every layer, and nothing hides them."

@@ -112,8 +112,8 @@ for step in range(size - 1):
     incoming = chunks[(rank-1-step) % size]
     sendrecv(outgoing, right,
              incoming, left)"""
-ADDS = "Every GPU adds the chunk that the one before it sends."
-PASSES = "Whole chunks go round, and replace what was there."
+ADDS = "Every GPU adds the chunk from the GPU before it."
+PASSES = "Whole chunks go round and replace the old ones."
 
 BROADCAST = Kind(
     "broadcast",
@@ -187,7 +187,7 @@ ALL_REDUCE = Kind(
             lambda step, n: ADDS if step < n else PASSES,
             "2 (N−1)/N",
             lambda n: 2 * (n - 1) / n,
-            "N−1 chunks of N until one GPU has the whole sum of each, N−1 more to pass the sums on.",
+            "N−1 chunks of N to sum each chunk on one GPU, N−1 more to pass the sums on.",
             f"{REDUCE_SCATTER_LINES}\n{ALL_GATHER_LINES}",
             lambda step, n: (1, 2, 3, 4) if step < n else (6, 7, 8, 9),
         ),
@@ -254,7 +254,7 @@ REDUCE_SCATTER = Kind(
             lambda step, n: (1, 2, 3, 4),
         )
     },
-    "in the last step, GPU 1 stores what arrives instead of adding it",
+    "in the last step, GPU 1 stores the chunk instead of adding it",
     _everything,
     lambda rank, chunk, size: chunk == rank,
     (lambda ranks: Layout(dp=ranks, zero=1, algorithm="ring"), bug.reduce_scatter_ring),
@@ -285,7 +285,7 @@ ALL_TO_ALL = Kind(
     "all-to-all",
     "All-to-all: chunk r of every GPU goes to GPU r",
     "How do {} GPUs exchange blocks, each with every other?",
-    "Every GPU has a block for each GPU. Its number says for which.",
+    "Every GPU has a block for each GPU, numbered by receiver.",
     {
         "pairwise": Algorithm(
             _all_to_all,

@@ -96,7 +96,7 @@ def training(kind: Kind, harm: Harm, broken: bool) -> Story:
         (750, 60, 470, 440),
         (0, steps),
         (0, max(1.0, harm.drift.max())),
-        ("step", "weights away from the right ones"),
+        ("step", "distance from the right weights"),
         ((0, steps), (0, 1)),
     )
     losses.curve(list(enumerate(harm.right)), "right", 0, 0 if broken else 3)
@@ -115,7 +115,7 @@ def training(kind: Kind, harm: Harm, broken: bool) -> Story:
         beats = [
             Beat(0, "The loss of the right run. The same model now trains with the bug.", asks=asked),
             Beat(3, f"From {harm.wrong[0]:.2f} to {harm.wrong[-1]:.2f}; right is {harm.right[-1]:.2f}.", answers=asked),
-            Beat(6, "But the weights are wrong: 1 is how far the right ones have moved in all."),
+            Beat(6, "But the weights are wrong: the right ones have moved by 1 in all."),
         ]
     marks = [*losses.marks(), *(weights.marks() if broken else [])]
     bug = kind.bug if broken else ""
@@ -234,7 +234,7 @@ def _equation(formula: str, value: float) -> str:
 
 def _cue(number: int, last: int, broken: bool, spoiled: int) -> str:
     if broken:
-        return "Now something is wrong. Ask what will be next, then go on." if number == spoiled < last else ""
+        return "Chunks are wrong now. Ask which come next, then go on." if number == spoiled < last else ""
     if number == 0:
         return "Let the class find the first messages before you go on."
     return "Is one link busier than the others?" if number == last else ""

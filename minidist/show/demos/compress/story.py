@@ -65,9 +65,9 @@ def columns(name: str, run: Recorded, right: Recorded, nbytes: int, bug: str = "
         (0, count // 2, count - max(1, count // 8)),
         "Every number sends its sign in every step."
         if name == "1 bit"
-        else "What waits grows with each gradient, until it is among the largest."
+        else "The rest grows with each gradient, until it is among the largest."
         if not bug
-        else "Only what is large at once is ever sent: small gradients are lost, step after step.",
+        else "Only large gradients are ever sent: small ones are lost, step after step.",
     )
     balanced, total = run.balances()
     facts = {
@@ -76,28 +76,28 @@ def columns(name: str, run: Recorded, right: Recorded, nbytes: int, bug: str = "
         f"sent + {'lost' if bug else 'waits'} = what was to be sent": f"{balanced:,} of {total:,}",
     }
     end = (
-        "Every sign is sent. How far a number is from the common size is lost."
+        "Every sign is sent. The distance from the common size is lost."
         if bug and name == "1 bit"
         else f"{never} of {count} numbers have never moved."
         if bug
-        else "Nothing is lost: what is not sent now is kept, and sent later."
+        else "Nothing is lost: the rest is kept now, and sent later."
     )
     passes = "the largest" if name == "top-k" else "signs and one common size"
     rest = "is dropped" if bug else "waits"
     beats = [
         Beat(0, f"Only {passes} cross the slow network. The rest {rest}.", facts, asks=asked),
-        Beat(PACE - 0.1, f"{passes.capitalize()} were sent. What stays above the line {rest}.", facts),
+        Beat(PACE - 0.1, f"{passes.capitalize()} were sent. The part above the line {rest}.", facts),
         Beat(
             PACE + 0.85,
-            "What was left out is gone, and the next gradient comes."
+            "The rest is gone, and the next gradient comes."
             if bug
-            else f"The next gradient came on top of what waits. Now {passes} are sent.",
+            else f"The next gradient came on top of the rest. Now {passes} are sent.",
             facts,
         ),
         Beat(len(shown) * PACE, end, facts, answers=asked),
     ]
     key = LOST if bug else KEY
-    return Story(name, "What becomes of a gradient that is not sent?", marks, beats, "", bug, details, key=key)
+    return Story(name, "What happens to a gradient that is not sent?", marks, beats, "", bug, details, key=key)
 
 
 def low_rank(shown: Approximation, right: Approximation, bug: str = "") -> Story:
@@ -128,10 +128,10 @@ def low_rank(shown: Approximation, right: Approximation, bug: str = "") -> Story
     chart.curve(list(enumerate(shown.errors, 1)), "wrong" if bug else SENT, 3, 3)
     share = 2 * RANK / rows
     asked = Question.number(
-        f"{rows} × {rows} numbers, {RANK} columns in each factor. Which share of the numbers is sent?",
+        f"{rows} × {rows} numbers, {RANK} columns in each factor. What share of the numbers is sent?",
         share,
         (share / 2, min(1.0, 2 * share)),
-        "Two factors of as many rows as the matrix, each with few columns.",
+        "Two factors with as many rows as the matrix, but few columns.",
         "{:.0%}",
     )
     asked = None if bug else asked

@@ -211,7 +211,7 @@ def _pass_of(run: Run, way: str) -> Pass:
     return Pass(list(zip(*by_rank, strict=True)), slots, expected)
 
 
-BUG = "a GPU computes with its own keys and values instead of those that have arrived"
+BUG = "a GPU computes with its own keys and values instead of the received ones"
 
 
 def stale_forward(keys_values, group, visit):

@@ -15,7 +15,7 @@ RUNS, FIRST = 9.0, 0.6  # seconds of the longest pass, and before it
 AREA, BOX = (0, 0, 640, 600), (196, 128)  # of the ring, and of a GPU
 LEFT, TOP, SIDE = 780, 40, 480  # of the triangle
 GRADIENTS = MEANINGS["gradients"]
-SAME = "Every bit is that of one process."
+SAME = "Every bit matches one process."
 
 
 def ring(kind: str, run: Pass, longest: int, bug: str = "", details: str = "") -> Story:
@@ -37,20 +37,20 @@ def ring(kind: str, run: Pass, longest: int, bug: str = "", details: str = "") -
         (busy * 0.6, min(1.0, busy * 1.3)),
         "Each GPU has an early and a late part, so all have the same work."
         if even
-        else "A GPU with early tokens may not look at later keys: when those come, it has nothing to do.",
+        else "A GPU with early tokens may not use later keys: when they arrive, it is idle.",
         "{:.0%}",
     )
     facts = {"each GPU sends": f"{run.nbytes:,} bytes", "slots": f"{run.end(-1)} of {longest}", "busy": f"{busy:.1%}"}
     wrong = sum(len(run.visits[hop][rank].pairs) for hop, rank in run.stale())
     last = (
-        f"{wrong} of {run.pairs()} tiles were made with the wrong keys, and no error was raised."
+        f"{wrong} of {run.pairs()} tiles used the wrong keys, and no error was raised."
         if bug
         else "All tiles are done: every query has met the keys before it."
     )
     asked = None if bug else asked
     beats = [
         Beat(0, "Each GPU has some tokens. A query needs all keys before it, on every GPU.", facts, asks=asked),
-        Beat(_at(run.end(0), longest), "First each uses its own keys. Meanwhile they travel on.", facts),
+        Beat(_at(run.end(0), longest), "First each GPU uses its own keys while they travel on.", facts),
         *(
             [
                 Beat(
@@ -82,7 +82,7 @@ def backward(run: Pass, right: Pass, wrong: set[tuple[int, int]], bug: str = "",
         "How many hops does the gradient of a GPU's keys make?",
         (f"{run.ranks - 1}", f"{run.ranks}", f"{2 * run.ranks}"),
         1,
-        "It gathers a term on each GPU that used the keys, and one hop more brings it home.",
+        "It gathers a term on each GPU that used the keys, and one more hop brings it home.",
     )
     facts = {"each GPU sends": f"{run.nbytes:,} bytes"}
     asked = None if bug else asked
@@ -141,10 +141,10 @@ def ulysses(
             x, y = spot(rank, place)
             marks.append(piece.to(6.0, 1.5, x=x + 1, y=y + 1))
     asked = Question(
-        "Attention mixes tokens, but no heads. What should travel?",
+        "Attention mixes tokens, not heads. What should travel?",
         ("all keys, to every GPU", "each GPU gets one head of all tokens", "nothing"),
         1,
-        "A head needs all of its tokens and nothing of the other heads: one all-to-all, and no ring.",
+        "A head needs all its tokens and nothing from other heads: one all-to-all, no ring.",
     )
     sent = sum(exchange[0].nbytes for exchange in run)
     facts = {"each GPU sends": f"{sent:,} bytes", "a ring would send": f"{ring_bytes:,} bytes"}
@@ -155,7 +155,7 @@ def ulysses(
             3.4,
             f"{len(stale)} of {ranks**2} parts are a GPU's own keys again."
             if bug
-            else "An all-to-all: now each has all tokens, of one head.",
+            else "An all-to-all: now each has all tokens of one head.",
             facts,
             answers=asked,
         ),

@@ -76,7 +76,7 @@ def race(
         "Above, gradients are sent while backward runs. What share of the communication is hidden?",
         hidden,
         (hidden / 3, (1 + hidden) / 2),
-        "A bucket leaves as soon as its gradients are complete; what is on its way when backward ends costs time.",
+        "A bucket leaves when its gradients are complete; one still in flight when backward ends costs time.",
         "{:.0%}",
     )
     facts = {sync: f"{step.end / 1e6:.3g} ms, {step.hidden:.0%} of sending hidden" for sync, step in steps.items()}
@@ -85,7 +85,7 @@ def race(
         Beat(0, f"Three ways to send the gradients of a step. {told}", facts, asks=asked),
         Beat(
             max(0.3, min(ends[first] + 0.2, RUNS)),
-            f"Done first: {' '.join(HOW[first])}. Grey is where computing waits.",
+            f"Done first: {' '.join(HOW[first])}. Grey: computing waits.",
             facts,
         ),
         Beat(
@@ -95,7 +95,7 @@ def race(
             answers=asked,
         ),
     ]
-    verdict = f"Now there are {models} different models." if bug else "Every bit is that of one process."
+    verdict = f"Now there are {models} different models." if bug else "Every bit matches one process."
     return Story(name, "Must computing wait for sending?", marks, beats, verdict, bug, details, key=KEY)
 
 
@@ -127,7 +127,7 @@ def weights(drift: np.ndarray, most: float, bug: str = "", details: str = "") ->
     end = (
         f"After {steps} steps they are off by up to {drift[:, -1].max():.1%} of the RMS of the right ones."
         if far
-        else "After every step all ranks have the same weights, those of one process."
+        else "After every step all ranks have the same weights as one process."
     )
     beats = [
         Beat(0, "Every rank updates its own copy of the weights. Do the copies stay the same?"),

@@ -27,7 +27,7 @@ from minidist.show.stage.animation import Animation
 
 MOST = 1_000_000  # numbers in a message: each of 8 ranks has two such arrays
 RIGHT = "Every rank has its left neighbour's numbers, bit for bit."
-WHY_TOGETHER = "Both calls are posted before either is waited for, so a rank takes its message while it sends its own."
+WHY_TOGETHER = "Both calls are posted before either wait, so a rank receives a message while it sends its own."
 WHY_ODD = "An odd rank receives first, so its even neighbour's send can end. Then the odd rank sends."
 WHY_SMALL = "The queue takes the whole message, so each send ends at once. MPI calls a program that needs this unsafe."
 WHY_STUCK = "A send ends only when its receiver takes the message, and every receiver is in a send of its own: a cycle."

@@ -53,7 +53,7 @@ def tell(
     beats = [
         Beat(
             0,
-            "Each rank gives an array to the next one. Nobody has made a call yet.",
+            "Each rank sends an array to the next. No rank has made a call yet.",
             asks=Question(question, CHOICES, int(error is not None), why),
         )
     ]
@@ -95,7 +95,7 @@ def tell(
         for arrow in arrows.values():
             arrow.to(end + 0.2, 0.5, fill="wrong")
         below += [_frame(net, rank, "wrong").enter(end + 0.2, 0.5) for rank in frames]
-        beats.append(Beat(end + 1, "The arrows close to a ring: no rank can ever move.", answers=beats[0].asks))
+        beats.append(Beat(end + 1, "The arrows form a ring: no rank can ever move.", answers=beats[0].asks))
     else:
         last = beats[-1]
         beats[-1] = Beat(last.at, last.says, last.facts, answers=beats[0].asks, lines=last.lines)

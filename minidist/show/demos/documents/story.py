@@ -123,10 +123,10 @@ def tiles(packed: Packed, number: int, grid: Grid, details: str) -> Story:
     }
     beats = [
         Beat(0, "A pack. A token sees the tokens before it in its own document.", facts, asks=asked),
-        Beat(0.2 + FILLS / 2, "Triangles of one document each: what lies between them is skipped.", facts),
+        Beat(0.2 + FILLS / 2, "Each triangle is one document: tiles between them are skipped.", facts),
         Beat(
             FILLS + 0.6,
-            f"{count} tiles in place of {grid.causal}. The whole mask: where each token's document begins.",
+            f"{count} tiles instead of {grid.causal}. The whole mask: where each token's document begins.",
             facts,
             answers=asked,
             cue="FlashAttention has cu_seqlens for it, FlexAttention a block mask.",
@@ -175,7 +175,7 @@ def one_step(step: Counted, bug: str = "", details: str = "") -> Story:
         f"GPU {rich} has {counts[rich]} targets, GPU {poor} has {counts[poor]}. What should one on GPU {poor} weigh?",
         (f"as much as one on GPU {rich}", f"{times:.3g} times as much", f"1/{times:.3g} of it"),
         0,
-        "The loss is the mean over all targets of the batch: where one lies does not matter.",
+        "The loss is the mean over all targets of the batch: their GPU does not matter.",
     )
     facts = {
         "targets": ", ".join(f"{count} on GPU {rank}" for rank, count in enumerate(counts)),
@@ -189,11 +189,11 @@ def one_step(step: Counted, bug: str = "", details: str = "") -> Story:
         says = f"Each GPU divides by its own count: a target of GPU {poor} weighs {times:.3g} times as much."
         ends = f"With the same weights the loss is {step.loss(local=True):.2f}, not {global_loss:.2f}."
     beats = [
-        Beat(0, "Prompts and padding have no targets. What does each of the others weigh?", asks=asked),
+        Beat(0, "Prompts and padding have no targets. What does each target weigh?", asks=asked),
         Beat(2.8, says, facts, answers=asked, cue="One all-reduce of a count, before the first backward."),
         Beat(4.0, ends, facts),
     ]
-    verdict = "This is a different mean." if bug else "Every bit is that of one process."
+    verdict = "This is a different mean." if bug else "Every bit matches one process."
     return Story("count", "What does a target weigh?", marks, beats, verdict, bug, details, key={"prompt": "faint"})
 
 
@@ -242,8 +242,8 @@ def losses(right: Curves, broken: Curves, bug: str = "", details: str = "") -> S
         ]
     verdict = ("A better curve, and a worse model." if worse and lower else "No curve shows it.") if bug else ""
     questions = [{"asks": asked}, {}, {"answers": asked}] if not bug else [{}] * 3
-    cue = "How much worse depends on the run: with AdamW, which scales every gradient anew, one of this size ended no "
-    cue += "worse. The curve is another mean in each of them, and the bits differ from the first step on."
+    cue = "How much worse depends on the run: with AdamW, which scales every gradient anew, a run of this size ended "
+    cue += "no worse. In every run the curve is a different mean, and bits differ from the first step on."
     beats = [
         Beat(at, what, facts if at else None, cue=cue if at == 7.2 else "", **more)
         for at, what, more in zip((0, 5.5, 7.2), says, questions, strict=True)

@@ -107,7 +107,7 @@ def check_rows(differ: np.ndarray, seed: int) -> str:
     expected = [[fsum(a * b for a, b in zip(row, column, strict=True)) for column in columns.T] for row in rows]
     if differ.any() or (to_host(exact.matmul_each(x, w)) != np.array(expected)).any():
         raise RuntimeError("a product on the grid is not exact: this is a bug in minidist")
-    return f"All {BATCH * WIDTH} numbers are those of Python's exact sum, math.fsum."
+    return f"All {BATCH * WIDTH} numbers match Python's exact sum, math.fsum."
 
 
 BUG = "the grid leaves the sum no room to grow"

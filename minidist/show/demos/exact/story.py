@@ -132,7 +132,7 @@ def three_orders(sums: Sums, bug: str = "") -> Story:
         f"The same {count} numbers, added as floats in three orders. How many different sums?",
         COUNTS[1:],
         floats - 1,
-        "Each addition rounds to 24 bits. What falls off depends on the sum so far, and so on the order.",
+        "Each addition rounds to 24 bits. The lost bits depend on the sum so far, and so on the order.",
     )
     facts = {
         "bits of the grid": f"{sums.bits}, in a window of {WINDOW}",
@@ -142,7 +142,7 @@ def three_orders(sums: Sums, bug: str = "") -> Story:
     last = "Now no bit falls off: three orders, one sum."
     if bug:
         last = f"Bits fall off again: three orders, {COUNTS[grid]} sums."
-    cue = f"Whole numbers have no order. Here {sums.bits} of {WINDOW} bits are left for each. The library adds in "
+    cue = f"Integers add in any order. Here {sums.bits} of {WINDOW} bits are left for each. The library adds in "
     cue += "float64, where 53 - log2 n are left for each of n numbers, and in a product half of them for each factor."
     beats = [
         Beat(0, f"The same {count} numbers in three orders. A float has room for {WINDOW} bits.", facts, asks=asked),
@@ -151,7 +151,7 @@ def three_orders(sums: Sums, bug: str = "") -> Story:
         Beat(rounding + 1, "Now each number is rounded first, once, to whole steps of one grid.", facts, cue=cue),
         Beat(end, last, facts),
     ]
-    verdict = "The sum outgrew its window." if bug else "Sums of whole numbers have no order."
+    verdict = "The sum outgrew its window." if bug else "Order cannot change integer sums."
     details = "" if bug else "All three are Python's exact sum, math.fsum, of the numbers on the grid."
     key = {"a bit that is 1": "ink", "falls off": "wrong"}
     return Story("sum", "Does the order change a sum?", marks, beats, verdict, bug, details, key=key)
@@ -193,9 +193,9 @@ def rows(blas: np.ndarray, grid: np.ndarray, bug: str = "", details: str = "") -
         f"{BATCH} rows, multiplied in one batch, and each alone. How many of the {blas.size} numbers differ?",
         ("none", "less than half", "half or more"),
         int(blas.any()) + int(blas.mean() >= 0.5),
-        "A BLAS has a kernel of its own for a single row, and it adds in another order."
+        "A BLAS has a special kernel for a single row, which adds in another order."
         if blas.any()
-        else "The BLAS of this machine adds in one order for both. Others do not.",
+        else "The BLAS of this machine adds both in one order. Others do not.",
     )
     cue = "" if bug else "A model that serves many users answers each as if nobody shared its batch."
     facts = {"a number is the sum of": f"{TERMS} products, in float64"}

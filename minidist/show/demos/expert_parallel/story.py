@@ -79,7 +79,7 @@ def routes(name: str, step: Step, right: Step, bug: str = "", details: str = "")
         marks.append(line([(x - 14, level), (x + 94, level)], "right", 6).enter(ends + 2.2, 0.3))
     mean, busiest = sum(loads) / ranks, max(loads)
     asked = Question.number(
-        f"{sum(loads)} rows for {ranks} experts, and a time step for each row. When are all done?",
+        f"{sum(loads)} rows for {ranks} experts, one time step per row. When are all done?",
         busiest,
         (int(mean), int(mean) + (busiest == int(mean)), busiest + 2),
         "All wait for the tallest column: nobody goes home before the last expert is done.",
@@ -94,22 +94,22 @@ def routes(name: str, step: Step, right: Step, bug: str = "", details: str = "")
         Beat(0, f"Every token has chosen {TOP_K} of {step.experts} experts; each GPU has one.", facts, asks=asked),
         Beat(
             WORK - 0.4,
-            f"An all-to-all. Dropped, since their expert is full: {lost} of {step.choices} rows."
+            f"An all-to-all. Full experts drop {lost} of {step.choices} rows."
             if lost
             else "An all-to-all: each token goes to its experts.",
             facts,
         ),
-        Beat(ends + 0.1, f"{busiest} time steps; the mean of the columns is {mean:.3g}.", facts, answers=asked),
+        Beat(ends + 0.1, f"{busiest} time steps; the mean column is {mean:.3g}.", facts, answers=asked),
         Beat(ends + 1.8, "A second all-to-all brings the results home.", facts),
         Beat(
             ends + 3.4,
             f"The experts' gradients are {times:.3g} times as large as those of one process."
             if bug
-            else "Backward: each expert's gradient is that of one process (green line).",
+            else "Backward: each expert's gradient matches one process (green line).",
             facts,
         ),
     ]
-    verdict = "Every bit is that of one process."
+    verdict = "Every bit matches one process."
     if bug:
         verdict = f"Wrong: the gradients of {spoiled} of {step.experts} experts."
     title = "What if an expert is full?" if step.capacity is not None else "Who waits for the favourite expert?"
@@ -125,7 +125,7 @@ def balance(loads: Mapping[str, Load], right: Mapping[str, Load], bug: str = "",
         (120, 60, 860, 430),
         (0, STEPS - 1),
         (1, most),
-        ("step", "the busiest GPU, times the mean"),
+        ("step", "load of busiest GPU / mean load"),
         ((0, STEPS - 1), range(1, int(most) + 1)),
     )
     marks: list[Mark] = []
@@ -137,19 +137,19 @@ def balance(loads: Mapping[str, Load], right: Mapping[str, Load], bug: str = "",
         marks.append(text(1000, y, name, 28, colour, "start").enter(4.2, 0.2))
     first, last = (float(pace[-4:].mean()) for pace in paces.values())
     asked = Question(
-        "Nobody asks the router to be fair. What becomes of the load?",
+        "Nobody asks the router to be fair. What happens to the load?",
         ("it stays even", "a few experts take most of it", "each expert in turn"),
         1,
-        "An expert that is used learns faster, and is chosen more often still.",
+        "An expert that is used learns faster and is chosen more often.",
     )
     facts = {name: f"{pace[-1]:.2f} times the mean" for name, pace in paces.items()}
     asked = None if bug else asked
     beats = [
-        Beat(0, "The step takes as long as the busiest GPU needs.", asks=asked),
+        Beat(0, "The step takes as long as its busiest GPU.", asks=asked),
         Beat(4.6, f"Without a balance loss {first:.1f} times the mean, with it {last:.1f}.", facts, answers=asked),
     ]
     differ = any((loads[name].counts != right[name].counts).any() for name in loads)
-    verdict = "Other loads than in the right run (grey)." if bug and differ else ""
+    verdict = "Loads differ from the right run (grey)." if bug and differ else ""
     return Story(
         "balance", "Does every expert stay equally busy?", [*chart.marks(), *marks], beats, verdict, bug, details
     )

@@ -17,7 +17,7 @@ PACE = 1.3  # seconds from one operation to the next
 SAYS = {
     ("write", RANKS): "Each rank writes its file, under another name.",
     ("flush", RANKS): "Each rank flushes its file: its content is on the disk.",
-    ("rename", RANKS): "Each rank gives its file its name.",
+    ("rename", RANKS): "Each rank renames its file.",
     ("flush_folder", RANKS): "Each rank flushes the folder: the files' names are on the disk.",
     ("write", MANIFEST): "Rank 0 writes the manifest, under another name.",
     ("flush", MANIFEST): "Rank 0 flushes the manifest.",
@@ -73,17 +73,17 @@ def dies(run: Interrupted, details: str, right: Interrupted | None = None, bug: 
             curve = line([chart.at(*point) for point in points], colour, 10 if colour == AGAIN else 6)
             marks.append(curve.trace(6.2, 3))
     where = Question(
-        f"The rank died after {before.ended_by(run.fault.rank)} steps. With which step does the run go on?",
+        f"The rank died after {before.ended_by(run.fault.rank)} steps. Which step comes next?",
         ("the one after the checkpoint", "the one in which it died", "the first"),
         0,
-        "Only what is in a checkpoint is left of the dead rank's state: all steps after it are taken again.",
+        "The dead rank's state is left only in the checkpoint: all steps after it are taken again.",
     )
     end = "The same bits, step for step: nobody can tell that it was killed."
     if right:
         end = f"Training goes on, as a different run: the loss is {again[-1][1]:.4f} instead of {reference[-1][1]:.4f}."
     beats = [
         Beat(0, f"{ranks} ranks train. One of them will be killed.", cue="Of 16,384 GPUs one fails every three hours."),
-        Beat(3.3, f"Rank {run.fault.rank} is dead, and its memory with it.", asks=where),
+        Beat(3.3, f"Rank {run.fault.rank} is dead, and its memory is gone.", asks=where),
         Beat(
             6.2,
             f"Steps lost: {len(run.lost)}. {left} rank{'s go' if left > 1 else ' goes'} on from the checkpoint.",
@@ -153,7 +153,7 @@ def save(recording: Recording, moments: Sequence[Moment], ranks: int, details: s
     beats = []
     for number, moment in enumerate(moments):
         tried += len(moment.left)
-        says = f"Step {recording.old} is saved. Now step {recording.new} is, by {ranks} ranks."
+        says = f"Step {recording.old} is saved. Now {ranks} ranks save step {recording.new}."
         if number:
             group = recording.groups[number - 1]
             says = SAYS[group.method, group.about]

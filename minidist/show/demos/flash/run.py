@@ -1,6 +1,6 @@
 """Attention on a memory that counts accesses and records what it holds whenever a tile or a row is done.
 
-The bug: where a tile brings a larger maximum, the sums of the tiles before it are not rescaled.
+The bug: if a tile raises the maximum, the sums of the tiles before it are not rescaled.
 """
 
 import time
@@ -171,7 +171,7 @@ def _attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, causal: bool) -> np.
     return weights @ v / weights.sum(axis=1, keepdims=True)
 
 
-BUG = "where a tile brings a larger maximum, the sums of the tiles before it are not rescaled"
+BUG = "if a tile raises the maximum, the sums of the tiles before it are not rescaled"
 MODEL = TrainConfig(
     layers=2, heads=2, width=32, context=32, global_batch=2, micro_batch=2, steps=2, attention="tiled", attention_tile=8
 )

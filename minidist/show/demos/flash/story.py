@@ -90,7 +90,7 @@ def tell(
     done = "Every score is written once and read once, and so is its softmax: 4N² elements."
     if run.kind != "standard":
         ours, theirs = sum(run.traffic), sum(standard.traffic)
-        done = f"Only Q, K, V, O and a number a row cross: {ours:,} elements. Standard: {theirs:,}."
+        done = f"Q, K, V, O and one number per row cross: {ours:,} elements. Standard: {theirs:,}."
     if bug:
         done = "Where the maximum grew, old and new terms have different scales."
     half = ends[len(run.moments) // 2]

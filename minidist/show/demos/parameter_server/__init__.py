@@ -36,6 +36,6 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
     stories = [story.lanes(kind, each[0], axes[kind], details=details[kind]) for kind, each in right.items()]
     stories += [story.lanes(kind, run, axes[kind], BUG, CHECKED) for kind, run in wrong.items()]
     stories.append(story.evidence(right, seconds_of(size)))
-    title = "Parameter servers: workers that do not wait, and gradients that are stale"
+    title = "Parameter servers: workers that do not wait, and stale gradients"
     logs = [rank.log for rank in runs["synchronous"][0].ranks]
     return Animation("async", title, tuple(stories), logs)

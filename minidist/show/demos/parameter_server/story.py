@@ -84,7 +84,7 @@ def lanes(kind: str, run: Recorded, until: float, bug: str = "", details: str = 
     title = {
         "synchronous": "What does one slow worker cost?",
         "asynchronous": "What if nobody waits?",
-        "bounded": "How far may one run ahead?",
+        "bounded": "How far ahead may one run?",
     }
     key = {"computes": MEANINGS["computing"], "waits": "faint"} if waiting else {"waits": "faint"}
     verdict = "The bound is broken." if bug and kind == "bounded" else ""
@@ -98,15 +98,15 @@ def _waits(run: Recorded, rows: Lanes, until: float) -> tuple[list[Mark], Questi
     counts = counts[sum(not at for at, _ in counts) - 1 :]
     idle = _idle(run, until)
     asked = Question.number(
-        "The slow worker takes much longer for a step. How much of all workers' time is waiting?",
+        "The slow worker takes much longer for a step. How much of the workers' time is waiting?",
         idle,
         (idle / 3, (1 + 2 * idle) / 3),
-        "All wait for the slowest in every step: they have nothing to compute before the next weights are there.",
+        "All wait for the slowest in every step: they can compute nothing before the next weights arrive.",
         "{:.0%}",
     )
     says = (
         "All begin with the same weights. The others wait for the slow one.",
-        "Only now the slow worker's gradient is there, and all go on with new weights.",
+        "Now the slow worker's gradient arrives, and all go on with new weights.",
     )
     return counter(1180, 220, "of the time,\nworkers wait", counts, 80), asked, says
 
@@ -124,7 +124,7 @@ def _ages(first: Landing, landed: Sequence[Landing], rows: Lanes) -> tuple[list[
         "Each update in the meantime makes a new version: count the server's colours.",
     )
     says = (
-        "A colour is a version of the weights. A worker computes with the one that it pulled.",
+        "A colour is a version of the weights. A worker uses the version that it pulled.",
         f"The slow worker's gradient lands, {first.staleness} update{'s' * (first.staleness != 1)} old.",
     )
     return counter(1180, 220, "updates old", ages), asked, says
@@ -164,7 +164,7 @@ def evidence(runs: Runs, seconds: float) -> Story:
     )
     count = len(next(iter(runs.values())))
     beats = [
-        Beat(0, f"{count} runs of each kind, with other weights, samples and noise.", asks=asked),
+        Beat(0, f"{count} runs of each kind, with new weights, samples and noise.", asks=asked),
         Beat(
             RUNS + 0.4,
             f"{order[0]} after {reached[order[0]]:.0f} s, {order[-1]} after {reached[order[-1]]:.0f} s.",

@@ -13,7 +13,7 @@ from minidist.show.demos.pipeline.kinds import KINDS, NAIVE, config_of, end_of
 from minidist.show.demos.shared.runs import fastest, on_cores, warm_ranks
 from minidist.show.stage.animation import Animation
 
-SAME = "Every bit is that of one process."
+SAME = "Every bit matches one process."
 RANKS = 4  # default, even on few cores: the plan is shown first
 MOST_MICRO_BATCHES = 32
 
@@ -39,7 +39,7 @@ def animation(ranks: int, size: int, seed: int) -> Animation:
             else:
                 wrong, details = warm.train_broken(config, kind.layout(ranks), activations_swapped)
                 right = warm.reference(config).losses[0]
-                verdict = f"The loss is {wrong.losses[0]:.6f}, and {right:.6f} is right."
+                verdict = f"The loss is {wrong.losses[0]:.6f}; {right:.6f} is right."
             stories.append(story.plan(kind, ranks, micro_batches, verdict, bad, longest, BUG, details))
     measured = {name: slots_of([rank.log for rank in run.ranks]) for name, run in runs.items()}
     milliseconds = {

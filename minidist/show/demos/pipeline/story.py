@@ -136,11 +136,11 @@ def plan(
     }
     asked = None if bug else asked
     beats = [
-        Beat(0, "Micro-batches roll down the GPUs, forward, and come back, backward.", asks=asked),
-        Beat(half, "Grey is idle time. Beside each GPU: the activations that wait for their backward."),
+        Beat(0, "Micro-batches roll down the GPUs in forward and back in backward.", asks=asked),
+        Beat(half, "Grey is idle time. Next to each GPU: activations that wait for backward."),
         Beat(
             runs + 0.3,
-            f"GPU 0 stored at most {most:g} of {micro_batches}; {idle:.0%} of all time was idle.",
+            f"GPU 0 stored at most {most:g} of {micro_batches}; {idle:.0%} of the time was idle.",
             facts,
             answers=asked,
         ),

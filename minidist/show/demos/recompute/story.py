@@ -62,18 +62,18 @@ def mountains(runs: Mapping[str, Run], details: str, bug: str = "") -> Story:
     facts = {mode: f"{peak:,} bytes, {shares[mode]:.1%} more" for mode, peak in peaks.items()}
     asked = None if bug else asked
     beats = [
-        Beat(0, "Forward stores activations for backward. What was dropped is computed again.", asks=asked),
-        Beat(RUNS - 0.5, "The less is kept, the lower the mountain and the later backward ends."),
+        Beat(0, "Forward stores activations for backward. Dropped ones are computed again.", asks=asked),
+        Beat(RUNS - 0.5, "If less is kept, the mountain is lower and backward ends later."),
         Beat(
             RUNS + 0.7,
-            "Red: computed again, with other dropout. Nothing complains."
+            "Red: recomputed with another dropout mask. No error."
             if bug
             else f"{peaks['none'] / peaks['full']:.1f} times less memory, for {full:.0%} more compute.",
             facts,
             answers=asked,
         ),
     ]
-    verdict = "Wrong gradients." if bug else "Every bit is that of one process."
+    verdict = "Wrong gradients." if bug else "Every bit matches one process."
     return Story("step", "Is it cheaper to remember or to compute again?", marks, beats, verdict, bug, details, key=KEY)
 
 

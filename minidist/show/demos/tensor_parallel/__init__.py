@@ -95,7 +95,7 @@ def _steps(warm: WarmRanks, config: TrainConfig, layout: Layout, drops: Callable
     axes = [max(step_length(traced_step(logs)) for logs in both) for both in zip(*sides, strict=True)]
     names = ["step"] * len(GIGABYTES) + ["measured"]
     told = ["One step of GPU 0. All others do the same on their part of the weights."] * len(GIGABYTES)
-    told.append(f"The same step as {layout.tp} ranks took it on {on_cores()} of this machine.")
+    told.append(f"The same step, run by {layout.tp} ranks on {on_cores()} of this machine.")
     stories = []
     for one, side, details, bug_ in ((run, sides[0], proof, ""), (broken, sides[1], found, what)):
         *variants, here = [

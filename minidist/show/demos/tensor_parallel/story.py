@@ -23,7 +23,7 @@ COLUMNS, LENT = (120, 360, 760, 1080), 0.6  # tokens in their picture: x of the 
 SIGNS = ((227, "·", CUT + 0.8), (424, "GELU", MADE), (709, "·", HALF - 0.6), (927, "=", HALF))
 WEIGHTS, ACTIVATIONS, WHOLE = MEANINGS["parameters"], MEANINGS["activations"], "#009E73"
 RUNS = 7.0  # seconds that a step takes
-SAME = "Every bit is that of one process."
+SAME = "Every bit matches one process."
 
 
 def mlp(ranks: Sequence[Held], one: Held, bug: str = "", details: str = "") -> Story:
@@ -60,10 +60,10 @@ def mlp(ranks: Sequence[Held], one: Held, bug: str = "", details: str = "") -> S
             asks=asked,
         ),
         Beat(4.6, "Each makes half of the hidden units, and needs no message for it."),
-        Beat(6.8, f"Each has its part of every number of y, such as {terms[0]} and {terms[1]}. Their sum is missing."),
+        Beat(6.8, f"Each has a part of every number in y, such as {terms[0]} and {terms[1]}. Their sum is missing."),
         Beat(
             END,
-            f"Without the sum each goes on with its part. Right is {sums}."
+            f"Without the sum each goes on with its part. Right: {sums}."
             if bug
             else f"One all-reduce, and every number is whole: {sums}.",
             {"sent by each GPU": f"{ranks[0].sent} bytes"},
@@ -114,7 +114,7 @@ def tokens(ranks: Sequence[Held], one: Held) -> Story:
         "What does each GPU keep of the result?",
         ("all tokens", "its own tokens", "its own hidden units"),
         1,
-        "Outside the products nothing mixes tokens: half of them take half of the memory.",
+        "Outside the products nothing mixes tokens: half the tokens take half the memory.",
     )
     beats = [
         Beat(0, "Each GPU keeps two of four tokens. But its half of the MLP needs all four.", asks=asked),
@@ -153,13 +153,13 @@ def heads(ranks: Sequence["attention.Held"], one: "attention.Held", bug: str = "
     last = f"The heads meet in the output: one all-reduce, {sums}."
     asked = None if bug else asked
     beats = [
-        Beat(0, "Attention has heads that do not know each other. Where does one cut?", asks=asked),
+        Beat(0, "Attention heads do not depend on each other. Where do we cut?", asks=asked),
         Beat(MADE, "Each GPU has one whole head: its queries, keys and values."),
         Beat(5.0, "Scores, softmax, weighted values: all inside the head, without a message."),
         Beat(6.8, f"Each multiplies with its rows of the output matrix: parts, {terms[0]} and {terms[1]}."),
         Beat(
             END,
-            f"Without the sum each goes on with its part. Right is {sums}." if bug else last,
+            f"Without the sum each goes on with its part. Right: {sums}." if bug else last,
             {"sent by each GPU": f"{ranks[0].sent} bytes"},
             answers=asked,
         ),

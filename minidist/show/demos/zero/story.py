@@ -58,17 +58,17 @@ def _tanks(ranks: int) -> Story:
         below += amount
     marks += [line([(20, level), (1260, level)], "wrong", 5), text(20, level - 22, f"{ROOM} GB", 28, "wrong", "start")]
     asked = Question.number(
-        f"How much is left on each of {ranks} GPUs if all of it is sharded?",
+        f"How much does each of {ranks} GPUs keep if all is sharded?",
         totals[3],
         totals[1:3],
-        f"16 bytes x {BILLIONS} billion / {ranks}: every added GPU makes it less.",
+        f"16 bytes x {BILLIONS} billion / {ranks}: every added GPU reduces it.",
         "{:.3g} GB",
     )
     says = (
         f"One GPU's memory: {BILLIONS} billion parameters, 16 bytes each, and every GPU has all of them.",
         "Stage 1: the optimizer state is sharded. Each GPU keeps its own share.",
         "Stage 2: the gradients are sharded, too.",
-        "Stage 3: the weights are sharded, too. A block's are gathered to compute, and freed.",
+        "Stage 3: the weights are sharded, too. Each block's are gathered, used and freed.",
     )
     beats = [
         Beat(
@@ -101,12 +101,12 @@ def steps(held: Sequence[MemoryLog], most: int, details: str, stale: Sequence[in
         marks.append(text(x + 580, y - 16, peak, 30, anchor="end").enter(RUNS + 0.2, 0.1))
     least = min(range(len(held)), key=lambda stage: held[stage].highest())
     asked = Question(
-        "Two real steps of rank 0. In which stage is the highest point lowest?",
+        "Two real steps of rank 0. In which stage is the peak lowest?",
         STAGES,
         least,
-        "What is sharded is not held between steps; what is gathered is freed at once."
+        "Between steps only shards stay; what a block gathers is freed at once."
         if least == 3
-        else "What is sharded is not held between steps. But gathering takes room, here more than stage 3 saves.",
+        else "Between steps only shards stay. But gathering takes room, here more than stage 3 saves.",
     )
     facts = {
         name: f"{log.highest('gradients'):,} bytes of gradients at most" for name, log in zip(STAGES, held, strict=True)
@@ -114,17 +114,17 @@ def steps(held: Sequence[MemoryLog], most: int, details: str, stale: Sequence[in
     asked = None if bug else asked
     beats = [
         Beat(0, "The grey line: rank 0 in plain data parallelism, in two real steps. What do stages save?", asks=asked),
-        Beat(0.2 + RUNS / 2, "One step is over: activations are gone, what is kept stays."),
+        Beat(0.2 + RUNS / 2, "One step is over: activations are freed, the rest stays."),
         Beat(
             RUNS + 0.5,
-            "Red: it computes with weights of the step before."
+            "Red: it uses weights of the previous step."
             if bug
             else f"The same bits in all four. {STAGES[least].capitalize()} has the lowest peak.",
             facts,
             answers=asked,
         ),
     ]
-    verdict = "Training goes on, and is wrong." if bug else "Every bit is that of one process."
+    verdict = "Training goes on, and is wrong." if bug else "Every bit matches one process."
     return Story("two steps", "What does a rank hold during a step?", marks, beats, verdict, bug, details, key=KEPT)
 
 

@@ -18,7 +18,7 @@ function buildControls() {
   });
   const best = element("button", "quickest that fits", { id: "quickest", type: "button", title: "of all layouts with these GPUs, sequence and precision (q)" });
   best.addEventListener("click", goQuickest);
-  const pin = element("button", state.pinned ? "unpin" : "pin, to compare", { id: "pin", type: "button", title: "show the numbers of this layout beside those of others (p)" });
+  const pin = element("button", state.pinned ? "unpin" : "pin, to compare", { id: "pin", type: "button", title: "show the numbers of this layout next to those of others (p)" });
   pin.addEventListener("click", pinThis);
   const price = element("label", "price of a GPU hour"), input = element("input", "", { id: "price", type: "number", min: 0, step: "any", placeholder: "none" });
   input.value = state.price || "";

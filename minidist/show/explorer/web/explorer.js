@@ -57,7 +57,7 @@ function tell(preset, quickest) {
   const verdict = look(model, place, "fits") ? `Fits: ${gigabytes(total)} of ${three(limit)} GB.`
     : preset?.ran ? `${gigabytes(total - limit)} too much by this plan, yet it ran: ${preset.ran}.` : `Does not fit: ${excess}.`;
   $("outcome").textContent = `${verdict} ${three(planned.gpu.tokens / 1e12)}T tokens take ${between(planned15 * low, planned15 * high)}.`;
-  $("range").textContent = `As published runs of this kind: ${low.toFixed(2)} to ${high.toFixed(2)} times as long as planned (8 in 10 of ${runs}; other sources foretold ${percent(held)}).`;
+  $("range").textContent = `Published runs of this kind: ${low.toFixed(2)} to ${high.toFixed(2)} times as long as planned (8 in 10 of ${runs}; other sources predicted ${percent(held)}).`;
   const rest = parts.filter((one) => one !== time), second = rest.length ? largestOf(rest) : null;
   const where = `Largest in memory: ${memory.name}, ${gigabytes(memory.value)}. Largest in the step: ${time.name}, ${percent(time.value / step)}`;
   const then = second ? `; then ${second.name}, ${percent(second.value / step)}.` : ".";
@@ -93,8 +93,8 @@ function read() { // what the address names, if it is all there is
 for (const tab of TABS) $(`tab-${tab}`).addEventListener("click", () => openTab(tab));
 if (matchMedia("(prefers-color-scheme: dark)").matches) document.documentElement.dataset.theme = "dark";
 $("assumed").textContent = `Everything was planned by minidist for ${planned.gpu.name}; this page only looks it up. Parameters and activations have 16 bits, gradients and optimizer state 32; `
-  + `${gigabytes(planned.assumed.reserved)} are reserved for CUDA and NCCL, and ${percent(planned.assumed.fragmentation)} of what comes and goes is lost to fragmentation. dp fills the GPUs that tp, cp and pp leave. `
-  + "fp8 is for the products of linear layers alone. Sequence parallelism is on wherever tp > 1; context parallelism is zigzag; a rank has as many interleaved stages as make the step shortest; ZeRO 2 and 3 sum gradients in every micro-batch. "
+  + `${gigabytes(planned.assumed.reserved)} are reserved for CUDA and NCCL, and ${percent(planned.assumed.fragmentation)} of what a step allocates and frees is lost to fragmentation. dp fills the GPUs that tp, cp and pp leave. `
+  + "fp8 is used only in the products of linear layers. Sequence parallelism is on wherever tp > 1; context parallelism is zigzag; a rank has as many interleaved stages as make the step shortest; ZeRO 2 and 3 sum gradients in every micro-batch. "
   + "MFU counts the pairs of tokens that the attention kernel computes: half of them with flash attention. Stragglers, failures and data loading are not counted.";
 buildPresets();
 buildPlaces();

@@ -11,7 +11,7 @@ function drawMap() {
   const paper = getComputedStyle(document.documentElement).getPropertyValue("--paper").trim();
   const table = element("table"), head = element("tr");
   head.append(element("td", "stages ↓, tensor parallel →"), ...model.sliders.tp.map((size) => element("th", count(size))));
-  table.append(element("caption", `MFU of the quickest layout that fits, on ${gpus(positionOf(model, place).gpus)}; a click goes there`), head);
+  table.append(element("caption", `MFU of the quickest layout that fits, on ${gpus(positionOf(model, place).gpus)}; click to go there`), head);
   best.forEach((cells, stages) => {
     const row = element("tr");
     row.append(element("th", count(model.sliders.pp[stages])), ...cells.map((one, ranks) => {
