@@ -125,7 +125,7 @@ def read_ramp(text: str, full: int, micro_batch: int) -> Ramp:
 
 @dataclass(frozen=True)
 class Optimization:
-    """The steps."""
+    """Optimization."""
 
     global_batch: int = 48  # samples in a step, over all ranks
     micro_batch: int = 2  # samples per forward and backward pass: the grain that no layout cuts
