@@ -43,8 +43,9 @@ def backward(loss: Node) -> None:
     when the rules of all nodes that used it have been called. The order is therefore *topological*.
 
     Args:
-        loss: its value is a number. All nodes behind it have ``grad`` 0.0. A chain of nodes may be longer than Python's
-            recursion limit. A node may be used many times, and may be a parent of the same node twice.
+        loss: its value is a number. All nodes that it was computed from have ``grad`` 0.0. A chain of nodes may be
+            longer than Python's recursion limit. A node may be used many times, and may be a parent of the same node
+            twice.
 
     Cost: call each node's rule exactly once. The work grows with the number of nodes and parents, not with the number
     of paths through them. Never change a contribution: a rule may return the same array for two parents.

@@ -126,7 +126,7 @@ class ZeroStage1:
 
     @property
     def trained(self) -> list[Parameter]:
-        """What the optimizer updates on this rank: for each parameter that overlaps a shard, a view of that part."""
+        """The parameters that the optimizer updates here: for each one that overlaps a shard, a view of that part."""
         return [piece for unit in self.units for piece in unit.pieces]
 
     def zero_grad(self) -> None:

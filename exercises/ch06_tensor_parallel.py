@@ -228,7 +228,7 @@ def train_row_parallel(
 
 
 def heads_of(rank: int, ranks: int, heads: int) -> range:
-    """6.4  Which of the heads 0, 1, ... are on a rank: the same number on each, consecutive, in rank order.
+    """6.4  The heads of a rank, out of 0 to H - 1: the same number on each rank, consecutive, in rank order.
 
     Args:
         rank: from 0 to ``ranks`` - 1.
@@ -245,7 +245,7 @@ def heads_of(rank: int, ranks: int, heads: int) -> range:
 
 
 def split_qkv(fused: np.ndarray, heads: int, rank: int, ranks: int) -> np.ndarray:
-    """6.4  From the fused query-key-value weight of a checkpoint to the heads of a rank.
+    """6.4  The weight of a rank's heads, from the fused query-key-value weight of a checkpoint.
 
     GPT-2's checkpoints, and many others, compute ``y = x @ fused`` with the columns [all queries | all keys | all
     values]; each third has the heads in order, D = C / H columns per head. minidist's weight has a leading axis of

@@ -75,7 +75,7 @@ def pipeline_bytes(rank: int, ranks: int, virtual: int, micro_batches: int, acti
 
 
 def tensor_to_pipeline(layers: int, ranks: int) -> float:
-    """How many times as many bytes a rank sends with tensor parallelism as with pipeline parallelism.
+    """The bytes that a rank sends with tensor parallelism, divided by those with pipeline parallelism.
 
     Both put the same model on ``ranks`` ranks. Tensor parallelism does four ring all-reduces per layer and micro-batch,
     each of as many bytes as a pipeline stage sends to the next one per micro-batch. The pipeline has one stage on each
@@ -108,17 +108,17 @@ def slots_of(action: Action) -> float:
 
 
 def needs(action: Action, stages: int) -> list[tuple[Action, ...]]:
-    """7.3  What an action waits for, on any rank, in a pipeline of ``stages`` stages.
+    """7.3  The actions, on any rank, that an action waits for in a pipeline of ``stages`` stages.
 
     Returns:
-        A list of tuples, in any order. Of each tuple at least one action has to be done. Most tuples have one action.
+        A list of tuples, in any order. At least one action of each tuple has to be done. Most tuples have one action.
         The gradient from the next stage is a tuple of two, B or I, in any order.
     """
     raise NotImplementedError("task 7.3")
 
 
 def timeline(schedule: Sequence[Sequence[Action]], duration: Callable[[Action], float] = slots_of) -> list[list[Slot]]:
-    """7.3  When each rank does what: every action starts as early as it can.
+    """7.3  The time of each action on each rank: every action starts as early as it can.
 
     An action can start when the rank's previous action and all that it waits for have finished. Time starts at 0.
 
@@ -257,8 +257,8 @@ def run_schedule(
     """7.7  Run one rank's actions in order, for any schedule.
 
     The first stage takes a micro-batch's input. The output of the last stage goes into ``squared_error`` with the
-    micro-batch's target. Between stages go messages: outputs forward, gradients of inputs backward. They are contiguous
-    and have the shape and dtype of an input.
+    micro-batch's target. Stages send each other messages: outputs forward, gradients of inputs backward. They are
+    contiguous and have the shape and dtype of an input.
 
     Args:
         actions: F, B, I and W, of a schedule that can run. The other ranks run theirs. Two ranks may take the
@@ -273,7 +273,7 @@ def run_schedule(
         The sum of the micro-batches' losses on the rank with the last stage; 0.0 on the other ranks.
 
     Cost: one message per micro-batch, stage boundary and direction. Messages may be larger than the queues, so no
-    action may wait for a send. Free what is no longer needed at once, activations as well as messages that have left
+    action may wait for a send. Free at once what is no longer needed, activations as well as messages that have left
     (``work.is_completed()``), so that only micro-batches in flight take memory. All messages have left when the
     function returns.
     """

@@ -79,7 +79,7 @@ from minidist.nn.tensor import Context, Function, Tensor, no_grad
 
 
 def bytes_per_parameter(recipe: str, stage: int, ranks: int) -> float:
-    """The bytes per parameter of the model that one of N ranks holds.
+    """The bytes that one of N ranks holds per parameter of the model.
 
     Args:
         recipe: one of those above.
@@ -108,8 +108,8 @@ def smallest_number(exponent: int, mantissa: int) -> float:
 def spacing(exponent: int, mantissa: int, value: float) -> float:
     """The distance between two adjacent numbers of the format: the largest one up to ``value``, and the next.
 
-    ``value`` is positive and below the format's largest number. Of a value below the smallest number, the largest one
-    up to it is 0.
+    ``value`` is positive and below the format's largest number. For a value below the smallest number, that largest one
+    is 0.
     """
     raise NotImplementedError("task 8.1")
 
@@ -140,8 +140,8 @@ def scale_to(format: Format, values: np.ndarray, axes: tuple[int, ...]) -> np.nd
     Args:
         format: such as e4m3.
         values: float32, of any shape and strides; not modified.
-        axes: that share a scale. Every index of the other axes has its own: with values of (blocks, rows, columns) and
-            axes (1, 2), each block has one; with axes (), each value. Axes count from 0.
+        axes: the axes along which values share a scale. Every index of the other axes has its own: with values of
+            (blocks, rows, columns) and axes (1, 2), each block has one; with axes (), each value. Axes count from 0.
 
     Returns:
         float32, with the axes of ``values`` and length 1 along ``axes``. A scale is 1 if all its values are 0, if it
@@ -206,7 +206,7 @@ class GradScaler:
     Args:
         init_scale: the initial scale, a power of two.
         growth_factor, backoff_factor: multiply the scale after ``growth_interval`` good steps, and after an overflow.
-        growth_interval: good steps in a row since the last change of the scale that make it grow. 0: never change it.
+        growth_interval: the scale grows after this many good steps in a row since it last changed. 0: never change it.
         enabled: if False, the scaler does nothing and its scale is 1.
 
     Attributes:
@@ -339,7 +339,8 @@ def checkpoint(function: Callable[..., Tensor], *inputs) -> Tensor:
         inputs: tensors and other values. The same tensor may occur twice; those that require no gradient may have any
             dtype, the others float32 or float64. The function gets the other values unchanged. In place of each tensor
             it gets one with the same data, which in backward requires a gradient if the original does. At least one
-            tensor does, or the call is under ``no_grad()``. The graph keeps the inputs' arrays, not the tensors.
+            tensor requires a gradient, or the call is under ``no_grad()``. The graph keeps the inputs' arrays, not the
+            tensors.
     """
     raise NotImplementedError("task 8.7")
 

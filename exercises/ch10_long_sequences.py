@@ -37,7 +37,7 @@ def scores_bytes(batch: int, heads: int, length: int, itemsize: int) -> int:
 
 
 def causal_tiles(length: int, tile: int) -> int:
-    """How many pairs of a tile of queries and a tile of keys causal tiled attention computes."""
+    """The number of pairs, a tile of queries with a tile of keys, that causal tiled attention computes."""
     raise NotImplementedError("task 10.1")
 
 
@@ -53,8 +53,8 @@ def standard_accesses(length: int, width: int) -> int:
 def tiled_accesses(length: int, width: int, tile: int) -> int:
     """The elements that causal tiled attention reads from slow memory and writes to it.
 
-    For each tile of queries it reads these once, reads each tile of keys and of values that these need once, and writes
-    the output and one number for each query.
+    For each tile of queries it reads the queries once, reads each tile of keys and of values that they need once, and
+    writes the output and one number for each query.
     """
     raise NotImplementedError("task 10.1")
 
@@ -68,7 +68,8 @@ def tiled_forward(memory: SlowMemory, q: np.ndarray, k: np.ndarray, v: np.ndarra
         with memory.hold(n, m) as values:           zeros of this shape in the fast memory
         memory.store(array, rows, values)           writes array[rows] in the slow memory
 
-    What ``load`` and ``hold`` give is freed at the end of the ``with`` block. More than fits raises MemoryError.
+    What ``load`` and ``hold`` give is freed at the end of the ``with`` block. If more is held than fits, MemoryError is
+    raised.
 
     Args:
         memory: its fast memory has room for 4 tile D + tile^2 + 2 tile elements, and no more: queries, output, keys,
@@ -105,7 +106,7 @@ def merge(first: Partial, second: Partial) -> Partial:
         first, second: of the same queries; not modified. Their exponents may differ by thousands.
 
     Returns:
-        Three new arrays. Each exponent is the larger of the two, also where a sum is 0. Each sum is rounded once, by
+        Three new arrays. Each exponent is the larger of the two, even where a sum is 0. Each sum is rounded once, by
         the addition: nothing else may round, overflow or warn.
     """
     raise NotImplementedError("task 10.3")
@@ -114,8 +115,8 @@ def merge(first: Partial, second: Partial) -> Partial:
 # The ring
 #
 # Rank r sends to rank r + 1, and rank N - 1 to rank 0. ``keys_values`` is one array with the keys and the values of
-# a rank's tokens. ``visit(rank, keys_values)`` does what this rank's queries have to do with the keys and values of
-# ``rank``: call it once for each rank, your own first, then those of rank r - 1, r - 2 and so on, as they arrive.
+# a rank's tokens. ``visit(rank, keys_values)`` computes this rank's queries with the keys and values of ``rank``: call
+# it once for each rank, your own first, then those of rank r - 1, r - 2 and so on, as they arrive.
 
 
 def ring_forward(keys_values: np.ndarray, group: ProcessGroup, visit: Callable[[int, np.ndarray], None]) -> None:
@@ -124,7 +125,7 @@ def ring_forward(keys_values: np.ndarray, group: ProcessGroup, visit: Callable[[
     Args:
         keys_values: this rank's; not modified. The same shape and dtype on every rank.
         group: the N ranks.
-        visit: see above. What it is given must stay as it is until it returns.
+        visit: see above. The array that it gets must not change until it returns.
 
     Cost: N - 1 messages of the size of ``keys_values`` from each rank. Both the send of what you have and the receive
     of what comes next start before you visit: so messages travel while this rank computes.
@@ -133,7 +134,7 @@ def ring_forward(keys_values: np.ndarray, group: ProcessGroup, visit: Callable[[
 
 
 def sequence_chunks_of(rank: int, ranks: int, chunks: int, kind: str) -> list[int]:
-    """10.5  Which chunks of a sequence a rank has.
+    """10.5  The chunks of a sequence that a rank has.
 
     The sequence is cut into equal chunks, 0 to ``chunks`` - 1. For "ring" and "ulysses" each rank has consecutive
     chunks, rank 0 the first ones. With the causal mask late queries have more keys to look at, so the last rank has the
@@ -158,7 +159,7 @@ def ring_backward(keys_values: np.ndarray, group: ProcessGroup, visit: Callable[
     """10.6  Ring attention, backward: keys and values go round again, and their gradients follow them home.
 
     Here ``visit(rank, keys_values)`` returns what this rank's queries add to the gradients of those keys and values. It
-    is a new object, a sum that may be taken in any order:
+    is a new object, a sum whose terms may be added in any order:
 
         total.merge(other)     adds another such sum to it
         total.arrays()         an array that holds it: a message
@@ -185,7 +186,7 @@ def ring_backward(keys_values: np.ndarray, group: ProcessGroup, visit: Callable[
 
 
 def passing_bytes(ranks: int, length: int, kv_width: int, itemsize: int) -> float:
-    """The bytes that a rank sends for "ring", "zigzag" and "all-gather", numbers being ``itemsize`` bytes long.
+    """The bytes that a rank sends for "ring", "zigzag" and "all-gather", with ``itemsize`` bytes per number.
 
     (The all-gather takes a ring too.)
     """
@@ -203,9 +204,9 @@ def ulysses_bytes(ranks: int, length: int, width: int, kv_width: int, itemsize: 
 def ring_efficiency(ranks: int) -> float:
     """The share of its time in which a rank of a contiguous causal ring computes, on average over the ranks.
 
-    The ring has N steps. In each one all ranks wait for the slowest. A rank's step takes as long with its own keys,
-    half of whose scores are hidden afterwards, as with earlier ones; with keys that all come later, it takes nothing.
-    Sending takes no time.
+    The ring has N steps. In each one all ranks wait for the slowest. A rank's step with its own keys, half of whose
+    scores are masked afterwards, takes as long as a step with earlier keys; a step with keys that all come later takes
+    no time. Sending takes no time.
     """
     raise NotImplementedError("task 10.7")
 
@@ -241,12 +242,13 @@ def train_on_chunks(
     """10.9  Debugging: a model that predicts the next number, trained with context parallelism.
 
     The prediction for the number after x at position p is a x + b p + c. Each rank has consecutive positions of every
-    sequence. On one rank all is well. On more, all ranks agree with each other and the loss falls, but it is another
-    loss, and another model comes out. Find out why, and fix it: any number of ranks has to match one process.
+    sequence. On one rank all is well. On more, all ranks agree with each other and the loss falls, but it is a
+    different loss, and the trained model is different too. Find out why, and fix it: any number of ranks has to match
+    one process.
 
     Args:
         sequences: (samples, T + 1) float64, the same on every rank; not modified. T numbers to predict from, T to be
-            predicted. The ranks need not divide T, but none is without a token.
+            predicted. The ranks need not divide T, but each has at least one token.
         steps, lr: of gradient descent.
         group: the ranks.
 

@@ -37,7 +37,7 @@ Parents = list[int | None]  # of each rank in a tree; None for its root
 
 
 def tensor_core_flops(m: int, k: int, n: int) -> int:
-    """The FLOPs of adding an m x k matrix times a k x n matrix to an m x n matrix."""
+    """The FLOPs of adding the product of an m x k and a k x n matrix to an m x n matrix."""
     raise NotImplementedError("task 13.1")
 
 
@@ -56,7 +56,7 @@ def dense_flops(printed: float, sparse: bool) -> float:
 
 
 def flops_needed_per_byte(flops_per_cycle: float, bandwidth: float, sms: int, clock: float) -> float:
-    """How many FLOPs an SM must do with each byte from memory, so that its cores never wait.
+    """The FLOPs that an SM must do with each byte from memory, so that its cores never wait.
 
     ``flops_per_cycle``: of all cores of one SM. ``bandwidth``: of the chip's memory, bytes/s; all SMs share it evenly.
     """
@@ -71,8 +71,8 @@ def flops_needed_per_byte(flops_per_cycle: float, bandwidth: float, sms: int, cl
 # keys and by values. Keys and values of earlier tokens are kept, in the *KV cache*: two vectors of ``kv_width``
 # elements in each layer. (With grouped-query attention kv_width is less than width.)
 #
-# A chip does ``peak`` FLOP/s and moves ``bandwidth`` bytes/s between its memory and its cores, at the same time. What
-# takes longer decides. An element takes ``itemsize`` bytes. Activations are small and count for nothing.
+# A chip does ``peak`` FLOP/s and moves ``bandwidth`` bytes/s between its memory and its cores, at the same time. The
+# slower of the two decides. An element takes ``itemsize`` bytes. Activations are small: ignore them.
 
 
 def prefill_flops(parameters: int, layers: int, width: int, tokens: int) -> int:
@@ -86,7 +86,8 @@ def decode_flops(parameters: int, layers: int, width: int, batch: int, context: 
 
 
 def decode_bytes(parameters: int, layers: int, kv_width: int, itemsize: int, batch: int, context: int) -> int:
-    """What decode reads for that: every weight once, and the KV cache of each sequence, ``context`` tokens."""
+    """The bytes that decode reads for it: every weight once, and each sequence's KV cache, ``context`` tokens.
+    """
     raise NotImplementedError("task 13.2")
 
 
@@ -100,7 +101,7 @@ def least_batch(
 ) -> float:
     """The least batch, a whole number, with which decode is limited by arithmetic and no longer by memory.
 
-    That is, arithmetic takes at least as long. ``inf`` if it does with no batch.
+    That is, arithmetic takes at least as long. ``inf`` if it does so with no batch.
     """
     raise NotImplementedError("task 13.2")
 
@@ -109,9 +110,9 @@ def least_batch(
 
 
 def bisection_bandwidth(topology: Topology) -> float:
-    """13.3  How many bytes/s one half of the chips can send to the other half at once, whichever halves they are.
+    """13.3  The bytes/s that one half of the chips can send to the other half at once, for the worst choice of halves.
 
-    A *cut* puts every vertex of the network on one of two sides, chips and switches. Half of the chips is on the first
+    A *cut* puts every vertex of the network, chip or switch, on one of two sides. Half of the chips is on the first
     side (with an odd number of chips, half rounded down or half rounded up), and switches are anywhere. Its capacity is
     that of the links from the first side to the second. The bisection bandwidth is the least capacity of all cuts.
 
@@ -141,12 +142,12 @@ def torus_bisection(shape: tuple[int, ...], bandwidth: float) -> float:
 
 
 def fair_rates(routes: Sequence[Sequence[Edge]], bandwidths: Mapping[Edge, float]) -> list[float]:
-    """13.4  How fast messages are that share links: max-min fairness.
+    """13.4  The rates of messages that share links: max-min fairness.
 
-    Messages that share a bottleneck link get equal shares of it. What a message leaves on other links, because it
-    cannot be faster, others share. In the end no message could be faster without slowing one that is no faster.
-    So the cluster's clock shares links: ``minidist train --impl exercises --dp 8 --as-if h100:2x4`` uses
-    your function.
+    Messages that share a bottleneck link get equal shares of it. What a message leaves unused on other links, because
+    it cannot be faster, is shared by the others there. In the end no message could be faster without slowing one that
+    is no faster. The cluster's clock shares links in this way:
+    ``minidist train --impl exercises --dp 8 --as-if h100:2x4`` uses your function.
 
     Args:
         routes: for each message the links that it crosses, at least one, none twice; links are (start, end), or any
@@ -184,8 +185,8 @@ def two_shot_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, 
 def tree_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, float]:
     """A binomial tree: reduce to rank 0, then broadcast from it. n and L are powers of two.
 
-    In the reduction rank r, whose lowest bit that is set is b, sends to r - b. In the broadcast rank 0 sends to 1, then
-    0 and 1 to 2 and 3, then 0 to 3 to 4 to 7, and so on.
+    In the reduction rank r, whose lowest set bit is b, sends to r - b. In the broadcast rank 0 sends to 1, then 0 and 1
+    to 2 and 3, then 0 to 3 to 4 to 7, and so on.
     """
     raise NotImplementedError("task 13.5")
 
@@ -193,7 +194,7 @@ def tree_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, floa
 def hierarchical_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[float, float]:
     """Two levels: a ring reduce-scatter inside the node, a ring all-reduce across, a ring all-gather inside.
 
-    The ranks with the same local index have the same 1/L of the buffer then, and sum it across.
+    After the first, the ranks with the same local index have the same 1/L of the buffer, and sum it across.
     """
     raise NotImplementedError("task 13.5")
 
@@ -201,7 +202,7 @@ def hierarchical_crossing(nodes: int, per_node: int, nbytes: float) -> tuple[flo
 def hierarchical_seconds(
     nodes: int, per_node: int, nbytes: float, inside: tuple[float, float], between: tuple[float, float]
 ) -> float:
-    """How long that takes. ``inside``, ``between``: (alpha, beta) of each rank's links, in s and s/byte.
+    """The seconds that this takes. ``inside``, ``between``: (alpha, beta) of each rank's links, in s and s/byte.
 
     A message of m bytes takes alpha + beta m. All ranks do the same at the same time.
     """
@@ -280,7 +281,7 @@ def axis_seconds(size: int, inside: int, nbytes: float, fast: float, slow: float
 def best_inside(
     shape: tuple[int, ...], node_size: int, nbytes: Sequence[float], fast: float, slow: float
 ) -> tuple[int, ...]:
-    """13.8  Which block of a mesh belongs in a node, so that all axes together communicate for as short as possible.
+    """13.8  The block of a mesh that belongs in a node, so that all axes together communicate for the least time.
 
     In each step every axis all-reduces: axis i has ``nbytes[i]`` bytes on each rank. They do so one after another.
 
@@ -289,7 +290,7 @@ def best_inside(
 
     Returns:
         ``inside``: it divides ``shape`` in every dimension, and its product is ``node_size``. Of several that are
-        equally fast, one.
+        equally fast, any one.
 
     Raises:
         ValueError: if no block fits a node.
@@ -304,9 +305,9 @@ def sync_shard(gradient: np.ndarray, group: ProcessGroup) -> tuple[np.ndarray, f
     all-gathers stay inside the node. After backward every rank has a gradient of the whole model, for its own samples.
     It needs its shard of the mean over all ranks, and for clipping the norm of the whole mean gradient.
 
-    The authors tested this on two nodes of two GPUs, and looked at the shards. On two nodes of four training diverges.
-    And also on two nodes of two it clips gradients that are small enough, which one process does not. Find out why, and
-    fix it.
+    The authors tested this on two nodes of two GPUs, and looked at the shards. On two nodes of four, training diverges.
+    And even on two nodes of two it clips gradients that are small enough and that one process does not clip. Find out
+    why, and fix it.
 
     Args:
         gradient: flat, float64, of the whole model; not modified. Rank r of node k is rank k L + r of the group, and
@@ -338,7 +339,7 @@ def sync_shard(gradient: np.ndarray, group: ProcessGroup) -> tuple[np.ndarray, f
 #
 # *Model FLOPs utilization* is the share of a cluster's peak that the model's own FLOPs take: how fast it trains, as a
 # share that can be compared across clusters. (PaLM, Chowdhery et al., 2022, appendix B.) *Hardware FLOPs utilization*
-# counts those too that recomputation repeats.
+# also counts the FLOPs that recomputation repeats.
 
 
 def model_flops_per_token(parameters: int, layers: int, width: int, length: int) -> int:
@@ -352,8 +353,9 @@ def model_flops_per_token(parameters: int, layers: int, width: int, length: int)
 
 
 def hardware_flops_per_token(parameters: int, layers: int, width: int, length: int, recompute: str) -> int:
-    """What the hardware computes for it. ``recompute``: "none"; "attention": backward repeats the forward of attention,
-    the products with keys and values; "full": it repeats all of the forward."""
+    """The FLOPs that the hardware does for such a token. ``recompute``: "none"; "attention": backward repeats the
+    forward of attention, the products with keys and values; "full": it repeats all of the forward.
+    """
     raise NotImplementedError("task 13.10")
 
 
@@ -371,7 +373,7 @@ def step_mfu(products: float, communication: float, hidden: float, other: float,
     """The MFU of a step without recomputation, from where its time goes.
 
     Matrix products take ``products`` seconds and reach a share ``efficiency`` of the peak. Communication takes
-    ``communication`` seconds, of which a share ``hidden`` runs beside the products and the rest after them. All else
-    takes ``other`` seconds.
+    ``communication`` seconds, of which a share ``hidden`` runs at the same time as the products and the rest after
+    them. All else takes ``other`` seconds.
     """
     raise NotImplementedError("task 13.10")

@@ -41,7 +41,7 @@ def memory_buckets(parameters: int, recipe: str) -> dict[str, int]:
 
 
 def devices_needed(parameters: int, recipe: str, device_bytes: int) -> int:
-    """The least number of devices of ``device_bytes`` bytes that hold these three buckets, divided evenly."""
+    """The least number of devices of ``device_bytes`` bytes each that hold these three buckets, divided evenly."""
     # >>> 0.1
     return ceil(sum(memory_buckets(parameters, recipe).values()) / device_bytes)
     # <<<
@@ -114,8 +114,8 @@ def tiled_traffic(n: int, tile: int) -> int:
 
     A, B and C are cut into tiles of ``tile`` x ``tile``. Where ``tile`` does not divide n, the last tile of a row or
     column holds only the remaining elements. For each tile of C, the tiles of A in the same rows and the tiles of B in
-    the same columns are loaded, pair by pair. Nothing is kept for the next tile of C. A tile counts as many elements as
-    it has. Writing C does not count.
+    the same columns are loaded, pair by pair. Nothing is kept for the next tile of C. A shorter tile at the edge counts
+    only the elements that it has. Writing C does not count.
 
     Args:
         n: at least 1.

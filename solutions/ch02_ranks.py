@@ -172,9 +172,9 @@ def deadlocks(n: int) -> set[str]:
 def barrier(group: ProcessGroup) -> None:
     """2.5  Return when every rank of the group has called it, and not before.
 
-    By dissemination: in each round a rank tells one rank to its right that it, and every rank it has heard of, has
-    arrived, and hears the same from one rank to its left. Each round reaches twice as far as the previous one. The
-    messages are empty: their arrival is the information.
+    This is a dissemination barrier: in each round a rank tells one rank to its right that it has arrived, and so has
+    every rank that it has heard of; it hears the same from one rank to its left. Each round reaches twice as far as the
+    previous one. The messages are empty: their arrival is the information.
 
     Args:
         group: N ranks, for any N.

@@ -338,7 +338,7 @@ def mean_step(ranks: int, probability: float, factor: float) -> float:
 
 
 def bits_of(count: int, factors: int = 1) -> int:
-    """4.8  How many bits a factor may have, so that float64 holds a sum of products exactly in any order.
+    """4.8  The bits that a factor may have, so that float64 holds a sum of products exactly in any order.
 
     A factor of b bits is an integer from -2^b to 2^b. float64 holds all integers from -2^53 to 2^53. So neither the sum
     of the products nor a sum of some of them may lie outside.
@@ -348,7 +348,7 @@ def bits_of(count: int, factors: int = 1) -> int:
         factors: number of factors of each product: 2 in a matrix product, 1 in a plain sum.
 
     Returns:
-        The largest b with which that holds for all factors, but at most 51: the library's way of rounding needs that.
+        The largest b for which that holds, the same for all factors, but at most 51: the library's rounding needs that.
     """
     # >>> 4.8
     return min(51, (53 - (count - 1).bit_length()) // factors)
@@ -365,12 +365,12 @@ def power_above(x: np.ndarray, axis: int) -> np.ndarray:
 
 
 def exact_matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """4.9  ``a @ b`` with one result, whatever the machine, the order of its sums, and the rows beside a row.
+    """4.9  ``a @ b`` with one result, whatever the machine, the order of its sums, and the other rows.
 
-    First the factors are rounded, to b bits each (4.8). Where the largest magnitude in a row of ``a`` is below 2^e, and
-    2^e is the least such power of two, the row becomes integers times 2^(e - b). So does each column of ``b``, with an
-    e of its own. An element halfway between two integers becomes the even one. From there on everything is exact, and
-    the result is rounded once, at the end.
+    First the factors are rounded, to b bits each (4.8). Where 2^e is the least power of two above all magnitudes in a
+    row of ``a``, the row becomes integers times 2^(e - b). So does each column of ``b``, with an e of its own. An
+    element halfway between two integers becomes the even one. From there on everything is exact, and the result is
+    rounded once, at the end.
 
     Args:
         a: (..., n, k) float32 or float64, k >= 1, finite; do not change it.
@@ -394,9 +394,9 @@ def mix(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
 
     The result depends neither on the machine nor on the order of the tokens in the sum. But a causal model that uses it
     is not causal. The weight of a later token is 0, and yet its value changes the last bits of rows that must not know
-    of it. Find out which scale tells them, and fix it: a row of the result must not depend on a value whose weight in
-    it is 0. Values may differ in size by any factor, so leave out no scale. Keep to scales from ``power_above``, which
-    are exact: then there is one right result, bit for bit.
+    of it. Find out through which scale it does, and fix it: a row of the result must not depend on a value whose weight
+    in it is 0. Values may differ in size by any factor, so leave out no scale. Keep to scales from ``power_above``,
+    which are exact: then there is one right result, bit for bit.
 
     Args:
         weights: (..., n, k) float32 or float64, finite; do not change them.

@@ -332,12 +332,12 @@ def covering(rows: Sequence[Mapping[str, object]]) -> list[int]:
     A setting is a key with its value. Two settings meet in a row that has both. A key whose value is None does not
     apply in its row and meets nothing.
 
-    Choose one row after the other: always the row with the most pairs that no chosen row covers yet, and of equals the
-    first. Stop when no pair is missing.
+    Choose one row after the other: always the row with the most pairs that no chosen row covers yet, the first one on a
+    tie. Stop when no pair is missing.
 
     Args:
         rows: dicts, all with the same keys, in any order; not modified. Values are numbers, strings or None; 0 and ""
-            are settings, and 0 is another one than "0". There may be no rows. With 300 rows of 10 keys the function
+            are settings, and 0 and "0" are different ones. There may be no rows. With 300 rows of 10 keys the function
             should take a few seconds at most.
 
     Returns:

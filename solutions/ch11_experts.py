@@ -5,10 +5,10 @@ uses k of them. A router gives each token a score for each expert, (N, E). The k
 *choices*, (N, k). C is the width of the model.
 
 **Rows.** A token is copied once for each of its choices. The copies are sorted by expert: row r of (R, C) belongs to
-one choice of one token. R is k N, less what is dropped where experts have a capacity.
+one choice of one token. R is k N, less the choices that are dropped where experts have a capacity.
 
-**Expert parallelism.** N ranks share the experts out: each has E/N of them, rank 0 the first ones, and all of the rest
-of the model. Every rank has tokens of its own. Rows go to the ranks that have their experts, and come back.
+**Expert parallelism.** The experts are divided among N ranks: each has E/N of them, rank 0 the first ones, and the
+whole rest of the model. Every rank has tokens of its own. Rows go to the ranks that have their experts, and come back.
 
 Most functions of 11.2 to 11.8 have the names and arguments of minidist's own, so the library can train with them:
 
@@ -38,7 +38,7 @@ def mixture_parameters(width: int, experts: int, hidden: int, shared: int = 0) -
 
 
 def active_parameters(width: int, experts: int, k: int, hidden: int, shared: int = 0) -> int:
-    """Those that one token uses: it needs its score for every expert, and then k experts."""
+    """The parameters that one token uses: it needs its score for every expert, and then k experts."""
     # >>> 11.1
     return width * experts + 2 * width * (k * hidden + shared)
     # <<<
@@ -52,7 +52,7 @@ def mixture_flops(tokens: int, width: int, experts: int, k: int, hidden: int, sh
 
 
 def experts_for(times: int, k: int, hidden: int, shared: int = 0) -> int:
-    """The fewest experts, at least k, with which a mixture has at least ``times`` the parameters that a token uses.
+    """The fewest experts, k or more, for which a mixture has at least ``times`` times the parameters a token uses.
 
     Leave the router out of both counts. ``times`` is at least 1.
     """
@@ -65,7 +65,7 @@ def experts_for(times: int, k: int, hidden: int, shared: int = 0) -> int:
 
 
 def top_k_experts(scores: np.ndarray, k: int) -> np.ndarray:
-    """11.2  Each token's k experts with the highest scores, the highest first; of equal ones the lower index first.
+    """11.2  Each token's k experts with the highest scores, the highest first; on a tie the lower index first.
 
     Args:
         scores: (N, E), float32 or float64; not modified. Some may be -inf: those come last. N may be 0.
@@ -80,7 +80,7 @@ def top_k_experts(scores: np.ndarray, k: int) -> np.ndarray:
 
 
 def gate_weights(scores: np.ndarray, chosen: np.ndarray, normalize: bool) -> np.ndarray:
-    """11.2  How much a token listens to each of its experts: their scores, with ``normalize`` divided by their sum.
+    """11.2  The weights of each token's experts: their scores, with ``normalize`` divided by their sum.
 
     Args:
         scores: (N, E), at least 0; not modified.
@@ -100,7 +100,7 @@ def gate_weights(scores: np.ndarray, chosen: np.ndarray, normalize: bool) -> np.
 
 
 def route(scores: np.ndarray, bias: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """11.2  Which experts each token uses, and with which weights.
+    """11.2  The experts that each token uses, and their weights.
 
     ``bias`` evens out the load (11.4): it counts when experts are chosen, and nowhere else. The choice has no gradient,
     so the router learns through the weights alone. Decide for which k they may be normalized: they must depend on the
@@ -123,7 +123,7 @@ def route(scores: np.ndarray, bias: np.ndarray, k: int) -> tuple[np.ndarray, np.
 # 11.3  The balance loss
 #
 # E sum_i f_i P_i: f_i is the share of all choices that went to expert i, P_i the mean over the tokens of its score. It
-# is 1 where all is even. (Fedus et al., "Switch Transformers", 2021, equation 4.)
+# is 1 if the load is even. (Fedus et al., "Switch Transformers", 2021, equation 4.)
 
 
 def balance_loss(scores: np.ndarray, counts: np.ndarray) -> float:
@@ -131,7 +131,7 @@ def balance_loss(scores: np.ndarray, counts: np.ndarray) -> float:
 
     Args:
         scores: (N, E); a token's add up to 1.
-        counts: of the choices of each expert, integers (E,). They need not be those of these tokens alone.
+        counts: how often each expert was chosen, integers (E,). They may count more tokens than these.
 
     Returns:
         The loss; 0 where nothing was chosen, or there are no tokens.
@@ -147,8 +147,8 @@ def balance_loss(scores: np.ndarray, counts: np.ndarray) -> float:
 def balance_loss_gradient(scores: np.ndarray, shares: np.ndarray, coefficient: float, normalized: bool) -> np.ndarray:
     """11.3  The gradient of ``coefficient`` E sum_i f_i P_i with respect to the scores.
 
-    f is a constant: counts have no gradient. The library computes the slope by each expert's probability in float64 and
-    rounds it once, to the dtype of the scores. To get its bits, do the same.
+    f is a constant: counts have no gradient. The library computes the slope with respect to each expert's probability
+    in float64 and rounds it once, to the dtype of the scores. To get its bits, do the same.
 
     Args:
         scores: (N, E), above 0, float32 or float64; not modified. N may be 0.
@@ -173,13 +173,14 @@ def balance_loss_gradient(scores: np.ndarray, shares: np.ndarray, coefficient: f
 def moved_bias(bias: np.ndarray, counts: np.ndarray, rate: float) -> np.ndarray:
     """11.4  Balance without a loss: the routers' biases for the next step.
 
-    An expert with more tokens than the mean of its layer gets a bias that is ``rate`` lower, one with fewer a higher
-    one. Where the count is the mean, the bias stays. (Wang et al., "Auxiliary-Loss-Free Load Balancing", 2024.)
+    The bias of an expert with more tokens than the mean of its layer falls by ``rate``; with fewer it rises by
+    ``rate``. Where the count equals the mean, the bias stays. (Wang et al., "Auxiliary-Loss-Free Load Balancing",
+    2024.)
 
     Args:
         bias: (L, E) float32, of L layers; not modified.
         counts: of the tokens that chose each expert in this step, integers (L, E), up to 2^40; not modified.
-        rate: of a step. Round it to float32 before you add it, as the library does.
+        rate: the change in one step. Round it to float32 before you add it, as the library does.
 
     Returns:
         (L, E) float32
@@ -191,7 +192,7 @@ def moved_bias(bias: np.ndarray, counts: np.ndarray, rate: float) -> np.ndarray:
 
 
 def sort_by_expert(chosen: np.ndarray, experts: int, capacity: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """11.5  From tokens to rows: the choices expert by expert, each expert's in the order of the tokens.
+    """11.5  The choices sorted by expert, those of one expert in the order of the tokens: from tokens to rows.
 
     The choices are numbered token by token: token t has the numbers k t to k t + k - 1.
 
@@ -220,10 +221,10 @@ def sort_by_expert(chosen: np.ndarray, experts: int, capacity: int | None) -> tu
 
 
 def combine_rows(rows: np.ndarray, weights: np.ndarray, places: np.ndarray) -> np.ndarray:
-    """11.6  Each token's weighted sum of what its experts say.
+    """11.6  Each token's weighted sum of its experts' outputs.
 
     The terms of a token are added in the order of its choices, in the dtype of the rows, starting from zero: each
-    product is rounded, then each sum. In another order it would be other bits.
+    product is rounded, then each sum. Another order gives other bits.
 
     Args:
         rows: (R, C); not modified. R may be 0, and elements may be infinite.
@@ -257,11 +258,11 @@ def combine_rows_backward(
     Args:
         gradient: of the output, (N, C); not modified, like all that follow.
         rows, places, weights: as for ``combine_rows``.
-        order: for each row which choice it is, as in 11.5: integers (R,).
-        token: for each row whose it is: integers (R,).
+        order: the number of each row's choice, as in 11.5: integers (R,).
+        token: the token that each row belongs to: integers (R,).
 
     Returns:
-        The gradients (R, C) and (N, k). What was dropped leaves its weight with a gradient of 0.
+        The gradients (R, C) and (N, k). The weight of a choice that was dropped has a gradient of 0.
     """
     # >>> 11.6
     per_row = gradient[token]  # (R, C)
@@ -274,14 +275,15 @@ def combine_rows_backward(
 # 11.7  Two all-to-alls
 #
 # A rank does not know how many rows the others will send it. So the counts go first. Every rank calls both functions,
-# also one that has no tokens, or whose experts nobody chose: the others wait for it.
+# even one that has no tokens, or whose experts nobody chose: the others wait for it.
 
 
 def exchange_counts(counts: list[int], group: ProcessGroup) -> list[list[int]]:
-    """11.7  Of every rank's rows, how many come to each expert of this rank.
+    """11.7  The number of rows that come from every rank to each expert of this rank.
 
     Args:
-        counts: of this rank's rows, for all E experts: E integers, those of rank 0's experts first. N divides E.
+        counts: how many of this rank's rows go to each of all E experts: E integers, those of rank 0's experts first. N
+            divides E.
         group: the N ranks.
 
     Returns:
@@ -325,11 +327,11 @@ def expert_groups(mesh: np.ndarray, ranks: int) -> tuple[list[list[int]], list[l
     and pipeline stages have other layers. Context-parallel ranks have the same experts, and other tokens.
 
     Args:
-        mesh: all ranks, integers (pp, dp, cp, tp), in any arrangement.
-        ranks: how many share the experts; divides dp.
+        mesh: all ranks, integers (pp, dp, cp, tp), numbered in any way.
+        ranks: how many ranks share the experts; divides dp.
 
     Returns:
-        Two lists of groups, each group a list of Python integers. Every rank is in one group of either list. A group is
+        Two lists of groups, each group a list of Python integers. Every rank is in one group of each list. A group is
         in the order of dp, and where it spans cp too, in the order of dp, then of cp. The groups may come in any order.
     """
     # >>> 11.8
@@ -344,14 +346,14 @@ def expert_groups(mesh: np.ndarray, ranks: int) -> tuple[list[list[int]], list[l
 class ExpertSync:
     """11.9  Debugging: gradients in step, and clipped, where some parameters are experts.
 
-    Every rank has samples of its own, as many as any other. ``ranks`` consecutive ranks share the experts. The loss of
-    a rank is the mean over its own samples, the loss of the run the mean over all samples. With ``ranks=1`` all is
+    Every rank has samples of its own, the same number on each. ``ranks`` consecutive ranks share the experts. The loss
+    of a rank is the mean over its own samples, the loss of the run the mean over all samples. With ``ranks=1`` all is
     well. With more, the loss falls too, but the experts learn faster than in one process. And after some steps the
-    ranks no longer agree on the dense parameters, of which each has a replica. Find out why, and fix it: sharing the
-    experts out must change nothing.
+    ranks no longer agree on the dense parameters, of which each has a replica. Find out why, and fix it: dividing the
+    experts among ranks must change nothing.
 
     Args:
-        ranks: how many share the experts; divides the size of ``world``.
+        ranks: how many ranks share the experts; divides the size of ``world``.
         world: all ranks.
     """
 
@@ -367,12 +369,12 @@ class ExpertSync:
         return next(group for group in made if group is not None)
 
     def sync_gradients(self, dense: np.ndarray, experts: np.ndarray) -> None:
-        """Make both the gradients of the run's loss, in place.
+        """Turn both into the gradients of the run's loss, in place.
 
         Args:
-            dense: of the dense parameters, from this rank's loss.
-            experts: of this rank's experts, from all tokens that came to them: from the losses of all ranks that
-                exchange tokens with this one, added up.
+            dense: gradient of the dense parameters, from this rank's loss.
+            experts: gradient of this rank's experts, from all tokens that came to them: from the losses of all ranks
+                that exchange tokens with this one, added up.
         """
         all_reduce(dense, ReduceOp.SUM, self.world)
         dense /= self.world.size
@@ -384,7 +386,7 @@ class ExpertSync:
         # <<<
 
     def clip(self, dense: np.ndarray, experts: np.ndarray, limit: float) -> float:
-        """Scale gradients that are in step, in place, so that the norm of all of them is at most ``limit``.
+        """Scale synchronised gradients, in place, so that the norm of all of them is at most ``limit``.
 
         Returns:
             The norm before that, over the dense parameters and all experts, each of which counts once.
@@ -434,7 +436,7 @@ def crossing_elements(tokens: int, width: int, k: int, ranks: int, node_size: in
 
 
 def all_to_all_seconds(tokens: int, width: int, k: int, ranks: int, node_size: int, fast: float, slow: float) -> float:
-    """How long the all-to-alls take: what stays in the node and what leaves it travel side by side."""
+    """Seconds that the all-to-alls take: what stays in the node and what leaves it travel at the same time."""
     # >>> 11.10
     crossing = crossing_elements(tokens, width, k, ranks, node_size)
     inside = all_to_all_elements(tokens, width, k, ranks) - crossing
@@ -445,7 +447,7 @@ def all_to_all_seconds(tokens: int, width: int, k: int, ranks: int, node_size: i
 def limited_seconds(
     tokens: int, width: int, k: int, most: int, ranks: int, node_size: int, fast: float, slow: float
 ) -> float:
-    """How long the all-to-alls take with node-limited routing, on more than one node.
+    """Seconds that the all-to-alls take with node-limited routing, on more than one node.
 
     A token's k experts are on ``most`` nodes, at most k. Each node is equally likely, the token's own included. The
     token goes to each of these nodes once, however many of its experts are there. The rank that receives it passes the

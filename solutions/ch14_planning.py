@@ -4,9 +4,9 @@
 then data-parallel ones, then the stages of the pipeline: a tensor-parallel group's ranks are 1 apart, a data-parallel
 group's tp, a pipeline's tp x dp. The GPUs of a node have consecutive numbers.
 
-Every number is counted here as the text says, so that all of it can be computed. What minidist itself counts is in
-``minidist/plan/``: more parts, and how fast real kernels are. One function has the name and the arguments of minidist's
-own, so the library can train with it:
+Count every number here as the text says; then all of it can be computed. minidist's own planner, ``minidist/plan/``,
+counts more parts, and how fast real kernels are. One function has the name and the arguments of minidist's own, so the
+library can train with it:
 
     minidist verify --impl exercises dp=2,zero=1 tp=2 --optimizer lamb
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from minidist.nn.optim.clip import grid_scale, largest_magnitude, squares_on_grid
 
-Join = Callable[[np.ndarray], np.ndarray]  # of a vector with those of all ranks
+Join = Callable[[np.ndarray], np.ndarray]  # joins a vector with those of all ranks
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Given: what the run has."""
+    """Given: the GPUs that a run has."""
 
     gpus: int
     node: int  # GPUs in one
@@ -69,8 +69,8 @@ class Cluster:
 
 # 14.1  Worksheet: model states
 #
-# A layer has four matrices in attention: h x h for queries and for what leaves it, h x (h / heads x kv_heads) for keys
-# and for values; three in the MLP: gate and up h x f, down f x h; and two norms of h elements. Around the layers are an
+# A layer has four matrices in attention: h x h for queries and for the output, h x (h / heads x kv_heads) for keys and
+# for values; three in the MLP: gate and up h x f, down f x h; and two norms of h elements. Around the layers are an
 # embedding of V x h, one more norm, and a head of h x V.
 
 
@@ -91,7 +91,7 @@ def model_parameters(model: Model) -> int:
 
 
 def stage_parameters(model: Model, tp: int, pp: int, stage: int) -> float:
-    """What one GPU of a stage of the pipeline has, before ZeRO.
+    """The parameters that one GPU of a pipeline stage has, before ZeRO.
 
     Every stage has L / pp layers, the first one the embedding too, the last one the last norm and the head (with pp = 1
     one stage has everything). Tensor parallelism splits every matrix evenly, the embedding and the head among them.
@@ -113,7 +113,7 @@ def state_bytes(parameters: float, replicas: int, zero: int, gradient: int) -> f
     """The bytes of a GPU that has this many parameters before ZeRO shards them over ``replicas`` GPUs.
 
     2 for each parameter, 12 for its optimizer state, and ``gradient`` (2 or 4) for its gradient. ZeRO 1 shards the
-    optimizer state, 2 the gradients too, 3 the parameters too. Nothing is gathered at the moment.
+    optimizer state, 2 the gradients too, 3 the parameters too. Count nothing that is gathered.
     """
     # >>> 14.1
     shard = parameters / replicas
@@ -123,7 +123,7 @@ def state_bytes(parameters: float, replicas: int, zero: int, gradient: int) -> f
 
 
 def fullest_state_bytes(model: Model, layout: Layout, gradient: int) -> float:
-    """The bytes of the GPU that has most model states."""
+    """The bytes of model states on the GPU that has the most."""
     # >>> 14.1
     most = max(stage_parameters(model, layout.tp, layout.pp, stage) for stage in range(layout.pp))
     return state_bytes(most, layout.dp, layout.zero, gradient)
@@ -141,7 +141,7 @@ def fullest_state_bytes(model: Model, layout: Layout, gradient: int) -> float:
 #   gate, up, and their product                               3 arrays of n f          2
 #
 # Sequence parallelism splits the first line over the t ranks, tensor parallelism all others. Three modes: "none" keeps
-# all of it; "mlp" computes the last line again from the MLP's input; "full" keeps the input of the first norm alone.
+# all of it; "mlp" computes the last line again from the MLP's input; "full" keeps only the input of the first norm.
 
 
 def layer_activations(model: Model, layout: Layout) -> float:
@@ -157,11 +157,11 @@ def layer_activations(model: Model, layout: Layout) -> float:
 
 
 def chunks_in_flight(layout: Layout, stage: int, micro_batches: int) -> int:
-    """How many (micro-batch, chunk of layers) a rank of the pipeline holds activations of when it holds most.
+    """The most pairs (micro-batch, chunk of layers) whose activations a pipeline rank holds at the same time.
 
-    1F1B (virtual = 1): rank 0 holds pp micro-batches, each further rank one less. Interleaved: rank r runs
+    1F1B (virtual = 1): rank 0 holds pp micro-batches, each further rank one fewer. Interleaved: rank r runs
     2 (pp - r - 1) + (virtual - 1) pp forward passes before its first pair of a forward and a backward, and that forward
-    adds one more. Of course a rank never holds more than there are.
+    adds one more. A rank never holds more than there are.
     """
     # >>> 14.2
     if layout.virtual == 1:
@@ -172,10 +172,10 @@ def chunks_in_flight(layout: Layout, stage: int, micro_batches: int) -> int:
 
 
 def stage_activations(model: Model, layout: Layout, stage: int, batch: int) -> float:
-    """The bytes of activations on one GPU of a rank of the pipeline, in a step of ``batch`` sequences.
+    """The bytes of activations on one GPU of a pipeline rank, in a step of ``batch`` sequences.
 
     Each of its ``virtual`` chunks has L / (pp virtual) layers. The last rank also holds the logits of one micro-batch:
-    n V numbers of 4 bytes, split over the tensor-parallel ranks. What recomputation brings back for a moment is not
+    n V numbers of 4 bytes, split over the tensor-parallel ranks. What recomputation brings back temporarily is not
     counted.
     """
     # >>> 14.2
@@ -192,8 +192,8 @@ def stage_activations(model: Model, layout: Layout, stage: int, batch: int) -> f
 #
 # A product with a matrix of p elements is 2 p FLOPs for each token. The embedding is looked up: no FLOPs. Norms and
 # other elementwise work do not count. In attention each token has a product with the keys and one with the values of
-# ``T`` tokens: 2 h T FLOPs each in every layer. With a causal mask half of these pairs are for nothing; some authors
-# count them (PaLM, Megatron-LM), others do not (Llama 3). Backward takes twice as many FLOPs as forward.
+# ``T`` tokens: 2 h T FLOPs each in every layer. With a causal mask half of these pairs are wasted; some authors count
+# them (PaLM, Megatron-LM), others do not (Llama 3). Backward takes twice as many FLOPs as forward.
 
 
 def forward_flops(model: Model, causal: bool) -> float:
@@ -206,7 +206,7 @@ def forward_flops(model: Model, causal: bool) -> float:
 
 
 def recomputed_flops(model: Model, causal: bool, recompute: str) -> float:
-    """What backward computes once more for one token.
+    """The FLOPs that backward computes once more for one token.
 
     "none": nothing. "mlp": gate and up, from the MLP's input (what comes after them is not needed again). "full": the
     forward of all layers, without the head.
@@ -219,7 +219,7 @@ def recomputed_flops(model: Model, causal: bool, recompute: str) -> float:
 
 
 def utilization(model: Model, tokens_per_second: float, cluster: Cluster, causal: bool, recompute: str) -> float:
-    """The share of the cluster's FLOP/s that a run makes of use.
+    """The share of the cluster's FLOP/s that a run uses.
 
     ``recompute``: "none" for MFU, where what is computed again does not count; the run's mode for HFU.
     """
@@ -230,7 +230,7 @@ def utilization(model: Model, tokens_per_second: float, cluster: Cluster, causal
 
 
 def other_count(model: Model, mfu: float, causal: bool) -> float:
-    """An MFU as authors would publish it who count the other way. ``causal``: how ``mfu`` was counted."""
+    """The MFU that authors who count the other way would publish. ``causal``: how ``mfu`` was counted."""
     # >>> 14.3
     return mfu * forward_flops(model, not causal) / forward_flops(model, causal)
     # <<<
@@ -252,7 +252,7 @@ def training_days(model: Model, tokens: float, cluster: Cluster, mfu: float, cau
 
 
 def ranks_in_a_node(size: int, stride: int, node: int) -> int:
-    """How many ranks of such a group share a node."""
+    """The number of ranks of such a group that share a node."""
     # >>> 14.4
     return max(1, min(size, node // stride))
     # <<<
@@ -269,7 +269,7 @@ def ring_bandwidth(size: int, stride: int, cluster: Cluster) -> float:
 
 
 def tp_seconds(model: Model, layout: Layout, cluster: Cluster) -> float:
-    """What a GPU waits for tensor parallelism in one micro-batch, in forward and backward of all its layers.
+    """Seconds that a GPU waits for tensor parallelism in one micro-batch, in forward and backward of all its layers.
 
     In each layer forward gathers twice and scatters twice, arrays of n h elements of 2 bytes. Backward does the same.
     With recompute="full" forward's four come once more; with "mlp" one gather does, for the MLP's input is kept split.
@@ -285,7 +285,7 @@ def tp_seconds(model: Model, layout: Layout, cluster: Cluster) -> float:
 def dp_exposed(
     parameters: float, layout: Layout, cluster: Cluster, micro_batches: int, forward: float, backward: float
 ) -> float:
-    """What a GPU waits for data parallelism in a step: what is left of each collective after it is hidden.
+    """Seconds that a GPU waits for data parallelism in a step: what is not hidden of each collective.
 
     - ZeRO 0: one all-reduce of the gradients, behind the backward of the last micro-batch.
     - ZeRO 1: one reduce-scatter of the gradients behind it; one all-gather of parameters, behind the first forward.
@@ -293,7 +293,7 @@ def dp_exposed(
       parameters and a reduce-scatter of gradients, one after the other.
 
     Args:
-        parameters: of this GPU, before ZeRO. Gradients have 4 bytes here, parameters 2.
+        parameters: the parameters of this GPU, before ZeRO. Gradients have 4 bytes here, parameters 2.
         forward, backward: seconds of one micro-batch on this GPU.
     """
     # >>> 14.4
@@ -308,9 +308,9 @@ def dp_exposed(
 
 
 def step_seconds(slot: float, layout: Layout, micro_batches: int, exposed: float) -> float:
-    """A step in which each micro-batch takes a rank ``slot`` seconds, with ``exposed`` seconds of data parallelism.
+    """Seconds of a step; each micro-batch takes a rank ``slot`` seconds, data parallelism adds ``exposed`` seconds.
 
-    In the bubble a rank waits for pp - 1 others, each a 1/virtual of a slot.
+    In the bubble a rank waits for pp - 1 others, 1/virtual of a slot for each.
     """
     # >>> 14.4
     return (micro_batches + (layout.pp - 1) / layout.virtual) * slot + exposed
@@ -330,7 +330,7 @@ def legal_layouts(model: Model, cluster: Cluster, batch: int) -> list[Layout]:
     - pp x virtual divides the layers; virtual is 1 if pp is;
     - dp x micro_batch divides the batch (sequences in a step). Let m be the micro-batches of a rank in a step. Where
       virtual is more than 1, pp divides m;
-    - zero is 0; or, with dp above 1, also 1, and with pp = 1 also 3;
+    - zero is 0; with dp above 1 it may also be 1; with dp above 1 and pp = 1 it may also be 3;
     - recompute is "none", "mlp" or "full".
 
     There may be 100,000 GPUs: loops over all dp, tp and pp up to that number take too long.
@@ -368,14 +368,14 @@ def best_layouts(
 ) -> list[Layout]:
     """14.5  The ``top`` quickest layouts that fit, by branch and bound: the quickest first.
 
-    ``seconds`` is slow, so call it for as few layouts as possible: for none twice, for none that does not fit, and, if
-    ``top`` layouts fit, for none whose bound is above the seconds of the last one that you return.
+    ``seconds`` is slow, so call it for as few layouts as possible: never twice for the same, for none that does not
+    fit, and, if ``top`` layouts fit, for none whose bound is above the seconds of the last one that you return.
 
     Args:
         layouts: not modified; they can be dict keys.
         top: 1 or more. limit: bytes; a layout fits if it needs as much or less.
-        memory: the bytes of a layout. bound: seconds that it cannot be below. Both are quick: call them as you like.
-        seconds: of a layout. No two have the same.
+        memory: the bytes of a layout. bound: a lower bound of its seconds. Both are quick: call them as you like.
+        seconds: the seconds of a layout. No two have the same.
 
     Returns:
         ``top`` layouts, or all that fit if those are fewer.
@@ -394,8 +394,8 @@ def summary(model: Model, layout: Layout, accumulation: int) -> tuple[int, float
     """14.6  Debugging: a page of a proposal.
 
     Someone wrote this for a proposal, and checked it against a run on 8 GPUs with plain data parallelism: every number
-    was right. For dp=8, tp=8, pp=8 and 8 micro-batches it promises a batch of 512 sequences, and 64 will come. Bytes
-    are wrong too. Find out why, and fix it: there are four errors.
+    was right. For dp=8, tp=8, pp=8 and 8 micro-batches it promises a batch of 512 sequences; the run will have 64.
+    Bytes are wrong too. Find out why, and fix it: there are four errors.
 
     Args:
         layout: with ZeRO 0 or 1, virtual = 1, and a number of layers that pp divides.
@@ -437,7 +437,7 @@ def summary(model: Model, layout: Layout, accumulation: int) -> tuple[int, float
 
 
 def useful_share(gpu_mtbf: float, gpus: int, save: float, restart: float) -> float:
-    """That share; ``save`` is delta, ``restart`` is R."""
+    """The useful share of all time; ``save`` is delta, ``restart`` is R."""
     # >>> 14.7
     mtbf = gpu_mtbf / gpus
     interval = sqrt(2 * save * mtbf)
@@ -460,7 +460,7 @@ def failures_of(seconds: float, gpu_mtbf: float, gpus: int) -> float:
 
 
 def run_cost(seconds: float, gpus: int, price: float) -> float:
-    """What it costs; ``price``: of one GPU for an hour. All of them are paid for from the first second to the last."""
+    """The cost of a run; ``price``: of one GPU for an hour. All GPUs are paid for from its first second to its last."""
     # >>> 14.7
     return seconds / 3600 * gpus * price
     # <<<
@@ -469,10 +469,10 @@ def run_cost(seconds: float, gpus: int, price: float) -> float:
 def fewest_gpus(
     tokens: float, speed: float, days: float, node: int, most: int, gpu_mtbf: float, save: float, restart: float
 ) -> int:
-    """The fewest GPUs, in whole nodes, that see all tokens within ``days``.
+    """The fewest GPUs, in whole nodes, that process all tokens within ``days``.
 
     Args:
-        speed: tokens/s of one GPU; n GPUs are n times as fast. node: GPUs in one. most: GPUs that there are.
+        speed: tokens/s of one GPU; n GPUs are n times as fast. node: GPUs in one. most: the GPUs that are available.
 
     Raises:
         ValueError: if no number of up to ``most`` is enough. (With more GPUs more of the time is lost.)
@@ -506,7 +506,7 @@ class Law:
 def best_size(law: Law, flops: float) -> tuple[float, float]:
     """14.8  Parameters N and tokens D of the run with the lowest loss for a budget of ``flops``.
 
-    Along D = C / 6N, the loss is lowest where its slope over log N is zero.
+    Along D = C / 6N, the loss is lowest where its derivative with respect to log N is zero.
     """
     # >>> 14.8
     product = flops / 6
@@ -517,7 +517,7 @@ def best_size(law: Law, flops: float) -> tuple[float, float]:
 
 
 def tokens_to_reach(law: Law, loss: float, parameters: float) -> float:
-    """14.8  The tokens after which a model of this size has this loss; ``inf`` if it never has."""
+    """14.8  The tokens after which a model of this size has this loss; ``inf`` if it never reaches it."""
     # >>> 14.8
     rest = loss - law.E - law.A / parameters**law.alpha
     return (law.B / rest) ** (1 / law.beta) if rest > 0 else inf
@@ -553,7 +553,7 @@ def cheapest(law: Law, loss: float, served: float = 0.0) -> tuple[float, float]:
 
 
 def overtraining(law: Law, parameters: float, tokens: float) -> float:
-    """14.8  How many times as many training FLOPs a run takes as the cheapest one with the same loss: 1 or more."""
+    """14.8  The training FLOPs of a run, divided by those of the cheapest one with the same loss: 1 or more."""
     # >>> 14.8
     size, enough = cheapest(law, law.loss(parameters, tokens))
     return parameters * tokens / (size * enough)
@@ -564,7 +564,7 @@ def overtraining(law: Law, parameters: float, tokens: float) -> float:
 #
 # A batch of B samples has the gradient G plus noise: the expected square of its norm is |G|^2 + S / B, where S is the
 # sum of the variances of all elements for one sample. S / |G|^2 is the *noise scale*: about the batch up to which more
-# samples help. A batch of B needs S_min (1 + B_crit / B) steps and E_min (1 + B / B_crit) samples to a loss.
+# samples help. A batch of B needs S_min (1 + B_crit / B) steps and E_min (1 + B / B_crit) samples to reach a loss.
 
 
 def noise_scale(small: int, large: int, small_square: float, large_square: float) -> float:
@@ -592,9 +592,9 @@ def critical_batch(small: tuple[float, float], large: tuple[float, float]) -> tu
 def batch_after(samples: int, start: int, increment: int, ramp: int, final: int) -> int:
     """The batch of the step that begins after this many samples (Megatron-LM's ``--rampup-batch-size``).
 
-    It grows from ``start`` to ``final`` by ``increment`` each time, in steps that are equally long in samples, and gets
-    to ``final`` with sample ``ramp``. ``increment`` divides ``final - start``, which is above 0. Sample counts are
-    integers; the lengths of the steps need not be.
+    It grows from ``start`` to ``final`` by ``increment`` each time, in stages of equally many samples, and reaches
+    ``final`` after ``ramp`` samples. ``increment`` divides ``final - start``, which is above 0. Sample counts are
+    integers; the lengths of the stages need not be.
     """
     # >>> 14.9
     steps = (final - start) // increment
@@ -603,7 +603,7 @@ def batch_after(samples: int, start: int, increment: int, ramp: int, final: int)
 
 
 def steps_with_ramp(samples: int, start: int, increment: int, ramp: int, final: int) -> int:
-    """How many optimizer steps it takes to see this many samples, or a few more, from the first one."""
+    """The optimizer steps that it takes to process this many samples, or a few more, from the first one on."""
     # >>> 14.9
     seen = steps = 0
     while seen < samples and seen < ramp:
@@ -637,9 +637,9 @@ def trust_ratios(
             ranks have each element once: one may lack a name (another has all of it), or have a shard of no elements.
             Both have the same names. All numbers are finite.
         sizes: of all matrices, in one order on all ranks: the number of elements.
-        all_max, all_sum: join a vector, elementwise, with those of all ranks: one of float64, and one of int64. They
-            return a new vector. Every rank calls each of them once, whatever it has: a message for each matrix would
-            take long. (Or twice: once for the weights, once for the updates.)
+        all_max, all_sum: join a vector, elementwise, with those of all ranks: all_max one of float64, all_sum one of
+            int64. They return a new vector. Every rank calls each of them once, whatever it has: a message for each
+            matrix would take long. (Or twice: once for the weights, once for the updates.)
 
     Returns:
         A ratio for each name in ``sizes``, a Python float: sqrt(sum) / scale of the weights over that of the updates,

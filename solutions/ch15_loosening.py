@@ -1,8 +1,8 @@
 """Chapter 15: loosening the step: parameter servers, stale gradients, compressed gradients, local steps.
 
-In all chapters before, every rank waits for every other in every step. Here ranks wait less, or send less, and the
-weights that come out are others. What is still exact is part of each task: which update has read which weights, what is
-left out of a message and comes later, what a mean is without bias.
+In all earlier chapters, every rank waits for every other in every step. Here ranks wait less, or send less, and the
+trained weights are different. Each task has a part that is still exact: which update has read which weights, what is
+left out of a message and comes later, which mean has no bias.
 
 Most functions have the names and arguments of minidist's own, so the library can train with them:
 
@@ -23,14 +23,15 @@ Sum = Callable[[np.ndarray], object]  # replaces an array, in place, by its sum 
 
 
 def shard_map(sizes: Mapping[str, int], servers: int) -> list[list[str]]:
-    """15.1  Which parameter server holds which parameters.
+    """15.1  The parameters that each parameter server holds.
 
-    A server answers for all parameters that it holds, so none should hold many more than the others. The largest
-    parameter goes first; each goes to the server that holds the fewest elements so far.
+    A server answers every request for its parameters, so none should hold many more elements than the others. The
+    largest parameter goes first; each goes to the server that holds the fewest elements so far.
 
     Args:
-        sizes: elements of each parameter, by name. Of two as large, the one that comes first goes first.
-        servers: how many there are. Of two that hold as much, the one with the lower number gets the next.
+        sizes: elements of each parameter, by name. Of two equally large ones, the one that is first here goes first.
+        servers: how many there are. Of two that hold equally many elements, the one with the lower number gets the next
+            parameter.
 
     Returns:
         For each server the names of its parameters, in the order in which it got them.
@@ -49,12 +50,12 @@ def shard_map(sizes: Mapping[str, int], servers: int) -> list[list[str]]:
 def may_begin(clocks: Sequence[int], worker: int, staleness: float) -> bool:
     """15.2  Whether a worker may begin its next step: the rule of stale synchronous parallel (Ho et al., 2013).
 
-    Fast workers may run ahead of the slowest one, but not far: whoever begins a step may have ended at most
-    ``staleness`` steps more than the slowest has. With 0 all of them take each step together.
+    Fast workers may run ahead of the slowest one, but not far: a worker that begins a step may have ended at most
+    ``staleness`` steps more than the slowest one. With 0 all of them take each step together.
 
     Args:
-        clocks: how many steps each worker has ended.
-        worker: which of them asks.
+        clocks: the number of steps that each worker has ended.
+        worker: the one that asks.
         staleness: 0 or more; infinite for no bound.
     """
     # >>> 15.2
@@ -108,10 +109,10 @@ def mean_staleness(seconds: Sequence[float]) -> float:
 
 
 def updates_per_second(seconds: Sequence[float], staleness: float) -> float:
-    """How many gradients the server gets each second, in a long run, where workers wait by the rule of 15.2.
+    """The gradients that the server gets per second, in a long run, where workers wait by the rule of 15.2.
 
-    ``staleness`` is infinite where nobody waits. A bound gives those who are late now and then time to catch up. Nobody
-    here ever catches up: the seconds are the same in each step.
+    ``staleness`` is infinite where nobody waits. A bound gives workers that are late now and then time to catch up.
+    Here none ever catches up: the seconds are the same in each step.
     """
     # >>> 15.3
     if staleness == float("inf"):
@@ -149,7 +150,7 @@ def largest_stable_lr(delay: int) -> float:
 
 
 def quickest_lr(delay: int) -> tuple[float, float]:
-    """The rate with which x goes to 0 soonest, and by which factor it then falls in each step of a long run.
+    """The rate with which x goes to 0 soonest, and the factor by which it then falls in each step of a long run.
 
     There two real roots of the polynomial meet, so its derivative is 0 too. (Without delay: rate 1, factor 0.)
     """
@@ -162,11 +163,11 @@ def quickest_lr(delay: int) -> tuple[float, float]:
 class Server:
     """15.5  Debugging: a parameter server on a network that may deliver a message twice.
 
-    A worker that waits too long for an answer sends its gradient again. So a gradient may arrive several times, and in
-    between those of others, and later ones of the same worker: a copy may be late. (For the first time the gradients of
-    one worker arrive in their order: 0, 1, 2, ...) Someone noticed that updates were applied twice, and added a check.
-    The author tested it with one worker, and saw nothing. Two errors are left: some updates are still applied twice,
-    and some workers compute gradients of weights that no version ever had.
+    A worker that waits too long for an answer sends its gradient again. So a gradient may arrive several times, and a
+    copy may be late: after gradients of other workers, and after later ones of the same worker. (The first copies of
+    one worker's gradients arrive in their order: 0, 1, 2, ...) Someone noticed that updates were applied twice, and
+    added a check. The author tested it with one worker, and saw no error. Two are left: some updates are still applied
+    twice, and some workers compute gradients of weights that no version ever had.
     """
 
     def __init__(self, weights: np.ndarray, lr: float) -> None:
@@ -181,7 +182,8 @@ class Server:
         """Apply a worker's gradient number ``step``, once.
 
         Returns:
-            Whatever has arrived, the newest version and its weights. The worker goes on with them while others push.
+            The newest version and its weights, whether or not the gradient was applied now. The worker goes on with
+            them while others push.
         """
         # >>> 15.5
         if step >= self.ended.get(worker, 0):
@@ -203,11 +205,11 @@ def top_k(corrected: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
 
     Args:
         corrected: one-dimensional, float32 or float64; not modified. No NaN.
-        k: from 1 to its number of elements; of no elements 0.
+        k: from 1 to its number of elements; 0 if it has none.
 
     Returns:
-        Their indices, int32, ascending; and their values, in that order, of the same dtype. Of elements that are
-        equally large those with the lower indices are taken: all ranks, and all runs, choose the same.
+        Their indices, int32, ascending; and their values, in that order, of the same dtype. Of elements with equal
+        magnitudes take those with the lower indices: then all ranks, and all runs, choose the same.
     """
     # >>> 15.6
     indices = np.sort(np.argsort(-np.abs(corrected), kind="stable")[:k]).astype(np.int32)
@@ -246,8 +248,8 @@ def stochastic_round(values: np.ndarray, unit: float | np.ndarray, rng: np.rando
     Args:
         values: float32 or float64, any shape; not modified. No value is above 2^40 units.
         unit: a power of two above 0, or an array of them that broadcasts with the values.
-        rng: for one uniform number for each value, ``rng.random(values.shape)``, and for nothing else. A value goes up
-            where its number is less than its chance to. (Other rules are as good, but have other bits.)
+        rng: draw one uniform number for each value, ``rng.random(values.shape)``, and nothing else. A value goes up
+            where its number is less than its probability of going up. (Other rules are as good, but give other bits.)
 
     Returns:
         Multiples of unit, of the values' shape and dtype.
@@ -286,7 +288,7 @@ def power_sgd_step(matrix: np.ndarray, q: np.ndarray, all_reduce: Sum) -> tuple[
 
     P = M Q, made orthonormal, and Q = M^T P, where M is the sum of the matrices of all ranks: then P Q^T is near M, and
     nearer if Q was good. M itself is never sent. Both products are linear in M, so thin matrices are all that has to be
-    summed over the ranks: r (m + n) numbers in place of m n, however many ranks there are.
+    summed over the ranks: r (m + n) numbers instead of m n, however many ranks there are.
 
     Args:
         matrix: this rank's, (m, n), float32 or float64; not modified.
@@ -308,9 +310,9 @@ def power_sgd_step(matrix: np.ndarray, q: np.ndarray, all_reduce: Sum) -> tuple[
 
 # 15.11  Local steps
 #
-# Workers take H steps apart, each from the same weights ("start"), with an optimizer of its own. Then the mean of what
-# they have learned becomes a step of an outer optimizer (DiLoCo, Douillard et al., 2023). The *pseudo-gradient* is such
-# that a step of SGD with rate 1 leads from the start to the mean of the workers' weights.
+# Each worker takes H steps on its own, from the same weights ("start") and with an optimizer of its own. Then the mean
+# of what they have learned becomes a step of an outer optimizer (DiLoCo, Douillard et al., 2023). The *pseudo-gradient*
+# is such that a step of SGD with rate 1 leads from the start to the mean of the workers' weights.
 
 
 def outer_step(
@@ -337,13 +339,13 @@ def outer_step(
 
 
 def due(step: int, local_steps: int, fragments: int) -> list[int]:
-    """Which fragments of the model are joined after a step, ascending (Streaming DiLoCo, Douillard et al., 2025).
+    """The fragments of the model that are joined after a step, ascending (Streaming DiLoCo, Douillard et al., 2025).
 
     Each fragment is joined every H = ``local_steps`` steps, and they take turns, so that messages are spread over the
     round: fragment f is due when step + floor(f H / fragments) is a multiple of H.
 
     Args:
-        step: counted from 1: how many steps have ended.
+        step: the number of steps that have ended, so counted from 1.
         fragments: from 1 to H.
     """
     # >>> 15.11
@@ -354,7 +356,7 @@ def due(step: int, local_steps: int, fragments: int) -> list[int]:
 def join(
     start: np.ndarray, workers: Sequence[np.ndarray], momentum_buffer: np.ndarray | None, lr: float, momentum: float
 ) -> None:
-    """End a round: from the workers' weights make those with which all of them go on. Everything in place.
+    """End a round: from the workers' weights compute those with which all of them go on. Everything in place.
 
     Args:
         start: the weights that all workers had at the start of the round; becomes those of the next.
@@ -371,9 +373,9 @@ def join(
 
 # 15.12  Worksheet: bytes of each method, and slow links
 #
-# What one of N ranks sends in a step for a matrix of gradients (m, n) of float32. A ring all-reduce of M bytes sends
-# 2 (N - 1) / N M. Messages that cannot be added on their way are all-gathered: each rank's message goes around the
-# whole ring, so each rank sends as much as N - 1 messages.
+# The bytes that one of N ranks sends in a step for a matrix of gradients (m, n) of float32. A ring all-reduce of M
+# bytes sends 2 (N - 1) / N M. Messages that cannot be added on their way are all-gathered: each rank's message goes
+# around the whole ring, so each rank sends as much as N - 1 messages.
 
 
 def all_reduce_bytes(m: int, n: int, ranks: int) -> float:
@@ -405,14 +407,15 @@ def top_k_bytes(m: int, n: int, ranks: int, share: float) -> int:
 
 
 def power_sgd_bytes(m: int, n: int, ranks: int, rank: int) -> float:
-    """P and Q of that rank in two all-reduces; the gradients as they are where these are fewer numbers, or as many."""
+    """P and Q of that rank in two all-reduces; the gradients as they are if P and Q are no fewer numbers."""
     # >>> 15.12
     return 2 * (ranks - 1) / ranks * 4 * min(m * n, rank * (m + n))
     # <<<
 
 
 def most_ranks(share: float) -> int:
-    """Up to how many ranks top-k sends less than the all-reduce. ``share`` is 1 / 2^i, and divides the elements."""
+    """The most ranks with which top-k sends less than the all-reduce. ``share`` is 1 / 2^i, and divides the elements.
+    """
     # >>> 15.12
     return ceil(1 / share) - 1
     # <<<
@@ -422,7 +425,7 @@ def fewest_local_steps(compute: float, parameters: int, ranks: int, bandwidth: f
     """The fewest local steps for which workers compute at least a share ``busy`` of the time.
 
     Args:
-        compute: seconds of a step. Then, after every H steps, one ring all-reduce of float32, while nobody computes.
+        compute: seconds of a step. After every H steps follows one ring all-reduce of float32, while nobody computes.
         bandwidth: bytes/s that a worker sends.
         busy: above 0 and below 1.
     """
@@ -441,10 +444,10 @@ class LowRank:
     """15.13  Debugging: PowerSGD with error feedback and a warm start, in buckets.
 
     In each step ``compress`` is called for each bucket of gradients. Nothing that a message leaves out may be lost, and
-    each message should be nearer than the one before, because it starts from the last step's Q. The author has
-    tested it for many steps, with one bucket of one matrix, from a good first Q, and saw nothing. With PyTorch's DDP,
-    which makes its buckets anew after the first step, the residuals are lost. (PyTorch's own hook had that, and the
-    other error here too: pull requests 49418 and 50283.) Find both.
+    each message should be nearer than the one before, because it starts from the last step's Q. The author has tested
+    it for many steps, with one bucket of one matrix, from a good first Q, and saw no error. With PyTorch's DDP, which
+    rebuilds its buckets after the first step, the residuals are lost. (PyTorch's own hook had that error, and the other
+    one here too: pull requests 49418 and 50283.) Find both.
     """
 
     def __init__(self, rank: int) -> None:
@@ -453,10 +456,10 @@ class LowRank:
         self.qs: dict[str, np.ndarray] = {}
 
     def compress(self, number: int, bucket: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What the message of one bucket stands for, by name.
+        """The gradients that the message of one bucket stands for, by name.
 
         Args:
-            number: of the bucket, from 0 in each step.
+            number: the bucket's number, from 0 in each step.
             bucket: the gradients in it, by name; matrices of float64, not modified. In the next step a parameter may be
                 in another bucket, at another place; its name and shape stay.
         """

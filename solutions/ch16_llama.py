@@ -91,12 +91,13 @@ def rotary_table(first: int, count: int, width: int, base: float) -> tuple[np.nd
     """16.2  The cosines and sines of the angles of the positions ``first`` to ``first + count - 1``.
 
     Position p turns pair i by p base^(-2 i / D), in radians. A float32 has 24 bits: at position 100,000 an angle would
-    have no more than seven of them behind the point. So angles are float64, and only cosines and sines are rounded.
+    have no more than seven of them after the binary point. So angles are float64, and only cosines and sines are
+    rounded.
 
     Args:
-        first, count: positions from the beginning of the sequence.
+        first, count: the first position, from the beginning of the sequence, and how many there are.
         width: D, even.
-        base: a number from 1 on.
+        base: a number, 1 or more.
 
     Returns:
         Two float32 arrays (count, D / 2).
@@ -113,7 +114,7 @@ def rotate_forward(x: np.ndarray, cosines: np.ndarray, sines: np.ndarray) -> np.
 
     Args:
         x: (..., T, W), float32 or float64; not modified. The first D values of a token are turned, the others are kept:
-            keys come with their values behind them, W = 2 D. Queries have none, W = D.
+            the keys come with the values after them, W = 2 D. Queries come alone, W = D.
         cosines, sines: (T, D / 2) float32, of the tokens' positions.
 
     Returns:
@@ -144,7 +145,7 @@ def rotate_backward(gradient: np.ndarray, cosines: np.ndarray, sines: np.ndarray
 # 16.3  SwiGLU
 #
 # Where GPT-2's MLP is two matrices with GELU between them, a Llama has three: x is multiplied by two of them, into a
-# *gate* and *up*, F hidden units each. What gate sigmoid(gate) up leaves goes through the third.
+# *gate* and *up*, F hidden units each. The product gate sigmoid(gate) up goes through the third.
 
 
 def silu_gate_forward(x: np.ndarray) -> np.ndarray:
@@ -194,9 +195,10 @@ def silu_gate_backward(gradient: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def gated_hidden(width: int, heads: int) -> int:
-    """16.3  F, with which three matrices of C x F have about the parameters of GPT-2's two of C x 4 C.
+    """16.3  F, with which three matrices of C x F have about as many parameters as GPT-2's two of C x 4 C.
 
-    Not fewer, and the least multiple of the heads: tensor parallelism splits the units by heads, evenly.
+    They have no fewer, and F is the least such multiple of the heads: tensor parallelism splits the units by heads,
+    evenly.
     """
     # >>> 16.3
     return -(-8 * width // (3 * heads)) * heads
@@ -214,7 +216,7 @@ def gpt2_block_parameters(width: int) -> int:
 
 
 def llama_block_parameters(width: int, heads: int, kv_heads: int, hidden: int) -> int:
-    """16.3  The same of a Llama's block, which has no biases: attention, SwiGLU with F = ``hidden``, two RMSNorms.
+    """16.3  All parameters of a block of a Llama, without biases: attention, SwiGLU with F = ``hidden``, two RMSNorms.
 
     There are keys and values for G = ``kv_heads`` heads, of C / H values each.
     """
@@ -227,11 +229,11 @@ def llama_block_parameters(width: int, heads: int, kv_heads: int, hidden: int) -
 
 
 def groups_of(rank: int, ranks: int, groups: int) -> range:
-    """16.4  Which key-value heads a tensor-parallel rank holds.
+    """16.4  The key-value heads that a tensor-parallel rank holds.
 
     Each rank has as many query heads as any other, rank 0 the first ones, and needs the keys and values of these. Where
-    the ranks divide the key-value heads, each rank holds as many. Where there are more ranks than key-value heads, and
-    a multiple of them, several consecutive ranks hold the same one.
+    the ranks divide the key-value heads, each rank holds equally many. Where there are more ranks than key-value heads,
+    and a multiple of them, several consecutive ranks hold the same one.
 
     Args:
         rank, ranks: this rank, and how many there are.
@@ -257,7 +259,7 @@ def groups_of(rank: int, ranks: int, groups: int) -> range:
 def shared_gradient(gradient: np.ndarray, kv_heads: int) -> np.ndarray:
     """16.4  The gradient of keys or values that heads share, from the gradients that each of these heads has computed.
 
-    It is a sum over heads that may be on several ranks. Whoever has all of it rounds it, once: so do not round here.
+    It is a sum over heads that may be on several ranks. It is rounded once, where it is complete: so do not round here.
 
     Args:
         gradient: (H, ...), float32 or float64, of each head's keys, say; there may be no tokens; not modified.
@@ -291,9 +293,9 @@ def ring_bytes(ranks: int, batch: int, length: int, kv_heads: int, head_width: i
 
 
 def tensor_ranks(heads: int, kv_heads: int) -> list[int]:
-    """16.4  All numbers of tensor-parallel ranks that a layer can have, ascending; the last one is the largest.
+    """16.4  All numbers of tensor-parallel ranks that a layer can have, ascending.
 
-    Each rank has as many query heads, and ``groups_of`` accepts it.
+    All ranks have equally many query heads, and ``groups_of`` accepts the number.
     """
     # >>> 16.4
     return [n for n in range(1, heads + 1) if heads % n == 0 and (kv_heads % n == 0 or n % kv_heads == 0)]
@@ -301,10 +303,10 @@ def tensor_ranks(heads: int, kv_heads: int) -> list[int]:
 
 
 def ulysses_kv_heads(ranks: int, kv_heads: int) -> int:
-    """16.4  For how many key-value heads Ulysses' all-to-all sends keys and values, repeated ones included.
+    """16.4  The number of key-value heads, repeated ones included, for which Ulysses' all-to-all sends keys and values.
 
-    It deals out heads, as many to each of N ranks. If N does not divide G, each key-value head is repeated, as often as
-    the others and as rarely as possible, so that N divides their number.
+    It deals out heads, equally many to each of N ranks. If N does not divide G, all key-value heads are repeated
+    equally often, and as rarely as possible, so that N divides their number.
     """
     # >>> 16.4
     return lcm(ranks, kv_heads)
@@ -312,7 +314,7 @@ def ulysses_kv_heads(ranks: int, kv_heads: int) -> int:
 
 
 def read_slice(folder: Path, tensor: str, rows: range, columns: range) -> np.ndarray:
-    """16.5  Some rows and columns of a tensor in a folder of Hugging Face's, without reading the others.
+    """16.5  Some rows and columns of a tensor in a Hugging Face folder, without reading the others.
 
     So a tensor-parallel rank reads its heads of a matrix of gigabytes, and no more. A folder has one file,
     ``model.safetensors``, or several, and ``model.safetensors.index.json``, in which ``weight_map`` says in which file
@@ -328,13 +330,15 @@ def read_slice(folder: Path, tensor: str, rows: range, columns: range) -> np.nda
     Args:
         folder: the folder.
         tensor: the name of a tensor with one or more axes.
-        rows: which of its first axis: from ``rows.start`` to before ``rows.stop``. There may be none.
-        columns: which of its other axes, all of them laid flat. A tensor with one axis has one column.
+        rows: the rows, places along its first axis: from ``rows.start`` to before ``rows.stop``. There may be none.
+        columns: the columns, places along its other axes, all of them flattened into one. A tensor with one axis has
+            one column.
 
     Returns:
         (rows, columns) float32.
 
-    Cost: of the third part only these numbers, but for what Python reads ahead. Use nothing but Python and NumPy.
+    Cost: reads only these numbers of the third part, apart from what Python reads ahead. Use nothing but Python and
+    NumPy.
     """
     # >>> 16.5
     path = folder / "model.safetensors"
@@ -368,7 +372,7 @@ def attend_here(q: np.ndarray, k: np.ndarray, v: np.ndarray, base: float, group:
     Each rank turns its queries and keys, and gathers all keys and values.
 
     The authors tested it on one rank. On more ranks a model trains with it, all ranks agree, and the loss falls. But it
-    is another loss than that of one process. Find out why, and fix it.
+    is not the loss of one process. Find out why, and fix it.
 
     Args:
         q, k, v: (T, D) float64, of the whole sequence, the same on every rank; not modified. 2 N divides T, D is even.

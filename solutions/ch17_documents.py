@@ -1,8 +1,8 @@
 """Chapter 17: documents: how they are packed into samples, kept apart, counted, ordered, and dealt to ranks.
 
 **Words.** A *place* of a sample has a token and its target, the token after it in its document. So a document of n
-tokens has n - 1 places. A sample, or *pack*, has T places, and what its documents leave is *padding*. B samples are a
-micro-batch.
+tokens has n - 1 places. A sample, or *pack*, has T places; those that its documents leave free are *padding*. B samples
+are a micro-batch.
 
 ``first_fit``, ``hidden_keys``, ``any_key_seen``, ``permuted`` and ``deal_chunks`` have the names and arguments of
 minidist's own, so the library can train with them on a file of documents:
@@ -26,11 +26,11 @@ IGNORED = -100  # a target that does not count: a prompt's, or padding's
 
 
 def pieces(places: int, capacity: int) -> list[int]:
-    """17.1  The places of each piece of one document: as many pieces of ``capacity`` as it fills, then the rest.
+    """17.1  The number of places in each piece of one document: as many full pieces as there are, then the rest.
 
     Args:
-        places: of the document; 0 for one of a single token, of which there is no piece.
-        capacity: the places of a sample, at least 1.
+        places: the document's; 0 for a document of a single token, which has no piece.
+        capacity: the places of a sample, and of a full piece; at least 1.
     """
     # >>> 17.1
     full, rest = divmod(places, capacity)
@@ -48,7 +48,7 @@ def first_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
         capacity: the places of a pack.
 
     Returns:
-        The numbers of the pieces in each pack, both in the order in which they came.
+        For each pack the numbers of its pieces, from 0 on. Packs and pieces are in the order in which they came.
     """
     # >>> 17.1
     packs, room = [], []
@@ -68,7 +68,7 @@ def wasted(lengths: Sequence[int], capacity: int, packs: Sequence[Sequence[int]]
 
     Args:
         lengths, capacity: as for ``first_fit``. Some pieces may be in no pack.
-        packs: the numbers of the pieces in each, by whatever rule.
+        packs: the numbers of the pieces in each, packed by any rule.
     """
     # >>> 17.1
     places = capacity * len(packs)
@@ -79,16 +79,17 @@ def wasted(lengths: Sequence[int], capacity: int, packs: Sequence[Sequence[int]]
 
 # 17.2  The mask: one number per token
 #
-# A token sees itself and what is before it in its own document. That is an interval, so its first place is the whole
-# mask. Tiled attention asks two questions about a tile, some queries by some keys: is there anything to compute, and
-# which scores are hidden?
+# A token sees itself and what is before it in its own document. That is an interval, so its first place describes the
+# whole mask. Tiled attention asks two questions about a tile, which is some queries by some keys: does it have to be
+# computed, and which of its scores are hidden?
 
 
 def first_seen(lengths: Sequence[int], places: int) -> np.ndarray:
-    """17.2  The first place that each token of a sample sees. Places behind the last document see themselves alone.
+    """17.2  The first place that each token of a sample sees. Places after the last document see only themselves.
 
     Args:
-        lengths: the places of each document in the sample, one after the other. One may be 0: nothing is left of it.
+        lengths: the places of each document in the sample, one after the other. A length may be 0: nothing is left of
+            that document.
         places: T, at least the sum of the lengths.
 
     Returns:
@@ -105,11 +106,12 @@ def first_seen(lengths: Sequence[int], places: int) -> np.ndarray:
 
 
 def hidden_keys(first: np.ndarray, queries: slice, keys: slice) -> np.ndarray:
-    """17.2  Which keys some queries do not see.
+    """17.2  The keys that some queries do not see.
 
     Args:
         first: (B, T) integers: ``first_seen`` of each sample; not modified.
-        queries, keys: consecutive places of the sample; they need not be as many, and may be anywhere.
+        queries, keys: consecutive places of the sample; there may be more of one than of the other, and they may be
+            anywhere.
 
     Returns:
         Bool (B, keys, queries).
@@ -123,10 +125,10 @@ def hidden_keys(first: np.ndarray, queries: slice, keys: slice) -> np.ndarray:
 
 
 def any_key_seen(first: np.ndarray, queries: slice, keys: slice) -> bool:
-    """17.2  Whether one of these queries sees one of these keys, in any of the samples. Else the tile is skipped.
+    """17.2  Whether any of these queries sees any of these keys, in any of the samples. If not, the tile is skipped.
 
     Args:
-        first, queries, keys: as for ``hidden_keys``; there is a sample, a query and a key at least.
+        first, queries, keys: as for ``hidden_keys``; there is at least one sample, one query and one key.
 
     Cost: memory for a few numbers per query, not for the tile. The queries are consecutive, and each sees itself.
     """
@@ -145,8 +147,8 @@ def global_mean(losses: Sequence[np.ndarray], targets: Sequence[np.ndarray], gro
     """17.3  The mean of the losses at all targets of all ranks that count; 0 if none does.
 
     Args:
-        losses: float64 (B, T) of each micro-batch of this rank; not modified. What is there for a target that is
-            ``IGNORED`` means nothing, and may be NaN.
+        losses: float64 (B, T) of each micro-batch of this rank; not modified. The loss at a target that is ``IGNORED``
+            means nothing, and may be NaN.
         targets: integers (B, T) of each micro-batch; not modified. A rank may have no micro-batch, and another one
             several, of different shapes.
         group: the ranks.
@@ -166,10 +168,10 @@ def global_mean(losses: Sequence[np.ndarray], targets: Sequence[np.ndarray], gro
 
 
 def gradient_weight(targets: Sequence[np.ndarray], group: ProcessGroup) -> int:
-    """17.3  By what the gradient of each micro-batch's *sum* of losses is divided, before all of them are added.
+    """17.3  The divisor of the gradient of each micro-batch's *sum* of losses, before all of them are added.
 
-    They are added over micro-batches and ranks. What comes is the gradient of ``global_mean``. In a step without any
-    target that counts it is 0, so divide by 1.
+    They are added over micro-batches and ranks; the result is the gradient of ``global_mean``. In a step without any
+    target that counts that gradient is 0, so the divisor is 1.
 
     Args:
         targets, group: as for ``global_mean``.
@@ -182,14 +184,14 @@ def gradient_weight(targets: Sequence[np.ndarray], group: ProcessGroup) -> int:
 
 
 def local_mean_error(counts: Sequence[int], means: Sequence[float]) -> float:
-    """17.3  Worksheet: by how much the mean of the ranks' own means is above the global mean; below it: negative.
+    """17.3  Worksheet: the mean of the ranks' own means, minus the global mean.
 
     A bug that real systems had (torchtitan issue 2206): each rank divides by its own count, and the results are
     averaged.
 
     Args:
         counts: how many targets count on each rank.
-        means: of their losses on each rank; 0 where there is none, and such a rank is averaged too.
+        means: the mean of their losses on each rank; 0 for a rank without any, which is averaged too.
     """
     # >>> 17.3
     right = sum(count * mean for count, mean in zip(counts, means, strict=True)) / max(1, sum(counts))
@@ -198,7 +200,7 @@ def local_mean_error(counts: Sequence[int], means: Sequence[float]) -> float:
 
 
 def token_weights(counts: Sequence[int]) -> list[float]:
-    """17.3  Worksheet: how many times the weight that it should have a target on each rank has in that wrong mean.
+    """17.3  Worksheet: the weight of one target on each rank in that wrong mean, over the weight that it should have.
 
     1 is right; 0 for a rank without targets that count.
 
@@ -216,10 +218,10 @@ MIX = 0x9E3779B97F4A7C15  # an odd number of 64 bits, 2^64 over the golden ratio
 
 
 def permuted(place: int, count: int, keys: Sequence[int]) -> int:
-    """17.4  Which of ``count`` samples stands at a place of an epoch: each at one place, in an order made by the keys.
+    """17.4  The sample at a place of an epoch of ``count`` samples: each is at one place, in an order made by the keys.
 
-    Nothing is listed, so it costs as much for a thousand samples as for 10^15. Any such order passes, if every key
-    changes it, each sample is as likely at each place, and neighbours have no pattern. The library's is a Feistel
+    No list is stored, so it costs as much for a thousand samples as for 10^15. Any such order passes, if every key
+    changes it, each sample is equally likely at each place, and neighbours have no pattern. The library's is a Feistel
     network, whose rounds can be undone, so no two places meet:
 
         A place has two halves of b bits; b is half the bits of count - 1, rounded up.
@@ -228,7 +230,7 @@ def permuted(place: int, count: int, keys: Sequence[int]) -> int:
                              x = (x XOR key) MIX
                              x = (x XOR (x >> 29)) MIX
                              f(x) = bits 32 to 32 + b - 1 of x, bit 0 being the lowest
-        Join them again. A result from ``count`` on is no sample: permute it again, until it is one.
+        Join them again. A result of ``count`` or more is no sample: permute it again, until it is one.
 
     Args:
         place: from 0 to count - 1.
@@ -256,7 +258,7 @@ def permuted(place: int, count: int, keys: Sequence[int]) -> int:
 def samples_of(
     step: int, rank: int, ranks: int, batches: Sequence[int], micro_batch: int, count: int
 ) -> list[list[tuple[int, int]]]:
-    """17.5  The samples of a rank in a step, as a function of nothing else: so nothing is saved but the step's number.
+    """17.5  The samples of a rank in a step, from these arguments alone: so nothing is saved but the step's number.
 
     A run takes one sample after the other. Each epoch has all of them, at places 0 to ``count`` - 1, and a step may
     begin in one epoch and end in a later one. Consecutive samples of a step make its micro-batches, whatever the number
@@ -265,14 +267,14 @@ def samples_of(
 
     Args:
         step: from 0 on.
-        rank, ranks: this data-parallel rank, and how many there are in this step. They may be others in the next one.
+        rank, ranks: this data-parallel rank, and how many there are in this step. Both may change in the next one.
         batches: samples of steps 0, 1, and so on, over all ranks: a ramp. The last number is that of all later steps
             too. Each is a multiple of ``micro_batch``.
         micro_batch: samples in a micro-batch.
         count: samples in an epoch.
 
     Returns:
-        This rank's micro-batches, in order: of each sample its epoch and its place in it.
+        This rank's micro-batches, in order: for each sample its epoch, and its place in that epoch.
     """
     # >>> 17.5
     begin = sum(batches[:step]) + max(0, step - len(batches)) * batches[-1]
@@ -295,7 +297,7 @@ def work_of_chunks(first: np.ndarray, chunks: int) -> list[int]:
     Args:
         first: (B, T) integers, the first place that each token sees, which never decreases along a sample; not
             modified.
-        chunks: into how many the sequence is cut, which divides T.
+        chunks: the number of chunks that the sequence is cut into; it divides T.
 
     Returns:
         A number for each chunk.
@@ -308,13 +310,13 @@ def work_of_chunks(first: np.ndarray, chunks: int) -> list[int]:
 
 
 def deal_chunks(work: Sequence[int], ranks: int) -> list[list[int]]:
-    """17.6  Deal chunks to ranks, as many to each, and nearly the same work.
+    """17.6  Deal chunks to ranks, equally many to each, with nearly the same work.
 
-    The chunk with the most work comes first, of equal ones the one with the lower number. It goes to the rank with the
-    least work of those that still lack chunks, of equal ones to the one with the lower number.
+    The chunk with the most work comes first, on a tie the one with the lower number. It goes to the rank with the least
+    work of those that still lack chunks, on a tie to the one with the lower number.
 
     Args:
-        work: of each chunk; not modified. The ranks divide their number.
+        work: the work of each chunk; not modified. ``ranks`` divides the number of chunks.
 
     Returns:
         The chunks of each rank, ascending.
@@ -345,7 +347,7 @@ def attend_packed(q: np.ndarray, k: np.ndarray, v: np.ndarray, lengths: Sequence
     """17.7  Debugging: one head's causal attention over documents that are packed one after the other.
 
     No document sees another. The authors tested it with one document. With more of them a model trains with it, and the
-    loss falls. But tokens of one document move an output of the next one. Find out which, and fix it.
+    loss falls. But tokens of one document change an output of the next one. Find out which, and fix it.
 
     Args:
         q, k, v: (T, D) float64; not modified.
@@ -356,9 +358,9 @@ def attend_packed(q: np.ndarray, k: np.ndarray, v: np.ndarray, lengths: Sequence
     """
     places, ends = np.arange(len(q)), np.cumsum(lengths)
     # >>> 17.7
-    document = np.searchsorted(ends, places, side="right")  # the first one that ends behind a place
+    document = np.searchsorted(ends, places, side="right")  # the first one that ends after a place
     # === given to the learner
-    # document = np.searchsorted(ends, places)  # the first one that ends behind a place
+    # document = np.searchsorted(ends, places)  # the first one that ends after a place
     # <<<
     first = (ends - lengths)[document]  # of its document
 
