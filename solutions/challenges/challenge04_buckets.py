@@ -3,7 +3,7 @@
 This file begins as the library's answer. Change whatever you like, and see what it brings: ``minidist challenge 4``.
 
 The all-reduce of a bucket of M bytes on N ranks takes 2 (N-1) (alpha + beta M / N) seconds. It begins when backward has
-completed all gradients of the bucket and the all-reduce of the bucket before it has ended. What counts is the time from
+completed all gradients of the bucket and the all-reduce of the bucket before it has ended. The score is the time from
 the end of backward to the end of the last all-reduce: the geometric mean over several models and networks.
 """
 

@@ -10,7 +10,7 @@ A model consists of units, and a step of m micro-batches on each of N ranks. For
 
 A rank also needs room for the largest unit whose weights are sharded, gathered: 2 P bytes; and for the largest whose
 gradients are sharded, before they are reduced: 2 P. An all-gather or reduce-scatter of a unit sends 2 P (N-1) / N
-bytes. What counts are the bytes that a rank sends in a step: the geometric mean over several models.
+bytes. The score is the bytes that a rank sends in a step: the geometric mean over several models.
 """
 
 from collections.abc import Sequence

@@ -6,7 +6,7 @@ brings: ``minidist challenge 7``.
 A rank's layers are one stage, or are cut into v stages, the same number v on every rank, 1 to 4. Any rank may have any
 stages. The actions of a stage are F, B, I and W, as in chapter 7: F, I and W take 1 / v slots, B takes 2 / v. Messages
 take no time. From F to B, or to W, a stage holds the activations of a micro-batch, 1 / v of what a rank's layers need.
-What counts is the bubble, the share of all ranks' time in which they are idle: the mean over several pipelines.
+The score is the bubble, the share of all ranks' time in which they are idle: the mean over several pipelines.
 """
 
 from minidist.parallel.tools.schedule_check import bubble, check_schedule, in_flight, timeline

@@ -10,7 +10,7 @@ A chain of n blocks goes forward, and backward from the last block to the first.
     B3   backward of block 3: needs its input, kept or at hand, and comes after B4. It runs the inside of block 3 again
 
 At most ``slots`` inputs may be kept at once; that of block 0 is kept from the beginning. B of the last block needs no
-F. What counts are the operations of all F beyond one forward pass (F of each block but the last), in percent of the
+F. The score is the operations of all F beyond one forward pass (F of each block but the last), in percent of the
 model's forward pass: the mean over several models.
 """
 
