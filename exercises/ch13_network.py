@@ -86,8 +86,7 @@ def decode_flops(parameters: int, layers: int, width: int, batch: int, context: 
 
 
 def decode_bytes(parameters: int, layers: int, kv_width: int, itemsize: int, batch: int, context: int) -> int:
-    """The bytes that decode reads for it: every weight once, and each sequence's KV cache, ``context`` tokens.
-    """
+    """The bytes that decode reads for it: every weight once, and each sequence's cache, ``context`` tokens."""
     raise NotImplementedError("task 13.2")
 
 

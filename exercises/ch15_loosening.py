@@ -318,8 +318,7 @@ def power_sgd_bytes(m: int, n: int, ranks: int, rank: int) -> float:
 
 
 def most_ranks(share: float) -> int:
-    """The most ranks with which top-k sends less than the all-reduce. ``share`` is 1 / 2^i, and divides the elements.
-    """
+    """The most ranks with which top-k sends less than the all-reduce. ``share`` is 1 / 2^i and divides the elements."""
     raise NotImplementedError("task 15.12")
 
 
