@@ -79,7 +79,7 @@ def commit(disk: Disk, root: Path, name: str, manifest: bytes) -> None:
 
     Args:
         name: name of a folder whose files are all on the disk. But the folder is new: its own name in ``root`` may not
-            be.
+            be on the disk yet.
         manifest: the content of its manifest.
     """
     # >>> 12.1
@@ -90,8 +90,7 @@ def commit(disk: Disk, root: Path, name: str, manifest: bytes) -> None:
 
 
 def discard(disk: Disk, root: Path, name: str) -> None:
-    """12.1  Remove the folder ``root / name`` with its files: a checkpoint, or what is left of a save, without a
-    manifest.
+    """12.1  Remove the folder ``root / name`` with its files: a checkpoint, or a save without a manifest.
 
     At any moment, whatever is lost, a folder with a manifest has all files that it had. The removal itself need not be
     on the disk at the end; but if the folder comes back after a power cut, it must not be a checkpoint.

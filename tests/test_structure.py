@@ -142,6 +142,6 @@ def test_docstrings_stand_alone():
         for file in (*FILES, *(ROOT.parent / "solutions").rglob("*.py"))
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
         if isinstance(node, kinds) and (docstring := ast.get_docstring(node) or "")
-        if re.match(r"(Of|From|For|The same)\b", docstring)
+        if re.match(r"(Of|From|For|In|With|The same|What|Which|Who|Where|How|That|Those)\b", docstring)
     ]
     assert opened == []

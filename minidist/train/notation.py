@@ -1,4 +1,4 @@
-"""How layouts, flags and tables are written as text: settings as ``key=value,key=value``, and numbers.
+"""Layouts, flags and tables as text: settings as ``key=value,key=value``, and numbers.
 
 Python's ``int`` accepts more than anyone means to write: it reads both ``1_0`` and ``１０``, the digits of another
 script, as 10. And ``str.isdigit`` accepts what ``int`` refuses, such as ``²``.

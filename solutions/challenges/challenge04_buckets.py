@@ -13,7 +13,7 @@ from collections.abc import Sequence
 def choose_buckets(
     nbytes: Sequence[int], completed: Sequence[float], ranks: int, alpha: float, beta: float
 ) -> list[list[int]]:
-    """Which gradients are sent together, and in which order.
+    """Choose the gradients that are sent together, and the order of the buckets.
 
     Args:
         nbytes: of each gradient.

@@ -19,7 +19,7 @@ WHOLE, SHARDED = 0, 1
 
 
 def choose_shards(parameters: Sequence[int], ranks: int, micro_batches: int, memory: int) -> list[tuple[int, int]]:
-    """What each unit shards.
+    """Choose what each unit shards.
 
     Args:
         parameters: P of each unit.

@@ -26,7 +26,7 @@ from minidist import (
 
 
 def place_weights(a: np.ndarray, b: np.ndarray, tokens: int, rank: int, ranks: int) -> list[np.ndarray]:
-    """What one rank holds of the weights. Called before training, and in another process than ``mlp``.
+    """Return the part of the weights that one rank holds. Called before training, and in another process than ``mlp``.
 
     Args:
         a: (width, hidden) int64.

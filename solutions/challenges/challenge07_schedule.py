@@ -14,7 +14,7 @@ from minidist.parallel.tools.schedules import Action, schedule
 
 
 def choose_schedule(ranks: int, micro_batches: int, limit: int) -> list[list[str]]:
-    """What each rank does, in order.
+    """Return the actions of each rank, in order.
 
     Args:
         ranks: of the pipeline, at least 2.

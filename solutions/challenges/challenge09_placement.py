@@ -11,7 +11,7 @@ import numpy as np
 
 
 def place_ranks(sent: np.ndarray, per_node: int) -> list[int]:
-    """Which rank runs at each place.
+    """Return the rank that runs at each place.
 
     Args:
         sent: (N, N) int64, megabytes from each rank to each.
