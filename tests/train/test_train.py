@@ -1,6 +1,7 @@
 """What a run's results depend on, and what it brings back. (What one process computes: nn/test_torch.py.)"""
 
 from dataclasses import asdict, replace
+from itertools import count
 from unittest import mock
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 
 import minidist as md
 from minidist import trace
+from minidist.comm.transports.cores import ComputeClock
 from minidist.nn.gpt import GPT
 from minidist.nn.optim.optimizers import AdamW, average_gradients
 from minidist.nn.precision.underflow import GradScaler
@@ -59,19 +61,24 @@ def steps_in(log: list) -> set[str]:
 
 def test_what_a_run_brings_back(ranks):
     seen, told, options = [], [[], []], RunOptions(step_digests=True, progress=True, sample=7, trace=True)
+
+    def looked_at(*arguments):  # a clock that only looks at it advance: when a step begins, has its gradients, and ends
+        with mock.patch.object(ComputeClock, "seconds", lambda _, ticks=count(): float(next(ticks))):
+            return train_rank(*arguments)
+
     result = run(
         ranks(2), CONFIG, Layout(dp=2), options, on_step=lambda step, loss: seen.append((step, loss)),
-        on_event=lambda rank, event: told[rank].append(event),
+        on_event=lambda rank, event: told[rank].append(event), rank_function=looked_at,
     )  # fmt: skip
     first = result.ranks[0]
-    for rank, events, count in zip(result.ranks, told, (2, 1), strict=True):
+    for rank, events, micro_batches in zip(result.ranks, told, (2, 1), strict=True):
         steps = list(zip(result.losses, rank.compute_seconds, rank.micro_batch_seconds, strict=True))
         reports = [
             one for n, (loss, step, pace) in enumerate(steps) for one in (("step", n, loss, step), ("pace", n, pace))
         ]
         assert [event for event in events if event[0] in ("ready", "step", "pace")] == [("ready", 0), *reports]
-        assert all(0 < pace * count <= step for _, step, pace in steps)
-        assert rank.micro_batch_counts == [count] * CONFIG.steps
+        assert all((step, pace) == (2, 1 / micro_batches) for _, step, pace in steps)
+        assert rank.micro_batch_counts == [micro_batches] * CONFIG.steps
     assert seen == list(enumerate(result.losses)) and len(set(first.step_digests)) == CONFIG.steps
     assert steps_in(first.log) == {"step 2", "step 3"}  # the last ones
     assert traced_from(0, replace(CONFIG, steps=9), Layout.parse("dp=2,sync=local,local_steps=5")) == 4  # a round

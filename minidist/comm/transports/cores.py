@@ -116,11 +116,19 @@ class ComputeClock:
             self._schedule = None
 
     def _look(self) -> tuple[float, float]:
-        """Return the time, and how long the thread has waited for a core: both in seconds, from an arbitrary start."""
-        delay = 0
-        if self._schedule is not None:
-            delay = int(os.pread(self._schedule.fileno(), 100, 0).split()[1])  # ns
-        return time.perf_counter(), delay * 1e-9
+        """Return the time, and how long the thread has waited for a core: both in seconds, from an arbitrary start.
+
+        The two belong together: no wait for a core falls between the readings.
+        """
+        delay = self._delay()
+        while True:
+            now, earlier, delay = time.perf_counter(), delay, self._delay()
+            if delay == earlier:
+                return now, delay * 1e-9
+
+    def _delay(self) -> int:
+        """Return how long the thread has waited for a core, in nanoseconds; 0 where it is not known."""
+        return int(os.pread(self._schedule.fileno(), 100, 0).split()[1]) if self._schedule is not None else 0
 
 
 PATIENCE = 20  # a run ends after this many times its limit, however busy the machine is
