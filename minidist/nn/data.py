@@ -166,10 +166,10 @@ def generate(
         The text of the ``count`` new tokens.
 
     Raises:
-        ValueError: for an empty prompt, a negative temperature, or a vocabulary beyond bytes without a tokenizer.
+        ValueError: for an empty prompt, a temperature below 0 or NaN, or a vocabulary beyond bytes without a tokenizer.
     """
-    if temperature < 0:
-        raise ValueError(f"temperature must not be negative, got {temperature}")
+    if not temperature >= 0:
+        raise ValueError(f"temperature must be at least 0, got {temperature}")
     if tokenizer is None and model.config.vocab > BYTES.vocab:
         raise ValueError(f"generate() writes bytes, and this model has a vocabulary of {model.config.vocab}")
     by = tokenizer or BYTES
