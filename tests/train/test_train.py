@@ -63,7 +63,8 @@ def test_what_a_run_brings_back(ranks):
     seen, told, options = [], [[], []], RunOptions(step_digests=True, progress=True, sample=7, trace=True)
 
     def looked_at(*arguments):  # a clock that only looks at it advance: when a step begins, has its gradients, and ends
-        with mock.patch.object(ComputeClock, "seconds", lambda _, ticks=count(): float(next(ticks))):
+        ticks = count()
+        with mock.patch.object(ComputeClock, "seconds", lambda clock: float(next(ticks))):
             return train_rank(*arguments)
 
     result = run(

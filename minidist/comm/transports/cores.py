@@ -120,15 +120,14 @@ class ComputeClock:
 
         The two belong together: no wait for a core falls between the readings.
         """
-        delay = self._delay()
+        if self._schedule is None:
+            return time.perf_counter(), 0.0
+        now, delay = 0.0, -1
         while True:
-            now, earlier, delay = time.perf_counter(), delay, self._delay()
+            earlier, delay = delay, int(os.pread(self._schedule.fileno(), 100, 0).split()[1])  # ns
             if delay == earlier:
                 return now, delay * 1e-9
-
-    def _delay(self) -> int:
-        """Return how long the thread has waited for a core, in nanoseconds; 0 where it is not known."""
-        return int(os.pread(self._schedule.fileno(), 100, 0).split()[1]) if self._schedule is not None else 0
+            now = time.perf_counter()
 
 
 PATIENCE = 20  # a run ends after this many times its limit, however busy the machine is

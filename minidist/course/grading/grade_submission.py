@@ -101,7 +101,7 @@ def _judge(
     return read_verdicts(verdicts)[1], outcome.exceeded, _end_of(output)
 
 
-def _end_of(file: Path, nbytes: int = 1000) -> str:
+def _end_of(file: Path) -> str:
     with open(file, "rb") as text:
-        text.seek(max(0, file.stat().st_size - nbytes))
+        text.seek(max(0, file.stat().st_size - 1000))
         return text.read().decode(errors="replace")

@@ -52,9 +52,9 @@ class Lanes:
         self.bars.append(mark.to(self.at(start), self.at(end) - self.at(start), w=width))
         return mark
 
-    def marks(self, playhead: bool = True) -> list[Mark]:
+    def marks(self) -> list[Mark]:
         """Return the rows, their bars and the playhead."""
         bottom = self.top + self.high * self.rows
         head = line([(self.left, self.top - 6), (self.left, bottom + 6)], "ink", 4)
         head.to(self.clock[0], self.clock[1], x=self.wide)
-        return [*self.below, *self.bars, *([head] if playhead else [])]
+        return [*self.below, *self.bars, head]

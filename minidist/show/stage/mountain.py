@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 
 from minidist.show.stage.marks import Mark, box, line
 
+COLUMNS = 60
+
 
 def mountain(
     held: Callable[[float, float], Mapping[str, float]],
@@ -11,7 +13,7 @@ def mountain(
     place,
     most: float,
     clock,
-    columns: int = 60,
+    columns: int = COLUMNS,
 ) -> list[Mark]:
     """Return the marks of a mountain.
 
@@ -37,9 +39,9 @@ def mountain(
     return marks
 
 
-def outline(held: Callable[[float, float], float], place, most: float, columns: int = 60) -> Mark:
+def outline(held: Callable[[float, float], float], place, most: float) -> Mark:
     """Return a faint line along the top of a mountain, visible from the beginning, to compare others with."""
     x, y, width, height = place
-    levels = [y + height - height * held(number / columns, (number + 1) / columns) / most for number in range(columns)]
-    edges = [(x + width * (number + side) / columns, level) for number, level in enumerate(levels) for side in (0, 1)]
+    levels = [y + height - height * held(number / COLUMNS, (number + 1) / COLUMNS) / most for number in range(COLUMNS)]
+    edges = [(x + width * (number + side) / COLUMNS, level) for number, level in enumerate(levels) for side in (0, 1)]
     return line([(x, y + height), *edges, (x + width, y + height)], "faint", 4)

@@ -71,13 +71,12 @@ class Step:
         """Return whether a message goes to another node."""
         return self.topology.nodes[flow.source] != self.topology.nodes[flow.destination]
 
-    def crossing_bytes(self, tensor_parallel: bool, until: float | None = None) -> int:
-        """Return the bytes sent to other nodes within tp groups, or else within dp groups, until a time in the step."""
-        end = self.start + (self.seconds if until is None else until)
+    def crossing_bytes(self, tensor_parallel: bool) -> int:
+        """Return the bytes sent to other nodes within tp groups, or else within dp groups."""
         return sum(
             flow.nbytes
             for flow in self.replayed.flows
-            if self.crosses(flow) and flow.sent <= end and is_tensor_parallel(flow, self.layout) == tensor_parallel
+            if self.crosses(flow) and is_tensor_parallel(flow, self.layout) == tensor_parallel
         )
 
 

@@ -63,10 +63,9 @@ class MemoryLog:
         """Return the bytes of each kind that the rank held at a place."""
         return self.changes[max(0, int(place * len(self.changes) + 1e-9) - 1)].held
 
-    def highest(self, *kinds: str, end: float = 1.0) -> int:
-        """Return the most bytes held at once up to the place ``end``, of these kinds, or of all if none is given."""
-        seen = self.changes[: max(1, int(end * len(self.changes) + 1e-9))]
-        return max(sum(change.held[kind] for kind in kinds or KINDS) for change in seen)
+    def highest(self, *kinds: str) -> int:
+        """Return the most bytes held at once, of these kinds, or of all if none is given."""
+        return max(sum(change.held[kind] for kind in kinds or KINDS) for change in self.changes)
 
     def places(self, name: str) -> list[tuple[float, float]]:
         """Return the places (start, end) of every event whose name starts with ``name``."""
