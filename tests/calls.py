@@ -22,7 +22,7 @@ PATTERN = np.random.default_rng(0).choice(3, size=97, p=(0.1, 0.45, 0.45))
 
 
 def available(*sizes: int) -> list[int]:
-    """Those of some numbers of ranks that there are: all, but in an MPI job as many as its processes."""
+    """Return the numbers of ranks that can be had: all; in an MPI job those up to the number of its processes."""
     return [size for size in sizes if size <= (job_size() or size)]
 
 
@@ -84,7 +84,7 @@ def combined(rows: np.ndarray, op: md.ReduceOp) -> np.ndarray:
 
 
 def inputs(group, case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """Of each rank a small array, (ranks, elements), and one with a part for each rank, (ranks, ranks, elements)."""
+    """Return each rank's small array, (ranks, elements), and one with a part per rank, (ranks, ranks, elements)."""
     size, n = group.size, case.elements
     small = [values(rank, n, case.dtype) for rank in range(size)]
     large = [values(rank, size * n, case.dtype, 1).reshape(size, n) for rank in range(size)]
@@ -134,7 +134,7 @@ def host(array) -> np.ndarray:
 
 
 def wrong(group, case: Case, put=np.copy) -> str:
-    """What is wrong with the call's result; "" if nothing is."""
+    """Return what is wrong with the call's result; "" if nothing is."""
     found, expected = call(group, case, put)
     for have, want in zip(map(host, found), expected, strict=True):
         if have.dtype != want.dtype or not np.array_equal(have, want):
@@ -143,7 +143,7 @@ def wrong(group, case: Case, put=np.copy) -> str:
 
 
 def wrong_splits(group, algorithms: list[str], put=np.copy) -> list[str]:
-    """Of an all-to-all in which rank a sends (a + 2 b) % 4 rows to rank b, which only both of them know."""
+    """Return what is wrong with an all-to-all where rank a sends (a + 2 b) % 4 rows to rank b: only they know."""
     rank, problems = group.rank, []
     rows = np.array([[(a + 2 * b) % 4 for b in range(group.size)] for a in range(group.size)])
     for algorithm in algorithms:

@@ -68,7 +68,7 @@ def share_bytecode(folder: Path) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads its options
 def pytest_cmdline_main(config):
-    """Where no files are named, the tests share all cores, file by file."""
+    """Let the tests share all cores, file by file, where no files are named."""
     everything = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     alone = config.pluginmanager.hasplugin("xdist") and not hasattr(config, "workerinput")  # workers start no workers
     option = config.option

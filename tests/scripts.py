@@ -25,7 +25,7 @@ def until(condition: Callable[[], object], limit: float = LIMIT) -> None:
 
 
 def python(*arguments: str, **more) -> subprocess.CompletedProcess:
-    """How Python ended in a process of its own, and the text that it printed."""
+    """Run Python in a process of its own; return how it ended, and the text that it printed."""
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=LIMIT, **more)
 
 
@@ -59,7 +59,7 @@ def in_script(folder: Path, body: str, **environment: str) -> tuple[int, str, st
 
 
 def states_of(session: int) -> list[str]:
-    """Of each living process of a session its state in psutil's words."""
+    """Return the state of each living process of a session, in psutil's words."""
     states = []
     for each in psutil.process_iter(["status"]):
         with suppress(ProcessLookupError):
@@ -73,6 +73,6 @@ def segments_of(pid: int) -> list[str]:
 
 
 def assert_nothing_left(pid: int) -> None:
-    """Of a script's session no process, and no shared memory."""
+    """Check that a script's session has left no process and no shared memory."""
     if sys.platform == "linux":
         until(lambda: not states_of(pid) and not segments_of(pid))

@@ -88,7 +88,7 @@ def code_cells(notebook) -> list:
 
 
 def kinds(cell) -> list[tuple]:
-    """What comes out of a cell, whatever its numbers: pictures, tables, and printed text as one piece."""
+    """Return the kinds of a cell's outputs, whatever their numbers: pictures, tables, and printed text as one piece."""
     found = [
         ("printed", output.name) if output.output_type == "stream" else (output.output_type, *sorted(output.data))
         for output in cell.outputs
@@ -120,7 +120,7 @@ def test_a_cell_runs_again_after_the_last_one_which_closes_the_clusters(monkeypa
 
 
 def faults_of_form(path: Path) -> Iterator[str]:
-    """What is wrong with the form of a notebook, in words."""
+    """Return what is wrong with the form of a notebook, in words."""
     notebook, text = read(path), path.read_text(encoding="utf-8")
     cells = code_cells(notebook)
     printed = [output for cell in cells for output in cell.outputs]

@@ -146,6 +146,6 @@ def test_a_run_on_a_prepared_folder_has_the_bits_of_one_on_its_text(packing, tmp
 
 
 def test_a_corpus_has_targets_to_ignore():
-    """What the tests above compare is not empty."""
+    """The other tests therefore compare something."""
     _, targets, documents = open_corpus(LINES, T, "first-fit").micro_batch(SEED, 0, 30)
     assert (targets == IGNORED).any() and (np.diff(documents.first, axis=1) > 1).any()

@@ -24,7 +24,7 @@ from minidist.show.stage import terminal
 
 
 def test_the_menu_lists_every_demonstration_and_fits_its_window(capsys):
-    """With the prompt below it, in 24 lines; a higher window has room for the groups."""
+    """The menu and the prompt below it take 24 lines; a higher window has room for the groups."""
     assert cli.main(["demo"]) == 0
     listed = capsys.readouterr().out
     for name, one in DEMONSTRATIONS.items():

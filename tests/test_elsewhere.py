@@ -32,7 +32,7 @@ if __name__ == "__main__":
 
 
 def run(folder, *arguments: str, system: dict = ELSEWHERE) -> str:
-    """What Python prints for these arguments, within another system's limits."""
+    """Return what Python prints for these arguments, within another system's limits."""
     done = python(*arguments, cwd=folder, env=os.environ | system, encoding="cp1252" if system else "utf-8")
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr

@@ -49,7 +49,7 @@ def test_the_simulation_stands_beside_the_formula_and_a_seed_repeats_it(capsys):
 
 
 def test_the_page_shows_what_the_command_computes(capsys):
-    """To the last digit shown, of every formula."""
+    """Every formula agrees to the last digit shown."""
     shown = 0
     for section in PAGE.split("\nminidist failures ")[1:]:
         command = re.sub(r"--simulate \S+", "", section.partition("\n")[0])

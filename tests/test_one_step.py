@@ -61,7 +61,7 @@ def step_calls(world, config) -> Counter:
 
 
 def test_a_step_of_one_process_goes_through_few_functions(ranks):
-    """With no precision, recomputation or trace in force. It may only become less."""
+    """No precision, recomputation or trace is in force. The numbers may only become less."""
     config = TrainConfig(layers=2, heads=4, width=64, context=16, global_batch=4, micro_batch=1, steps=2)
     (calls,) = ranks(1).run(step_calls, config)
     assert len(calls) <= 149 and len({file for file, _ in calls}) <= 25 and sum(calls.values()) <= 6_230

@@ -60,7 +60,7 @@ def gpt() -> GPT:
 
 
 def half(model: GPT) -> GPT:
-    """With the tokens of the first head alone."""
+    """Leave the model only the tokens of its first head, and return it."""
     model.embeddings.token.weight.data = model.embeddings.token.weight.data[:1]
     return model
 

@@ -135,7 +135,7 @@ def test_every_library_mutant_changes_a_line_that_is_there_once():
 
 
 def test_docstrings_stand_alone():
-    """They say what is done or returned: not what it is of, and not that it is the same as something above."""
+    """Docstrings say what is done or returned: not what it is of, and not that it is the same as something above."""
     kinds = ast.FunctionDef | ast.ClassDef | ast.Module
     opened = [
         (file.name, docstring.split("\n")[0])

@@ -131,7 +131,7 @@ VOCABULARY = 256  # bytes
 
 
 def model_flops(result: Run) -> int:
-    """Of one step, over all ranks."""
+    """Return the model FLOPs of one step, over all ranks."""
     used = [Utilization.of_rank([1.0], rank.step_flops, 1.0) for rank in result.ranks]
     return sum(one.model_flops for one in used) // result.steps_here
 
@@ -148,7 +148,7 @@ def closed_form(config: TrainConfig) -> int:
 
 
 def test_the_closed_form_counts_masked_scores_and_tiles_above_the_diagonal_are_skipped(ranks):
-    """With 4 x 4 tiles 10 of 16 are computed. Backward computes scores again, which are half of forward's products."""
+    """Of 4 x 4 tiles 10 are computed. Backward computes scores again, which are half of forward's products."""
     config = replace(CONFIG, attention="tiled", attention_tile=8)
     scores = 12 * config.layers * config.width * config.context * config.tokens_per_step
     result = run(ranks(1), config, Layout())

@@ -43,7 +43,7 @@ def test_factors_by_hand():
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_the_times_what_is_told_makes_sense(seed):
-    """Also of clocks that stand still, jump, or are all noise, and with any window."""
+    """Clocks may stand still, jump, or be all noise, and the window is any."""
     random = np.random.default_rng(seed)
     for _ in range(40):
         ranks, steps = random.integers(2, 5), random.integers(1, 40)

@@ -33,7 +33,7 @@ KINDS = ("all_reduce", "communication"), ("backward 0", "compute")
 
 
 def test_a_bucket_is_sent_when_its_last_gradient_is_complete_and_in_order():
-    """So that one delays the next."""
+    """One bucket thus delays the next."""
     random = np.random.default_rng(0)
     for count in (1, 2, 5, 40):
         completed = random.permutation(count).astype(float).tolist()
@@ -129,7 +129,7 @@ def test_the_last_step_of_a_log():
 
 
 def test_the_share_of_communication_that_is_hidden_under_compute():
-    """Of any spans, which may overlap: nanosecond by nanosecond."""
+    """The oracle counts nanosecond by nanosecond; spans are drawn at random, and may overlap."""
     random = np.random.default_rng(0)
     for counts in ((1, 1), (3, 2), (5, 5), (0, 4), (3, 0), (0, 0)):
         lists = [

@@ -94,7 +94,7 @@ def test_the_best_come_first_and_wrong_answers_and_forged_scores_have_no_score(s
 
 @pytest.mark.long
 def test_grade_collects_them(submissions, tmp_path, monkeypatch, capsys):
-    """Of the chapters that are graded; tasks have no challenges. Without any answer no judge starts."""
+    """Only challenges of graded chapters count; tasks have none. Without any answer no judge starts."""
 
     def only_folder(console, submissions, out, *more):
         out.mkdir(exist_ok=True)

@@ -23,7 +23,7 @@ def ranks(ranks):
 
 @pytest.fixture
 def small_queues(ranks):
-    """The same with queues of 1 KiB, where there are queues."""
+    """Return clusters whose queues hold 1 KiB, where there are queues."""
     if job_size() is not None:
         yield ranks
         return

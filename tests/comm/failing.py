@@ -18,7 +18,7 @@ ON_MPI = []  # the runs that fail in the same way in an MPI job, each of which i
 
 
 class Failure(NamedTuple):
-    """How a run fails: the error's kind, patterns that it has, each somewhere, and attributes of it."""
+    """A run that fails: the kind of its error, patterns that the message has somewhere, and attributes of the error."""
 
     run: Callable
     kind: str

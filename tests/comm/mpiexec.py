@@ -49,7 +49,7 @@ class Job:
         return [each for each in every if (each.info["environ"] or {}).get(MARK) == self.mark]
 
     def left(self) -> list:
-        """What is still there: processes, shared memory, temporary files."""
+        """Return what is still there: processes, shared memory, temporary files."""
         return [*self.processes(), *filter(os.path.exists, self.mapped), *self.folder.iterdir()]
 
     def wait(self, condition: Callable[[], bool], what: str, limit: float = LIMIT) -> None:
@@ -69,7 +69,7 @@ class Job:
                 self.mapped |= {file.path for file in each.memory_maps() if file.path.startswith("/dev/shm/")}
 
     def ended(self, limit: float = LIMIT) -> tuple[int, str]:
-        """How the job ends: mpiexec's exit status, and what the job wrote. It leaves nothing."""
+        """Return mpiexec's exit status and what the job wrote. Check that the job leaves nothing."""
         self.wait(lambda: self.process.poll() is not None, f"end within {limit:g} s", limit)
         with suppress(AssertionError):
             until(lambda: not self.left())

@@ -30,7 +30,7 @@ PARTS = ("reduce_scatter_tensor", "all_gather_into_tensor", "all_to_all_single",
 
 
 def recorded(world, node_size: int, chosen: list) -> list[tuple]:
-    """Of each call the log, what was sent and received, and the row of the table of collectives."""
+    """Return for each call the log, what was sent and received, and the row of the table of collectives."""
     md.place_on_nodes(world, node_size)
     results = []
     for name, algorithm, elements in chosen:
@@ -45,7 +45,7 @@ def recorded(world, node_size: int, chosen: list) -> list[tuple]:
 
 
 def replayed(logs: list, nodes: tuple, links: Links) -> float:
-    """What a real run takes on these links."""
+    """Return the seconds that a real run takes on these links."""
     flows = replay(logs, Ports(Network(nodes, links).message)).flows
     return max((flow.arrived for flow in flows), default=0.0)
 
@@ -101,9 +101,11 @@ def check_messages(nodes, each, name, algorithm, elements, logs, sent, received,
 
 
 def check_seconds(nodes, each, name, algorithm, elements, logs) -> None:
-    """On two speeds the closed form is exact, except where ranks need not wait for the slowest message of each step, or
-    messages wait for each other: its sums over steps are then off by up to 30 percent. Nor does it know that messages
-    of two trees wait for each other, which may then take up to half as long again."""
+    """Compare the closed form with a replay.
+
+    On links of two speeds it is exact, except where ranks need not wait for the slowest message of each step, or
+    messages wait for each other: its sums over steps are then off by up to 30 percent. It does not know either that
+    messages of two trees wait for each other, which may then take up to half as long again."""
     n = nodes * each
     placed = tuple(rank // each for rank in range(n))
     nbytes, what = 4 * elements, (nodes, each, name, algorithm, elements)
@@ -179,7 +181,7 @@ def depth(parents: list, rank: int) -> int:
 
 
 def test_two_binary_trees_share_the_inner_ranks():
-    """As drawn in NCCL's src/graph/trees.cc, for 12 ranks and for 13; and for any number, the properties that it names:
+    """The trees are those of NCCL's src/graph/trees.cc for 12 ranks and for 13, and have its properties for any number:
     binary, as deep as can be, every rank inner in one of them only (with an odd number, one in both)."""
     n = None
     assert double_tree(12) == ([n, 2, 4, 2, 8, 6, 4, 6, 0, 10, 8, 10], [1, 3, 1, 11, 5, 7, 5, 3, 9, 7, 9, n])

@@ -88,7 +88,7 @@ def test_results_are_mpichs(ranks):
 
 
 def sums(world, node_size: int) -> dict[str, tuple[bytes, bytes]]:
-    """By each algorithm the bits of a sum in float32, and of one in float64 that is rounded once, as gradients are."""
+    """Return by algorithm the bits of a sum in float32, and of one in float64 rounded once, as for gradients."""
     md.place_on_nodes(world, node_size)
     x = np.random.default_rng(world.rank).standard_normal(10_007).astype(np.float32)
     both = {algorithm: (x.copy(), x.astype(np.float64)) for algorithm in ALL_REDUCE}
@@ -108,7 +108,7 @@ def test_all_ranks_get_the_same_bits_and_float64_sums_show_no_algorithm(ranks):
 
 
 def test_arrays_overlap_where_numpy_says_that_they_share_memory():
-    """What overlaps is copied before an all-to-all."""
+    """Arrays that overlap are copied before an all-to-all."""
     x = np.arange(6)
     for a, b, c, d in product(range(7), repeat=4):
         one, other = x[a:b], x[c:d]

@@ -85,7 +85,7 @@ def test_a_killed_rank_is_noticed_although_its_child_lives_on(ranks):
 
 
 def test_prints_and_results_come_whole(ranks, capsys, monkeypatch):
-    """Also if a print prints, if a rank closes its standard output, and if they are large."""
+    """This holds also if a print prints, if a rank closes its standard output, and if they are large."""
 
     def main(world, x):
         import gc

@@ -110,7 +110,7 @@ def test_a_script_without_a_guard_starts_ranks_in_threads_and_beside_forks(tmp_p
 @unix
 @pytest.mark.parametrize("method", [METHODS[0], *map(long, METHODS[1:])])
 def test_ranks_that_nobody_has_closed_end_with_python(tmp_path, method):
-    """Also where multiprocess ends its processes before the Cluster can: by SIGTERM, which ranks outlive."""
+    """They end even where multiprocess ends its processes before the Cluster can: by SIGTERM, which ranks outlive."""
     script = f"""
         import weakref
         weakref.finalize(weakref.finalize, print, "the end")   # the first finalizer decides when all are called
@@ -125,7 +125,7 @@ def test_ranks_that_nobody_has_closed_end_with_python(tmp_path, method):
 
 @unix
 def test_a_child_can_start_ranks_after_its_parent_has_ended(tmp_path):
-    """As a daemon does. The parent takes its fork server and its temporary folder with it."""
+    """Daemons do this. The parent takes its fork server and its temporary folder with it."""
     script = """
         import os, sys
         import minidist as md

@@ -49,7 +49,7 @@ except RuntimeError as error:
 
 @needs_mpi
 def test_a_process_without_mpiexec_is_alone_and_refused_where_slurm_says_four(tmp_path):
-    """As with a launcher of another MPI library: four such processes would each compute the whole run."""
+    """A launcher of another MPI library starts such processes: each of the four would compute the whole run."""
     inherited = {k: v for k, v in of_a_job(tmp_path).items() if not k.startswith(("SLURM", "OMPI", "RANK"))}
     slurm = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "4"}
     refused = "srun says that this is rank 0 of 4 (SLURM_PROCID, SLURM_STEP_NUM_TASKS), but MPI finds thi"

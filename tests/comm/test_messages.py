@@ -64,7 +64,7 @@ def every_size(world, expected_first: bool) -> None:
 
 
 def sums_in_a_ring(world) -> None:
-    """Of every size each rank adds to its own array what its left neighbour has, by both calls that can."""
+    """Add the left neighbour's array to one's own, in every size, by both calls that can."""
     right, left = (world.rank + 1) % world.size, (world.rank - 1) % world.size
     for nbytes in sizes_of(world):
         mine, theirs = (np.arange(-(-nbytes // 8)) + 1000 * rank for rank in (world.rank, left))
@@ -192,7 +192,7 @@ def programs(world, count: int) -> None:
 
 
 def forgets_to_wait(world) -> None:
-    """What is not waited for still ends, and a send of 8 MiB, more than a queue, arrives."""
+    """Messages that are not waited for still end, and a send of 8 MiB, more than a queue holds, arrives."""
     md.all_reduce(np.ones(100_000), group=world, async_op=True, algorithm="ring")
     box, full = np.empty(1 << 20, int), np.arange(1 << 20)
     md.isend(np.ones(3), 1 - world.rank, world, tag=1)
@@ -344,7 +344,7 @@ def sums(*shape, op=md.ReduceOp.SUM):
 
 
 def long_sums(place: int):
-    """Of 64 dimensions one is 2: their description is longer than the 151 bytes that a header has for it."""
+    """Return a sum of arrays of 64 dimensions: their description exceeds the 151 bytes that a header has for it."""
     return sums(*(2 if i == place else 1 for i in range(64)))
 
 

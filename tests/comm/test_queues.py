@@ -12,7 +12,7 @@ CALL = b"a call " * 21  # fills a header to its last line
 
 
 class Memory:
-    """What a Transport needs of a Segment, in this process's own memory."""
+    """Stand-in for a Segment in this process's own memory, with all that a Transport needs."""
 
     world_size, aborted = 2, False
 

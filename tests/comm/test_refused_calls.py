@@ -58,7 +58,7 @@ def test_calls_are_refused_before_anything_moves_and_ranks_go_on(ranks):
 
 
 def kept(world) -> list[str]:
-    """Of another thread, and what is there for the next run."""
+    """Return the refusal in another thread, and what is there for the next run."""
     errors, work = [], md.irecv(np.zeros(1), 1 - world.rank, world)
     thread = threading.Thread(target=lambda: errors.extend([refusal(md.barrier, world), refusal(work.wait)]))
     thread.start()

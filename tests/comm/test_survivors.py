@@ -26,7 +26,7 @@ def cluster(ranks):
 
 
 def count(world):
-    """How many runs this process has seen, and who it is; after some traffic, also in the background."""
+    """Return how many runs this process has seen, and its number; after some traffic, also in the background."""
     world.kept["runs"] = world.kept.get("runs", 0) + 1
     x = np.full(100_003, world.rank + 1.0)
     for work in [md.all_reduce(x.copy(), group=world, async_op=True) for _ in range(3)]:
@@ -37,7 +37,7 @@ def count(world):
 
 
 def counts(cluster) -> tuple[list, list]:
-    """Of each rank how many runs it has seen, and its process."""
+    """Return how many runs each rank has seen, and each rank's process."""
     return tuple(map(list, zip(*cluster.run(count, timeout=LIMIT), strict=True)))
 
 

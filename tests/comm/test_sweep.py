@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tell
 
 @pytest.fixture
 def folder(scratch, monkeypatch):
-    """Where temporary files go: here and in the scripts."""
+    """Return the folder for temporary files of this process and of the scripts."""
     monkeypatch.setattr(tempfile, "tempdir", str(scratch))
     return scratch
 
@@ -47,8 +47,8 @@ BODY = """
 
 
 def test_what_a_killed_script_leaves_is_removed_and_what_a_living_one_has_stays(folder):
-    """With all its processes nobody is left to remove it; alone, its ranks and servers end and remove it. Once a run
-    has begun all ranks have attached to the segment, so it needs no name."""
+    """If all its processes are killed, nobody is left to remove it; if it alone is, its ranks and servers do. Once a
+    run has begun all ranks have attached to the segment, so it needs no name."""
     for name, begun, kill in (("all", False, os.killpg), ("begun", True, os.killpg), ("parent", False, os.kill)):
         with running(folder, BODY.format(begun=begun), TMPDIR=str(folder)) as process:
             assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2

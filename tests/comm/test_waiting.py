@@ -72,7 +72,7 @@ def test_waits_for_ranks_and_for_cores_are_told_apart(monkeypatch):
 
 
 def test_a_time_limit_hardly_counts_waits_for_a_core(monkeypatch):
-    """On two cores, from looks a second apart: how many ranks compute, and for how long all have had a core."""
+    """Two cores, with looks a second apart: each row says how many ranks compute, and how long all have had a core."""
     monkeypatch.setattr(cores, "cores", lambda: 2)
     for looks, seconds in (
         ([(0, 0.0)] * 4, 3.0),  # all sleep: as any clock
@@ -102,7 +102,7 @@ def status(awaited: tuple | None, moved: int = 0, polls: int = 0) -> Status:
 
 
 def test_what_counts_as_a_deadlock():
-    """Of two scans; each rank's (whom it awaits, what it has moved, how often it has looked)."""
+    """Each row has two scans; a rank is (whom it awaits, what it has moved, how often it has looked)."""
     for name, before, after, stuck in (
         ("two that wait for each other", [(1,), (0,)], [((1,), 0, 2), ((0,), 0, 2)], {0, 1}),
         ("one of them moved something", [(1,), (0,)], [((1,), 1, 2), ((0,), 0, 2)], set()),

@@ -13,7 +13,7 @@ from minidist.comm.double_tree import double_tree, trees_below
 
 
 def ring(ranks, m, steps) -> Counter:
-    """So many messages of m bytes from each to its right neighbour."""
+    """Return ``steps`` messages of m bytes from each rank to its right neighbour."""
     right = zip(ranks, [*ranks[1:], ranks[0]], strict=True)
     return Counter({(a, b, m): steps for a, b in right if a != b and steps})
 

@@ -220,7 +220,7 @@ def test_what_a_process_of_graders_printed_when_it_ended_is_in_the_grades(tmp_pa
 
 
 def test_a_task_has_passed_if_all_its_tests_have():
-    """And what failed is told before what is to do."""
+    """Failed tests are told before tasks that are to do."""
     task = Task("3.4", 4, "code", "title", "ch03_collectives", tests=2)
     found = {}
     for states in ("", "passed", "passed passed", "passed todo", "todo failed"):

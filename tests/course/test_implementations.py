@@ -73,7 +73,7 @@ def train(folder, *arguments) -> int:
 
 
 def calls_in(printed: str) -> dict[str, int]:
-    """How often rank 0 called each of the learner's functions, from the command's JSON."""
+    """Return how often rank 0 called each of the learner's functions, from the command's JSON."""
     rows = json.loads(printed)["implementations"]
     return {row["function"]: row["calls"] for row in rows if row["implementation"] == "yours"}
 

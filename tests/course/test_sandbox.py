@@ -197,18 +197,18 @@ def plain(value):
 
 
 def call_of(caller) -> tuple:
-    """What a rank runs, and with what: a function of the world and the answers, or calls of f with these arguments."""
+    """Return a rank's function and its arguments: a function of the world and the answers, or calls of f."""
     return (caller, ()) if callable(caller) else (calls_of_f, tuple(caller))
 
 
 def run(answers: Student, size: int, caller):
-    """What rank 0 returns."""
+    """Return the result of rank 0."""
     function, inputs = call_of(caller)
     return plain(answers.on_ranks(size, function, *inputs)[0].value)
 
 
 def what_each_raises(world, calls: list[tuple]) -> list[str]:
-    """What is said of each of these runs in a rank, which goes on."""
+    """Return what is said of each of these runs in a rank, which goes on."""
     found = []
     for call in calls:
         try:
@@ -323,7 +323,7 @@ def f_of_drawn_numbers(world, answers):
 
 
 def test_a_rehearsal_has_other_values(student):
-    """What counts has the values that the grader itself computes."""
+    """The call that counts has the values that the grader itself computes."""
     memo = "MEMO = {}\ndef f(x):\n    return MEMO.setdefault(x.shape, x * 2).copy()"
     pairs = student(memo, task="9.1").on_ranks(1, f_of_drawn_numbers)[0].value
     for (found, lent), expected in zip(pairs, (numbers(0, 4), generator(6, 0).integers(0, 1 << 30, 3)), strict=True):

@@ -189,7 +189,7 @@ def test_reset_of_one_task_and_of_a_chapter(tmp_path):
 
 
 def test_reset_reads_lines_as_python_does(tmp_path):
-    """With a byte order mark, and characters that end a line for str.splitlines alone."""
+    """The file has a byte order mark, and characters that end a line for str.splitlines alone."""
     solution = solutions()["ch03_collectives"].text
     mine, odd = tmp_path / "ch03_collectives.py", solution.replace("import numpy", "# \u2028 \x0c\nimport numpy")
     mine.write_text(odd, encoding="utf-8-sig")

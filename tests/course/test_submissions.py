@@ -99,7 +99,7 @@ def test_whatever_is_handed_in(tmp_path, seed, lay_out):
 
 
 def test_a_whole_copy_of_the_course_has_no_remark(tmp_path):
-    """As a repository of GitHub Classroom is: files of the library begin with chNN too."""
+    """Repositories of GitHub Classroom are such copies: files of the library begin with chNN too."""
     into = tmp_path / "into"
     into.mkdir()
     release(tmp_path / "ann", True)
@@ -121,7 +121,7 @@ def test_a_file_with_nearly_the_name_of_a_chapter_is_told_the_name(tmp_path):
 
 
 def test_a_link_is_no_submission(tmp_path):
-    """Else whoever knows where the solutions are has full points. Names may have dots in them."""
+    """Otherwise whoever knows where the solutions are has full points. Names may have dots in them."""
     ann, dee = tmp_path / "J. Ann", tmp_path / "J. Dee.zip"
     ann.mkdir()
     dee.touch()

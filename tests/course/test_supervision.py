@@ -93,7 +93,7 @@ def test_watch_judges_at_once_and_when_a_file_is_saved_and_leaves_nothing(tmp_pa
 
 
 def test_a_program_that_hides_from_its_supervisor_ends(monkeypatch):
-    """It has an empty environment, a session of its own, and a parent that has ended."""
+    """The program has an empty environment, a session of its own, and a parent that has ended."""
     hide = "import subprocess\nprint(subprocess.Popen(['sleep', '3600'], env={}, start_new_session=True).pid)"
     code = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {hide!r}])\nassert '/own' in sys.path"
     monkeypatch.syspath_prepend("/own")  # a command imports what this process does

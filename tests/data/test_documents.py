@@ -57,7 +57,7 @@ def written(folder: Path, files: dict[str, bytes]) -> Path:
 
 
 def parts_of(documents: Documents) -> list[tuple[list[int], list[int]]]:
-    """Of each document the tokens of its prompt, and the others."""
+    """Return for each document the tokens of its prompt, and the others."""
     found = []
     for number in range(len(documents)):
         begin, end = documents.span(number)

@@ -51,7 +51,7 @@ def test_an_epoch_of_many_samples_is_a_permutation(count):
 
 
 def test_places_of_an_epoch_are_as_if_drawn_by_chance():
-    """Of 64 blocks of samples, each comes about as often in each of 64 blocks of places (chi-squared, 6 sigma)."""
+    """Each of 64 blocks of samples comes about as often in each of 64 blocks of places (chi-squared, 6 sigma)."""
     count = 1 << 14
     for seed in range(3):
         pairs = Counter(

@@ -105,7 +105,7 @@ def test_an_epoch_counts_every_target_that_is_in_no_prompt(kind):
 
 
 def test_the_last_documents_are_held_out():
-    """As few of them as have a share of the tokens; all others are trained on."""
+    """The fewest that have a share of the tokens are held out; all others are trained on."""
     for seed in range(200):
         documents = drawn(seed)
         training, held_out = parted(documents)
@@ -157,7 +157,7 @@ def test_a_note_says_what_is_held_out_left_out_and_cut(tmp_path):
 
 @pytest.mark.parametrize("kind", PACKINGS)
 def test_an_epoch_of_a_run_has_each_sample_once(kind, tmp_path):
-    """Or each group of sorted ones, of which the last may not be full."""
+    """Sorted samples come in groups, each once; the last group may not be full."""
     path = tmp_path / "text.jsonl"
     path.write_text("\n".join(json.dumps({"text": "x" * length}) for length in range(2, 49)))
     corpus = open_corpus(str(path), 8, kind)

@@ -5,7 +5,7 @@ from matplotlib.text import Text
 
 
 def words(figure) -> list[str]:
-    """Its texts, also those of axes and legends."""
+    """Return the figure's texts, also those of axes and legends."""
     figure.draw_without_rendering()  # makes the labels of ticks
     return [text.get_text() for text in figure.findobj(Text) if text.get_text()]
 

@@ -15,7 +15,7 @@ STANDIN = Path(__file__).parent / "standin"
 
 @pytest.fixture(scope="session")
 def compiler() -> str:
-    """What the stand-in compiles kernels with."""
+    """Return the compiler of the stand-in's kernels."""
     return next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None) or pytest.skip(
         "no C++ compiler is here: the stand-in for CuPy cannot run the library's kernels"
     )

@@ -29,7 +29,7 @@ def of_kind(numbers: np.ndarray, kind: str) -> np.ndarray:
 
 
 def codes_of(numbers: np.ndarray, kind: str) -> np.ndarray:
-    """What products take: codes, where they have 16 bits."""
+    """Return the factors as products take them: codes, where they have 16 bits."""
     if kind == "bfloat16":
         return (numbers.view("u4") >> 16).astype("u2")
     return numbers.astype("f2").view("u2") if kind == "float16" else numbers
@@ -58,7 +58,7 @@ def turned(array, turn: bool):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_products_have_numpys_bits(device, kind):
-    """Of one head and of several, of matrices stored by rows and by columns, of every size, zero among them."""
+    """One head and several, matrices stored by rows and by columns, every size, zero among them."""
     for heads, between, (n, k, m), turn_a, turn_b in product((1, 3), ((), (1,), (3,), (0,)), SIZES, *[(0, 1)] * 2):
         a = random((heads, *between, *((k, n) if turn_a else (n, k))), kind)
         b = random((heads, *between, *((m, k) if turn_b else (k, m))), kind)
@@ -82,7 +82,7 @@ def test_views_vectors_and_results_in_larger_arrays(device, kind):
 
 @pytest.fixture
 def products(device):
-    """What cuBLASLt has been told, product by product: for what its algorithm was asked, how many matrices, where."""
+    """Return what cuBLASLt was told, product by product: for what its algorithm was asked, how many matrices, where."""
     found = device.cuda.cublas.products
     found.clear()
     return found
@@ -102,7 +102,7 @@ def test_a_head_has_one_algorithm_whoever_has_it(device, products, kind):
 
 
 def test_all_heads_are_one_call(device, products):
-    """Also at odd sizes, with several samples, and where all heads have one factor."""
+    """This holds also at odd sizes, with several samples, and where all heads have one factor."""
     for samples in ((), (1,), (2,)):
         multiply(device.zeros((3, *samples, 5, 3), "u2"), device.zeros((3, *samples, 3, 7), "u2"), "bfloat16")
     matmul_each(device.broadcast_to(device.zeros((5, 3), "f4"), (3, 5, 3)), device.zeros((3, 3, 5), "f4"))
@@ -137,7 +137,7 @@ def products_of_a_step(world, config) -> set[tuple[bool, str]]:
     "changes", [{}, long({"attention": "tiled", "attention_tile": 5}), long({"experts": 4})], ids=str
 )
 def test_a_step_multiplies_codes(device_ranks, changes):
-    """Of its precision; a router multiplies float32."""
+    """The codes are those of its precision; a router multiplies float32."""
     assert OF_PRECISION.keys() == POLICIES.keys()
     for precision, kind in OF_PRECISION.items():
         (found,) = device_ranks(1).run(products_of_a_step, replace(PLAIN, precision=precision, **changes))

@@ -22,7 +22,7 @@ SPECIAL += [np.inf, -np.inf, np.nan]
 
 
 def numbers(shape, dtype=np.float32, seed: int = 0) -> np.ndarray:
-    """Of all magnitudes that training has, and of both signs."""
+    """Return numbers of all magnitudes that training has, and of both signs."""
     random = np.random.default_rng(seed)
     return (random.standard_normal(shape) * 10.0 ** random.integers(-6, 3, shape)).astype(dtype)
 

@@ -40,7 +40,7 @@ def check_all(world, dtypes: tuple, counts: tuple) -> list[str]:
 
 
 def staged() -> int:
-    """How many arrays collectives have copied to the host, in this process, since the counts were cleared."""
+    """Return how many arrays collectives copied to the host in this process since the counts were cleared."""
     return xp.crossings["to host", "comm.collectives.stage"]
 
 
@@ -72,7 +72,7 @@ def not_a_number(world) -> str:
 
 
 def no_number_is_read(world) -> tuple[int, str]:
-    """How many arrays were copied to the host while every dtype moved; and a maximum of NaN and numbers."""
+    """Return how many arrays were copied to the host while every dtype moved; and a maximum of NaN and numbers."""
     xp.crossings.clear()
     for dtype in MOVED:
         md.all_gather_into_tensor(xp.empty((world.size, 3), dtype), xp.empty(3, dtype), world)
@@ -183,7 +183,7 @@ def test_ranks_with_a_gpu_each_and_nccl_take_it(device_ranks):
 
 
 def counts(world, where: str, elements: int) -> tuple[list, dict, list]:
-    """Of one call of each collective, after a first: rows of the table, traffic, and names in the trace."""
+    """Return for one call of each collective, after a first one, rows of the table, traffic, and names in the trace."""
     put = xp.asarray if where == "device" else np.copy
     for _ in range(2):
         before, traffic = world.collectives, world.traffic

@@ -119,9 +119,9 @@ def multiplied(a: np.ndarray, b: np.ndarray, kind: str, by_columns: bool = False
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_products_of_heads(device, sizes, kind, by_columns):
-    """Of small integers they are exact, whatever the order: up to 16, their products are below 2^9, and sums of 8192 of
-    these below 2^22. And those of a head depend on the head alone: neither on how many there are nor on where in memory
-    its factors begin.
+    """Products of small integers are exact, whatever the order: up to 16, their products are below 2^9, and sums of
+    8192 of these below 2^22. A head's products depend on the head alone: neither on how many there are nor on where in
+    memory its factors begin.
     """
     (n, k, m), generator = sizes, np.random.default_rng(0)
     a, b = (generator.integers(-16, 17, (3, 2, *shape)).astype(np.float32) for shape in ((n, k), (k, m)))
@@ -169,7 +169,7 @@ def test_formats_have_numpys_bits(device, format: Format):
 
 
 def test_a_sum_of_atomic_additions_repeats(device):
-    """Its order does not; what is left after rounding does."""
+    """The order of the additions does not repeat; the rounded sum does."""
     index = xp.asarray(np.random.default_rng(0).integers(0, 50, 20000))
     terms, targets = random(20000, 16).astype(xp.float64), [xp.zeros((50, 16)) for _ in range(10)]
     for target in targets:
@@ -250,7 +250,7 @@ CASES = {  # what it is about: changes of the config, layouts
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name in CASES for text in CASES[name][1]])
 def test_it_has_the_bits_of_one_process(few_ranks, one_process, name, text):
-    """With the sequence chunks and the experts that a layout needs."""
+    """The run has the sequence chunks and the experts that its layout needs."""
     layout = Layout.parse(text)
     experts = 0 if layout.ep == 1 else 10 if layout.ep == 5 else 8
     needs = {"sequence_chunks": 4 if layout.cp > 1 else 1, "experts": experts}

@@ -76,7 +76,7 @@ def only_subnormal_terms_differ(expected: Run, found: Run) -> bool:
 
 @pytest.mark.long
 def test_what_a_run_brings_back(device_ranks):
-    """Of its trace the kernels: to ask for views and bytes does not make the host wait."""
+    """Only the kernels of its trace are compared: asking for views and bytes does not make the host wait."""
     options = RunOptions(validate=True, sample=8, step_digests=True, trace=True)
     fp8 = {"precision": "fp8", "attention": "tiled", "attention_tile": 5, "dropout": 0.1}
     for changes in ({}, {"reduce_dtype": "float32", "precision": "bf16"}, fp8):
@@ -92,7 +92,7 @@ def test_what_a_run_brings_back(device_ranks):
 
 
 def peak_on_a_device(world, precision: str) -> set[str]:
-    """What is multiplied to measure the peak. Runs in a rank."""
+    """Return the kinds of products that measure the peak. Runs in a rank."""
     import cupy
 
     backend.use("cupy", world.rank)
@@ -108,7 +108,7 @@ def test_the_peak_is_that_of_the_runs_products(device_ranks, precision, kind):
 
 
 def test_another_stream_than_the_null_stream_is_refused(standin):
-    """What a background thread computes would come at any time."""
+    """The results of a background thread would come at any time."""
     told = "outside of any `with stream:`"
     with standin.cuda.Stream(non_blocking=True), pytest.raises(RuntimeError, match=told):
         backend.use("cupy")
@@ -132,7 +132,7 @@ def test_a_checkpoint_goes_from_device_to_host_and_back(ranks, device_ranks, tmp
 
 
 def counts_of_a_step(world, config, layout, name: str) -> Counter:
-    """Of the second step, which is like all that follow: ``cupy.crossings`` or ``cupy.launches``. Runs in a rank."""
+    """Return ``cupy.crossings`` or ``cupy.launches`` of the second step; all later ones are like it. Runs in a rank."""
     import cupy
 
     counts = []
@@ -201,7 +201,7 @@ def test_what_crosses_in_a_step(device_ranks, rows):
 
 
 def test_how_many_kernels_a_step_starts(device_ranks):
-    """As few as docs/gpu.md says, for its model: each costs the host some microseconds."""
+    """The numbers are those of docs/gpu.md, for its model: each kernel costs the host some microseconds."""
     config = replace(PLAIN, layers=4, heads=16, width=64, global_batch=2, micro_batch=2, backend="cupy")
     for precision, limit in (("fp32", 564), ("bf16", 865)):
         config = replace(config, precision=precision)

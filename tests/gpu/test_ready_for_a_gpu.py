@@ -28,7 +28,7 @@ def test_its_tests_run_on_the_standin(compiler, which):
 
 @pytest.mark.long
 def test_the_benchmark_writes_a_report(tmp_path):
-    """What fails on this machine does not keep the rest from being measured."""
+    """A case that fails on this machine does not keep the rest from being measured."""
     pytest.importorskip("torch", reason="the benchmark compares with PyTorch")
     command = [sys.executable, "benchmarks/gpu.py", "--backend=numpy", "--width=64", "--turns=1"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

@@ -25,7 +25,7 @@ needs_cupy = pytest.mark.skipif(find_spec("cupy") is None, reason="CuPy is not i
 
 
 def refusal(call, *arguments) -> str:
-    """How a call ends: its error, or "none"."""
+    """Return a call's error, or "none"."""
     try:
         call(*arguments)
     except Exception as error:
@@ -154,7 +154,7 @@ def test_cupy_takes_these_arguments():
 
 @needs_cupy
 def test_cupy_returns_numpys_dtypes():
-    """So that the stand-in may."""
+    """CuPy does, so the stand-in may."""
     said = output_of(str(HERE / "promotion.py"))
     compared, differ = map(int, re.search(r"(\d+) compared, (\d+) differ", said).groups())
     assert compared > 5000 and differ == 0, said

@@ -28,7 +28,7 @@ def cuts(heads: int) -> list[list[slice]]:
 
 
 def test_some_of_the_heads_have_the_bits_of_all_of_them():
-    """And sums over heads are the same from partial sums in float64, in any order."""
+    """Sums over heads are the same from partial sums in float64, in any order."""
     for heads, samples, length, width in SHAPES:
         x, y, upstream = draw(samples, length, width), draw(heads, samples, length, width), draw(samples, length, width)
         each = width // heads

@@ -68,7 +68,7 @@ def test_a_token_of_one_document_moves_nothing_of_another(name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_document_alone_has_the_logits_that_it_has_in_a_pack(name):
-    """With fast products in its place, since a row's bits depend on it; with exact ones in any that cuts it alike."""
+    """Fast products need its place, since a row's bits depend on it; exact ones any place that cuts it alike."""
     config, tokens, begin = MODELS[name], np.concatenate([*map(drawn, LENGTHS, range(3)), np.zeros(3, int)]), 0
     packed, exact = (logits_of(config, tokens, documents_of(LENGTHS), products) for products in ("fast", "exact"))
     for length in LENGTHS:

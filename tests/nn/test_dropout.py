@@ -42,7 +42,7 @@ def masks_drawn(world, *arguments):
 
 
 def test_no_two_uses_share_a_mask(ranks):
-    """Of places, layers, heads, micro-batches, steps, and chunks of the sequence; recomputed, each mask once more."""
+    """Uses differ by place, layer, head, micro-batch, step or sequence chunk. Recomputation makes each mask again."""
     masks, again, chunks = (
         Counter(run(ranks(1), config, layout, rank_function=masks_drawn).ranks[0].log)
         for config, layout in ((CONFIG, Layout()), (CONFIG, Layout(recompute="full")), (CHUNKS, Layout()))

@@ -99,7 +99,7 @@ def test_a_row_knows_no_other_row_and_a_column_no_other_column():
 
 
 def test_a_later_value_does_not_change_an_earlier_row():
-    """With one scale for each column of the values it would."""
+    """One scale for each column of the values would break this."""
     weights, values = np.tril(RNG.random((2, 9, 9), np.float32)), numbers(2, 9, 5)
     before = exact.mix(weights, values)
     assert np.allclose(before, weights @ values, rtol=0, atol=1e-5)  # grids of 24 bits or float32's own, of sums < 50

@@ -8,7 +8,7 @@ from minidist.nn.precision.formats import BFLOAT16, E4M3, E5M2, FLOAT16, FORMATS
 
 
 def oracle(name: str):
-    """The same format, as someone else wrote it."""
+    """Return the format as someone else wrote it."""
     if name == "float16":
         return np.float16
     ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -79,7 +79,7 @@ def test_a_scale_is_a_power_of_two_that_uses_the_range(form):
 
 @pytest.mark.parametrize("form", [E4M3, E5M2], ids=lambda form: form.name)
 def test_what_fp8_has_rounded_is_a_bfloat16_number(form):
-    """So the tensor cores of a GPU can take it as one."""
+    """The tensor cores of a GPU can therefore take it as one."""
     for largest in (2.0**-133, 2.0**-126, 2.0**-118, 1e-6, 1.0, 3e38):
         values = (largest * np.random.default_rng(0).uniform(-1, 1, (3, 400, 5))).astype(np.float32)
         values[0, :40] *= np.float32(2.0**-8)

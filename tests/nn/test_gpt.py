@@ -24,7 +24,7 @@ def test_starting_weights_are_those_of_gpt2():
 
 
 def test_generated_text_repeats_by_seed_and_follows_the_distribution():
-    """At temperature 0 the likeliest byte; of a text longer than the context it sees the end."""
+    """Temperature 0 gives the likeliest byte; of a text longer than the context the model sees the end."""
     model = GPT(TINY)
     first = generate(model, b"Hello", 12, seed=1)
     assert len(first) == 12 and first == generate(model, b"Hello", 12, seed=1) != generate(model, b"Hello", 12, seed=2)

@@ -63,7 +63,7 @@ ROW = draw(3) + 3
 
 
 def operations():
-    """Of each operation a name, the function, and its arguments."""
+    """Yield a name, the function, and its arguments for each operation."""
     for a, b in BROADCASTS:
         for name, function in {
             "+": lambda x, y: x + y, "-": lambda x, y: x - y, "*": lambda x, y: x * y, "/": lambda x, y: x / (y * y + 1)

@@ -58,7 +58,7 @@ def test_the_norm_is_the_exact_one_on_its_grid_whatever_the_scale():
 
 
 def test_the_factor_has_torchs_epsilon_in_its_denominator():
-    """It shows where the norm is small, and in the last bits everywhere."""
+    """The epsilon shows where the norm is small, and in the last bits everywhere."""
     assert clip_factor(3e-6, 1e-6) == 1e-6 / (3e-6 + 1e-6) == pytest.approx(0.25)
     assert clip_factor(4.0, 1.0) == 1.0 / (4.0 + 1e-6) != 0.25
     assert clip_grad_norm([], 1.0) == clip_grad_norm([Parameter((2,)), parameter([0.0]), parameter([])], 1.0) == 0.0

@@ -59,7 +59,7 @@ def test_every_output_and_every_gradient_between_operations_is_rounded(precision
 
 
 def test_a_policy_ends_with_its_block_and_without_a_graph_the_bits_are_the_same():
-    """What an operation has put out is not rounded again, terms of a sum are not rounded, and fp32 rounds nothing."""
+    """An operation's output is not rounded again, terms of a sum are not rounded, and fp32 rounds nothing."""
     model, losses = GPT(CONFIG), {}
     for precision in POLICIES:
         with autocast(precision):
@@ -75,7 +75,7 @@ def test_a_policy_ends_with_its_block_and_without_a_graph_the_bits_are_the_same(
 
 
 def test_products_by_hand():
-    """Their factors are rounded, for fp8 twice; a leaf is read anew, and its gradient is a sum yet to be taken."""
+    """Factors are rounded, for fp8 twice; a leaf is read anew, and its gradient is a sum yet to be taken."""
     gradient = BFLOAT16.round(random(1, 6, 4))
     for precision, eight in (("bf16", lambda form, array: array[0]), ("fp8", lambda *of: round_scaled(*of, (1, 2))[0])):
         inputs, weight = Tensor(random(1, 6, 8), requires_grad=True), Tensor(random(1, 8, 4), requires_grad=True)

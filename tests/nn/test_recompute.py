@@ -52,7 +52,7 @@ def leaf(*shape: int) -> Tensor:
 
 
 def test_any_function_of_any_inputs():
-    """Also one within another, one whose input an earlier operation made, and backward in two halves."""
+    """Cases: one within another, one whose input an earlier operation made, and backward in two halves."""
     x, y, weight = leaf(3, 4), leaf(3, 4), leaf(4, 2)
 
     def function(x: Tensor, factor: float, y: Tensor) -> Tensor:

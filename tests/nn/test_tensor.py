@@ -49,7 +49,7 @@ def test_gradients_add_up_in_grad_dtype_where_they_are():
 
 
 def test_a_gradient_more_precise_than_an_activation_is_rounded_for_it_but_not_for_a_leaf():
-    """Nor where the node itself asks for float64."""
+    """It is not rounded either where the node itself asks for float64."""
     seen = []
 
     class Spy(Function):
@@ -82,7 +82,7 @@ def test_a_chain_of_many_operations_needs_no_recursion():
 
 
 def test_hooks_fire_once_in_each_backward_as_soon_as_a_leaf_is_complete():
-    """Of a GPT the last layer first, and the tied embedding last."""
+    """In a GPT the last layer comes first, and the tied embedding last."""
     first, second, shared, order = leaf(2), leaf(2), leaf(2), []
     for name, parameter in (("first", first), ("second", second), ("shared", shared)):
         parameter.register_post_accumulate_grad_hook(lambda p, name=name: order.append((name, p, p.grad.copy())))
@@ -145,7 +145,7 @@ def test_what_was_saved_is_freed_by_backward_and_what_nobody_saved_during_forwar
 
 
 def test_a_function_of_a_notebook_that_calls_one_of_the_librarys_can_be_sent_to_ranks():
-    """It travels with all that it refers to, which must not go round in circles: also one with lines of C."""
+    """The function travels with all that it refers to, which must not go round in circles, also with its lines of C."""
     notebook = {"__name__": "__main__", "grad_norm": grad_norm}
     exec("def norm(parameters):\n    return grad_norm(parameters)\n", notebook)
     assert serialization.loads(serialization.dumps(notebook["norm"]))([]) == 0.0

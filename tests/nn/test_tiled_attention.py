@@ -44,7 +44,7 @@ def outcome(function, qkv, gradient, *args, **kwargs):
     ],
 )  # fmt: skip
 def test_like_plain_attention(dtype, softmax, tolerance, spread):
-    """With the tiles' masks of dropout joined, too, and however far scores spread: to some thousands."""
+    """This holds with the tiles' dropout masks joined, too, and for scores that spread to some thousands."""
     for (length, tile), rate in itertools.product(SIZES, (0.0, 0.3)):
         qkv, gradient = inputs(length, dtype, spread=spread)
         parts = tiles(length, tile)
@@ -85,7 +85,7 @@ def test_a_total_is_the_exact_sum_rounded():
 
 @pytest.mark.parametrize("spread", [1.0, 30.0])
 def test_tiles_in_any_order_give_the_same_bits(spread):
-    """Which an online softmax in float32 does not."""
+    """An online softmax in float32 does not."""
     random = np.random.default_rng(1)
     scores = (random.standard_normal((8, 6, 50, 16)) * spread * LOG2E).astype(np.float32)  # (tiles, B, queries, keys)
     values = random.standard_normal((8, 6, 16, 5)).astype(np.float32)
@@ -105,7 +105,7 @@ def test_tiles_in_any_order_give_the_same_bits(spread):
 
 
 def test_accesses_are_those_of_the_formulas():
-    """Of the two forms of attention, on a memory that counts what is read and written."""
+    """Both forms of attention run on a memory that counts what is read and written."""
     for length, width, tile in ((1, 1, 1), (12, 4, 3), (13, 4, 5), (64, 8, 16), (9, 7, 100)):
         q, k, v = np.random.default_rng(0).standard_normal((3, length, width))
         exps = np.exp(q @ k.T / np.sqrt(width))

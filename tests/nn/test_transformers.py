@@ -71,7 +71,7 @@ def shaken(config: GPTConfig, dtype=np.float64) -> GPT:
 
 
 def theirs(config: GPTConfig):
-    """The same architecture of transformers, with other weights."""
+    """Return the architecture of transformers, with other weights."""
     usual = {"vocab_size": config.vocab, "attn_implementation": "sdpa", "bos_token_id": None, "eos_token_id": None}
     if config.arch == "gpt2":
         sizes = {"n_positions": config.context, "n_embd": config.width, "n_layer": config.layers}
@@ -135,7 +135,7 @@ def turn_alike(model, config: GPTConfig, length: int) -> None:
 
 
 def deviations(config: GPTConfig, dtype=np.float64) -> dict[str, float]:
-    """Of logits, loss and each gradient the largest difference, over the largest number in it.
+    """Return the largest difference of logits, loss and each gradient, over the largest number in it.
 
     In float32 transformers computes as its users know it, with its own rotary angles.
     """
@@ -175,7 +175,7 @@ def test_logits_loss_and_all_gradients_are_those_of_transformers(config):
 
 @pytest.mark.parametrize("config", [GPT2, LLAMAS[0], LLAMAS[-1], MIXTRAL], ids=named)
 def test_as_it_is_used_it_differs_by_roundings(config):
-    """In float32 some hundred roundings of 2^-24 meet in a number, 1e-5, and gradients are sums that partly cancel."""
+    """Some hundred float32 roundings of 2^-24 meet in a number, 1e-5, and gradients are sums that partly cancel."""
     found = deviations(config, np.float32)
     assert found["logits"] < 1e-5 and max(found.values()) < 1e-4, found
 
@@ -246,7 +246,7 @@ def continued(config: TrainConfig, model, arrays: dict) -> tuple[list[float], di
 
 @pytest.mark.parametrize("name", ["llama", *(long(name) for name in RUNS if name != "llama")])
 def test_a_run_of_eight_ranks_continues_in_transformers_as_it_does_here(name, ranks, tmp_path):
-    """With the moments of its checkpoint; float64 says what is right, and both are as far from it as roundings make.
+    """It has the moments of its checkpoint; float64 says what is right, and both are as far from it as roundings make.
 
     Losses come out within one rounding, 2^-24, so they may be 5e-7 off; some would be by 7e-6 if the moments of heads
     were exchanged, and by 1e-4 to 1e-2 with any other mistake. Adam divides a gradient by its size, and small ones

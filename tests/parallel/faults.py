@@ -136,7 +136,7 @@ def overflow_not_agreed(right, self, parameters, _):
 
 @fault(tensor, "copy_to_group", "tp=2 zero=1,dp=2,tp=2")
 def f_without_its_backward(right, x, *_):
-    """What goes into the column layers: each rank keeps its own blocks' part of the gradient."""
+    """The column layers' input is passed on as it is: each rank keeps its own blocks' part of the gradient."""
     return x
 
 

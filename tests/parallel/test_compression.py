@@ -44,7 +44,7 @@ def random(seed: int, shape=SIZE) -> np.ndarray:
 
 
 def gradients(kind: str, step: int, rank: int) -> np.ndarray:
-    """Of parameters with SHAPES, different in each step and on each rank."""
+    """Return gradients of parameters with SHAPES, different in each step and on each rank."""
     values = random(100 * rank + step)
     return {
         "normal": values,
@@ -59,7 +59,7 @@ def gradients(kind: str, step: int, rank: int) -> np.ndarray:
 def run_hook(
     world, text, gradient, steps, feedback=True, shapes=SHAPES, dtype=np.float64, algorithm="auto", buckets=None
 ):
-    """What a hook leaves in its buckets, step by step; the books that feed_back keeps; the residuals; bytes sent.
+    """Return what a hook leaves in its buckets, step by step; the books of feed_back; the residuals; bytes sent.
 
     ``gradient(step, rank)`` is what comes. ``buckets`` are lists of names, which take turns.
     """
@@ -91,7 +91,7 @@ def run_hook(
 
 
 def on_ranks(cluster, text, gradient, steps, **settings) -> list:
-    """What ``run_hook`` returns on each rank; ``gradient`` may be one of KINDS."""
+    """Return the result of ``run_hook`` on each rank; ``gradient`` may be one of KINDS."""
     made = partial(gradients, gradient) if isinstance(gradient, str) else gradient
     return cluster.run(partial(run_hook, **settings), text, made, steps, timeout=LIMIT)
 
@@ -108,7 +108,7 @@ def same(one, other) -> bool:
 
 
 def sent(text, values, rng, dtype=np.float64):
-    """What the message for some values stands for."""
+    """Return the values that a message for the given ones stands for."""
     method = read_method(text)
     arrays = method.encode(values, np.dtype(dtype), rng)
     message = np.concatenate([array.reshape(-1).view(np.uint8) for array in arrays])
@@ -206,8 +206,8 @@ def test_power_sgd_is_what_torch_does(scratch):
 
 
 def test_directions_are_kept_between_steps(ranks):
-    """So the error of powersgd:4 falls to that of the best four, however large the gradients are. A gradient of zeros
-    leaves directions to start from: without them all later gradients would be taken for zeros."""
+    """The error of powersgd:4 therefore falls to that of the best four, however large the gradients are. A gradient of
+    zeros leaves directions to start from: without them all later gradients would be taken for zeros."""
     matrix, shapes = random(9, 320), {"matrix": (20, 16)}
     spectrum = np.linalg.svd(matrix.reshape(20, 16), compute_uv=False)
     best = np.linalg.norm(spectrum[4:]) / np.linalg.norm(spectrum)
@@ -224,7 +224,7 @@ def test_directions_are_kept_between_steps(ranks):
 
 
 def test_full_rank_is_known_without_the_parameters():
-    """It leaves all parameters of a real model whole, and no lower one does, down to the width."""
+    """Full rank leaves all parameters of a real model whole, and no lower one does, down to the width."""
     rng = np.random.default_rng(0)
     for _ in range(300):
         heads, sparse, units = rng.integers(1, 7).item(), rng.random() < 0.5, partial(rng.integers, 0, 40)
@@ -244,7 +244,7 @@ def test_full_rank_is_known_without_the_parameters():
 
 
 def test_nothing_is_lost_between_what_is_sent_and_what_is_left(ranks):
-    """In real numbers sent + residual = gradient + old residual: no bit is lost. What enters the books is off by half a
+    """No bit is lost: in real numbers sent + residual = gradient + old residual. What enters the books is off by half a
     unit at most. The sum is that of what the ranks have sent, in their order, on each of them. (Top-k sends elements as
     they are, so that gradient + old residual may round, as every addition does; what it does then is known too.)"""
     parts = {"head": slice(0, 105), "matrix": slice(105, 171)}  # those for which PowerSGD has factors

@@ -59,7 +59,7 @@ def test_misuse_that_would_leave_replicas_apart_is_refused(ranks):
 
 
 def when_buckets_are_sent(world, text):
-    """For each bucket, whether backward was still going on when its sum was started."""
+    """Return for each bucket whether backward was still going on when its sum was started."""
     during, inside = [], []
     all_reduce, compress, backward = data.all_reduce, Compressor.__call__, Tensor.backward
 

@@ -34,7 +34,7 @@ def textbook(config: TrainConfig) -> tuple[dict, list[float]]:
 
 
 def test_it_is_the_textbook_s_run_bit_for_bit(ranks):
-    """In a run of one step nothing changes."""
+    """A run of one step changes nothing."""
     for dp, steps, dtype in ((1, 4, "float64"), (3, 4, "float64"), (2, 1, "float64"), (1, 4, "float32")):
         config = replace(CONFIG, steps=steps, reduce_dtype=dtype)
         arrays, losses = textbook(config)

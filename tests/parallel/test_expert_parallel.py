@@ -38,7 +38,7 @@ def choosing(choose):
 
 
 def test_experts_and_ranks_without_a_token(ranks):
-    """Nor has a rank one in a round for which it has no micro-batch."""
+    """A rank has no token in a round for which it has no micro-batch, either."""
     for text, experts, batch in (("dp=4,ep=2,zero=3", 8, 16), ("dp=5,ep=5", 10, 16), ("dp=2,ep=2,tp=2", 8, 6)):
         config, layout = replace(BASE, steps=2, experts=experts, global_batch=batch), Layout.parse(text)
         expected = run(ranks(1), config, Layout(), rank_function=choosing(first_experts))
@@ -49,13 +49,13 @@ def test_experts_and_ranks_without_a_token(ranks):
 
 
 def rows_sent(rank, size: int) -> int:
-    """How many rows a rank has sent to experts on others, or back from its own, in numbers of ``size`` bytes."""
+    """Return the rows that a rank sent to experts on others, or back from its own, in numbers of ``size`` bytes."""
     rows = [row for row in rank.collectives if row["axis"] == "ep" and row["dtype"] != "int64"]
     return sum(row["bytes_sent"] for row in rows) // (BASE.width * size)
 
 
 def test_even_routing_sends_what_the_formula_says_and_each_rank_holds_its_experts_alone(ranks):
-    """Of n tokens a rank sends k n rows of C numbers each way, less the 1/N that stays; twice, and their gradients."""
+    """For n tokens a rank sends k n rows of C numbers each way, less the 1/N that stays; twice, and their gradients."""
     whole = BASE.layers * 8 * 2 * 16 * 16  # experts, two weights
     for text, share, size in (
         ("dp=2", 1, 4), ("dp=2,ep=2", 2, 4), ("dp=4,ep=2", 2, 2), ("dp=4,ep=4", 4, 4), ("dp=4,ep=2,zero=1", 4, 4),

@@ -42,7 +42,7 @@ def sums(ranks: int, elements: int, itemsize: int = 8) -> int:
 
 
 def half(ranks: int, elements: int, itemsize: int) -> int:
-    """The same for a reduce-scatter, or an all-gather."""
+    """Return the bytes of a reduce-scatter, or of an all-gather."""
     return (ranks - 1) * elements * itemsize
 
 
@@ -64,7 +64,7 @@ def passing(ranks: int, itemsize: int, pairs: int, pair: int = 16, groups: int =
 
 
 def exchanged(ranks: int, itemsize: int, groups: int = 4) -> int:
-    """The same for ulysses: queries, keys and values there and the output back, and all gradients."""
+    """Return the bytes of ulysses: queries, keys and values there and the output back, and all gradients."""
     return L * M * 2 * (ranks - 1) * T // ranks * (2 * C + 2 * C * groups // 4) * itemsize
 
 
@@ -188,7 +188,7 @@ TABLE = [  # layout, changes to BASE, what, how much
 
 
 def value_of(result, what: str):
-    """What a run has of one row's ``what``."""
+    """Return what a run has of one row's ``what``."""
     kind, *which = what.split()
     if kind == "traffic":
         return sum(rank.traffic.as_dict()["bytes_sent"] for rank in result.ranks)

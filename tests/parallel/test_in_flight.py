@@ -83,7 +83,7 @@ def results_at_the_wait_alone(*arguments):
 
 
 def test_no_result_is_used_before_its_wait(ranks):
-    """Of four ranks two have no second micro-batch, and take part in the others' messages all the same."""
+    """Two of four ranks have no second micro-batch, and take part in the others' messages all the same."""
     one_process = run(ranks(1), CONFIG, Layout())
     for text in (
         "dp=2,bucket_mb=0.01", "dp=2,sync=bucketed,bucket_mb=0.01", "zero=1,dp=2", "zero=2,dp=2", "zero=3,dp=4",

@@ -74,7 +74,7 @@ def test_seeded_orders_follow_the_rule_and_the_speeds():
 
 
 def test_of_the_workers_that_are_ready_the_next_in_turn_is_served(monkeypatch):
-    """Else a quick worker is served again and again, and the others starve."""
+    """Otherwise a quick worker is served again and again, and the others starve."""
     monkeypatch.setattr(server_module, "wait_any", lambda works: works.index(True))
     asynchronous = AsynchronousServer(SimpleNamespace(), 4, 100, inf, None)
     asynchronous.pushes, served = [True] * 4, []
@@ -90,7 +90,7 @@ def test_of_the_workers_that_are_ready_the_next_in_turn_is_served(monkeypatch):
 
 
 def one_process_in_that_order(config, workers, order):
-    """The same training without servers and messages: gradients of old weights, applied in an order.
+    """Train without servers and messages: gradients of old weights, applied in an order.
 
     Returns the weights, by name, and how stale each gradient was.
     """
@@ -133,7 +133,7 @@ def test_it_is_training_with_gradients_of_old_weights(ranks):
 
 @pytest.mark.long
 def test_no_worker_runs_ahead_further_than_it_may_and_servers_may_be_more_than_parameters(ranks):
-    """With staleness 0 no gradient is old. On a server without parameters no bit flips."""
+    """Staleness 0 leaves no gradient old. A server without parameters flips no bit."""
     faults = Fault.parse("rank=2,step=1,kind=slow:9"), Fault.parse("rank=26,step=1,kind=flip:moments")
     config = replace(CONFIG, steps=8, layers=1, global_batch=3)
     assert len(GPT(config.model, seed=0).parameters()) < 24

@@ -85,7 +85,7 @@ def test_goodput_is_dalys_complete_model_and_the_first_order_its_limit():
 
 
 def test_machines_in_repair_are_a_markov_chain():
-    """Its stationary distribution, from a linear system: failures by the speed of the run, repairs side by side."""
+    """The oracle is its stationary distribution, from a linear system: failures by speed, repairs in parallel."""
     for mtbf, repair, spares, machines, least in product((1.0, 0.2), (0.1, 1.0, 8.0), (0, 1, 4), (3, 8), (1, 2, 3)):
         speeds = [1 - max(0, n - spares) / machines for n in range(spares + machines - least + 1)]
         rates = np.diag([speed / mtbf for speed in speeds], 1)

@@ -16,7 +16,7 @@ ALL = load()
 
 
 def test_peaks_are_units_times_multiply_adds_times_clock_and_double_as_bits_halve():
-    """To the digits that are printed. And no dense rate is a sparse one by mistake."""
+    """They agree to the digits that are printed, and no dense rate is a sparse one by mistake."""
     h100 = ALL.accelerators["h100"]
     assert h100.flops["bf16"] == pytest.approx(132 * 4 * (16 * 4 * 8) * 2 * 1.83e9, rel=1e-4)
     for name, chip in ALL.accelerators.items():
@@ -140,7 +140,7 @@ def test_it_shows_what_there_is_as_the_page_does(capsys, monkeypatch):
 
 
 def test_a_cluster_has_its_bisection_bandwidth(capsys, tmp_path):
-    """In a network of one's own GPU 2 has the slowest link, so the worst half is GPU 2 alone, and nothing of NVLink."""
+    """GPU 2 of a user's network has the slowest link, so the worst half is GPU 2 alone, and nothing of NVLink."""
     assert rows(shown(capsys, "tpu-v5p:4x4x8"))["network"] == ["a torus of 4x4x8 chips"]
     assert "bisection" not in shown(capsys, "h100:1x1")
     links = [f'[[link]]\nbetween = ["gpu{gpu}", "switch"]\nbandwidth = {5e9 if gpu == 2 else 25e9}' for gpu in range(3)]

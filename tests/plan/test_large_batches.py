@@ -73,7 +73,7 @@ def test_an_experiment_is_read_back_and_summed_up(tmp_path):
 
 
 def test_the_page_shows_what_was_measured(monkeypatch):
-    """As benchmarks/large_batches.py makes its tables of it."""
+    """The page has the tables that benchmarks/large_batches.py makes of the measurements."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     benchmark, found = importlib.import_module("large_batches"), BatchExperiment.read()
     for cells in zip(*(column.cells for column in benchmark.batches_table(found).columns), strict=True):

@@ -39,7 +39,7 @@ LAYOUTS = [  # bytes per parameter of the model: parameters, gradients, optimize
 
 
 def test_the_formula_counts_the_parameters_of_a_real_model():
-    """That of the check, and for dense models that of the planner."""
+    """Both formulas do: the check's, and for dense models the planner's."""
     for sizes in (
         {"vocab": 1, "context": 1, "layers": 1, "heads": 1, "width": 1},
         {"vocab": 257, "heads": 6, "width": 24, "layers": 3},  # a vocabulary that is padded to 258

@@ -334,7 +334,7 @@ def check_traffic(real: Real) -> None:
 
 
 def check_seconds(real: Real) -> None:
-    """Of what is sent, a plan leaves out scalars, the loss's statistics and gradients of norms; it knows no buckets."""
+    """Compare seconds. Plans leave out scalar messages, loss statistics and norms' gradients; they know no buckets."""
     layout, planned, config = real.layout, real.planned, real.config
     without, plan, _ = real.step(NEVER)
     if config.sequence_chunks > 1:  # whose diagonal chunks have each token attend to itself as well

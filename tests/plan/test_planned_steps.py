@@ -72,7 +72,7 @@ def moved(model: ModelShape) -> tuple[Counter, Counter]:
 
 
 def seconds(model: ModelShape, flops: float, bandwidth: float, t: int = 1, sparse: bool = False) -> Compute:
-    """Of one layer on a chip with so many FLOP/s and bytes/s. With one of them endless it counts the other."""
+    """Return one layer's seconds on a chip with so many FLOP/s and bytes/s. If one is infinite, the other counts."""
     part = Part(model.context, t, t, 1, "standard", 1.0)
     chip = Accelerator("x", 1.0, bandwidth, {"bf16": flops}, "")
     return block_compute(model, part, Machine(chip, PERFECT, "bf16", element=8), sparse)
@@ -80,7 +80,7 @@ def seconds(model: ModelShape, flops: float, bandwidth: float, t: int = 1, spars
 
 @pytest.mark.parametrize("model", [GPT, LLAMA], ids=lambda model: model.name)
 def test_a_layer_moves_what_its_kernels_read_and_write(model):
-    """As few kernels as can be, each of which reads what it needs at all."""
+    """The oracle has as few kernels as possible, each of which reads all that it needs."""
     compute = seconds(model, inf, 1.0)
     assert (asdict(compute.forward), asdict(compute.backward)) == moved(model)
 
@@ -100,7 +100,7 @@ def test_tensor_parallel_ranks_and_experts_share_the_work():
 
 
 def test_flops_of_published_models_are_two_for_each_weight_that_a_token_meets():
-    """And two for each number of queries, keys and values, for each pair of tokens; in backward twice as many products.
+    """Each pair of tokens adds two for each number of queries, keys and values; backward has twice as many products.
     Flash attention leaves out what the mask hides, and takes five products in backward where forward takes two."""
     machine = Machine(Accelerator("x", 1.0, inf, {"bf16": 1.0}, ""), PERFECT, "bf16", 2)
     part = Part(1, 1, 1, 1, "flash", 0.5)
@@ -129,7 +129,7 @@ def test_a_layer_keeps_what_korthikanti_counts():
 
 
 def test_ranks_together_hold_each_parameter_once():
-    """But for norms, biases of sums and routers, on all tensor-parallel ranks, and a tied weight at both ends."""
+    """Exceptions: all tensor-parallel ranks hold norms, biases of sums and routers; both ends hold a tied weight."""
     cases = (1, 1, 1, 1), (8, 1, 1, 8), (4, 4, 1, 2), (2, 8, 2, 1)
     for model, (tp, pp, virtual, ep) in product(published().values(), cases):
         layout = PlannedLayout(tp=tp, pp=pp, virtual=virtual, ep=ep if model.moe else 1, dp=8)

@@ -131,7 +131,7 @@ def test_every_plan_is_within_the_stated_error_of_what_was_published(compared):
 
 
 def tables(compared: list[Comparison]) -> list[str]:
-    """What ``minidist plan --validate`` prints, for documents: a table of each family, and the errors."""
+    """Return what ``minidist plan --validate`` prints, for documents: a table of each family, and the errors."""
     texts = []
     for table in validation_tables(compared):
         rows = [[column.header for column in table.columns], ["---", *["---:"] * (len(table.columns) - 1)]]

@@ -42,7 +42,7 @@ def test_the_longer_of_arithmetic_and_memory_decides_and_the_roof_bends_where_th
 
 
 def test_products_are_those_that_a_real_forward_pass_counts():
-    """It has logits for all tokens, and computes the half of the scores that it masks."""
+    """The pass has logits for all tokens, and computes the half of the scores that it masks."""
     for layers, vocab in ((1, 256), (3, 30)):
         config = GPTConfig(vocab=vocab, context=16, layers=layers, heads=4, width=32)
         model, tokens, before = GPT(config), np.zeros((3, 16), np.int64), flops.snapshot()
@@ -94,7 +94,7 @@ CHAINS = {  # the arrays that kernels read and write, one after another, and tho
 
 
 def test_fused_chains_take_the_time_that_the_page_says():
-    """Of 8 x 2,048 x 4,096 numbers of 2 bytes; a mask has one for each."""
+    """The chains are on 8 x 2,048 x 4,096 numbers of 2 bytes; a mask has one byte for each."""
     table = PAGE[PAGE.index("| chain |") :].split("\n\n")[0].splitlines()[2:]
     for (name, chains), line in zip(CHAINS.items(), table, strict=True):
         passes, times = [arrays.split() for arrays in chains], []
@@ -125,7 +125,7 @@ def test_a_mixture_sends_what_is_counted_message_by_message():
 
 
 def test_from_how_many_experts_a_token_on_a_mixture_is_slower():
-    """By hand, of 64 experts, with links in a node ten times as fast as between nodes, or as fast."""
+    """Computed by hand for 64 experts, with links in a node ten times as fast as between nodes, or as fast."""
     for ranks, inside, same_batch, expected in (
         (8, 10.0, False, 2),
         (16, 10.0, False, 1),  # half of the rows on slow links

@@ -19,7 +19,7 @@ def cluster(text: str) -> Topology:
 
 
 def test_routes_lead_from_rank_to_rank_over_links_that_exist():
-    """And cross no other rank's GPU, but where there is no spine and in a torus."""
+    """Routes cross no other rank's GPU, except where there is no spine, and in a torus."""
     for text in CLUSTERS:
         topology = cluster(text)
         check_connected(topology)
@@ -68,7 +68,7 @@ def test_distances_in_a_torus_are_those_of_its_coordinates_one_dimension_after_t
 
 
 def test_bisections_are_those_of_textbooks():
-    """Of a k-ary n-cube, 2 k^(n-1) links in each direction, half of them without the links around (Dally and Towles,
+    """A k-ary n-cube has 2 k^(n-1) links in each direction, half of them without the links around (Dally and Towles,
     2004, ch. 5); of a fat tree, half of the ports over the oversubscription."""
     for side, dimensions in ((8, 1), (6, 2), (4, 3)):
         shape = (side,) * dimensions
@@ -84,7 +84,7 @@ def test_bisections_are_those_of_textbooks():
 
 
 def test_no_other_halves_have_less_between_them():
-    """Of all of them, where there are few enough."""
+    """All halves are tried, where there are few enough."""
     shapes = ((5,), (3, 2), (2, 5), (4, 3), (3, 3), (2, 2, 3), (5, 2, 1))
     graphs = [torus(shape, Link(1.0), wraps) for shape, wraps in product(shapes, (False, True))]
     for graph in (*graphs, *map(cluster, ("h100:2x2", "h100:2x4,oversubscription=4", "tpu-v4:2x4"))):

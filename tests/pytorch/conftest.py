@@ -5,7 +5,7 @@ from torch_ranks import TorchRanks
 
 
 def pytest_ignore_collect(config):
-    """Not even to find out that they are left out."""
+    """Leave the files unread unless --all, or a test by name, asks for them: they import torch."""
     return True if not config.option.all and not any("::" in argument for argument in config.args) else None
 
 

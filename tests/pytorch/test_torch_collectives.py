@@ -29,7 +29,7 @@ def numbers(rank: int, elements: int, dtype=torch.float32) -> "torch.Tensor":
 
 
 def reducing(groups, group, n, dtype=torch.float32, op=dist.ReduceOp.SUM):
-    """On rank 1 also reduce: elsewhere gloo leaves what it likes."""
+    """Return results of collectives that reduce; of ``reduce`` only on rank 1: elsewhere gloo leaves what it likes."""
     reduced, summed, scattered, piece = (numbers(groups.rank, n, dtype) for _ in range(4))
     parts = [numbers(groups.rank + i, n, dtype) for i in range(groups.size)]
     dist.all_reduce(summed, op, group)
@@ -173,7 +173,7 @@ def test_an_asynchronous_call_returns_at_once_and_calls_run_in_order(torch_ranks
 
 
 def accepted(groups):
-    """Of calls that every rank must refuse those that are not; and that the group works afterwards."""
+    """Return the calls that were wrongly accepted, and a sum: the group works afterwards."""
     x, found = torch.ones(4), []
     for call in (
         lambda: dist.all_reduce(x.bfloat16()),

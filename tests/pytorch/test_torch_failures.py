@@ -38,7 +38,7 @@ def segments(ranks: TorchRanks) -> list[str]:
 
 
 def outcome(call) -> str:
-    """How a call ends."""
+    """Return how a call ends."""
     try:
         call()
         return "done"

@@ -19,7 +19,7 @@ STEPS = 3
 
 
 def model() -> "torch.nn.Module":
-    """Its gradients fill more than one bucket: DDP's first one takes 1 MiB."""
+    """Return a model whose gradients fill more than one bucket: DDP's first one takes 1 MiB."""
     torch.manual_seed(0)
     return torch.nn.Sequential(
         torch.nn.Linear(37, 600), torch.nn.GELU(), torch.nn.LayerNorm(600), torch.nn.Linear(600, 500),
@@ -72,7 +72,7 @@ def on_both(groups, trained):
 
 @pytest.mark.parametrize("trained", [ddp, fsdp2, fsdp2_in_bfloat16, fsdp1])
 def test_it_has_the_bits_of_gloo(torch_ranks, trained):
-    """On two ranks a sum has two terms, and a + b has the bits of b + a. So there is one right answer."""
+    """A sum over two ranks has two terms, and a + b has the bits of b + a. So there is one right answer."""
     first, second = torch_ranks(2)(on_both, trained)
     assert first[0] and second[0]
     assert trained is fsdp1 or first[1] == second[1]

@@ -12,7 +12,7 @@ LIMIT = 120  # seconds: for processes that import torch on a busy machine, and f
 
 
 class Groups(NamedTuple):
-    """What a function receives: groups of all ranks."""
+    """Argument of a function that runs on ranks: groups of all ranks."""
 
     rank: int
     size: int

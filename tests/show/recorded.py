@@ -67,7 +67,7 @@ def name_of(function: Callable | None) -> str:
 
 
 def made_up_curves(warm: WarmRanks, seed: int) -> curves.Curves:
-    """In place of 21 long runs: with feedback 0.1 above full gradients, without it 0.2."""
+    """Return curves in place of 21 long runs: with feedback 0.1 above full gradients, without it 0.2."""
     full = np.linspace(5, 3, curves.STEPS) + np.arange(curves.SEEDS)[:, None] / 10  # (seeds, steps)
     without = {name: full + 0.2 for name in curves.METHODS}
     return curves.Curves(full, {name: full + 0.1 for name in without}, without, dict.fromkeys(without, 0.01))

@@ -72,5 +72,5 @@ def figures(text: str) -> set[str]:
 
 
 def told(story: Story, beat: Beat) -> list[str]:
-    """What a class sees at a beat: the texts on the stage, and the sentence below it."""
+    """Return what a class sees at a beat: the texts on the stage, and the sentence below it."""
     return [*words(story, beat.at), beat.says]

@@ -16,7 +16,7 @@ def drawn() -> list[str]:
 
 
 def test_packs_have_each_document_once_and_tell_what_they_waste():
-    """By hand: a document of n letters has n - 1 places."""
+    """Counted by hand: a document of n letters has n - 1 places."""
     places = sum(len(text) - 1 for text in drawn())
     for kind in KINDS:
         one = Packed(kind, 64)

@@ -42,7 +42,7 @@ def explorer():
 
 
 def look(model: dict, position: dict, name: str) -> float:
-    """As web/lookup.js does."""
+    """Look a value up as web/lookup.js does."""
     places = [positions.index(position[slider]) for slider, positions in model["sliders"].items()]
 
     def written(strides: list[int], values: list) -> float:
@@ -348,7 +348,7 @@ def test_the_map_shows_the_quickest_of_each_split_and_a_click_goes_there(page, e
 
 
 def test_two_times_have_one_unit_that_of_the_longer(page, explorer):
-    """Where the shorter one is below 1,000 days and the longer one is above, both are in years."""
+    """If the shorter one is below 1,000 days and the longer one is above, both are in years."""
     spread, key, table = spread_of(family_of(False)), *next(iter(explorer.tables.items()))
     took, position = next(
         (days, one) for days, one in zip(table.columns["days"], positions_of(table.sliders), strict=True)

@@ -151,7 +151,7 @@ ODD = [
 
 
 def test_the_server_gives_the_state_and_takes_orders_but_no_odd_ones(live, tmp_path, capsys):
-    """They are refused, and nothing is printed over the run."""
+    """Odd orders are refused, and nothing is printed over the run."""
     live.end("it has ended")  # else the server waits for a last look
     with serving(live, str(tmp_path)) as address:
         root, key = address.split("/?")

@@ -105,7 +105,7 @@ SIZE, RANKS, COUNT = 16, 4, 2  # the numbers that are drawn, and how many of the
 
 
 def compressed() -> list[run.Recorded]:
-    """By top-k, and without feedback; in one bit, and without feedback."""
+    """Return runs by top-k, and without feedback; in one bit, and without feedback."""
     return recorded("compress").results["of"]
 
 

@@ -64,7 +64,7 @@ def test_peaks_of_each_stage_are_in_order_and_the_bug_is_red_where_parameters_ar
 
 
 def test_recomputation_holds_and_adds_what_the_formulas_say():
-    """By hand, per token: a product counts 2 FLOPs for each weight, and backward is two forwards."""
+    """Counted by hand, per token: a product counts 2 FLOPs for each weight, and backward is two forwards."""
     animation, runs = told("recompute")
     config = runs[0].config
     core = 2 * (2 * config.context * config.width)  # queries with keys, and attention weights with values

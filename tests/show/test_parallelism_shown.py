@@ -71,7 +71,7 @@ def test_dp_without_a_bucket_drifts_apart_as_far_as_shown():
     ("demo", "calls"), [("tp", {"all-reduce": 9}), ("sp", {"all-gather": 10, "reduce-scatter": 9})]
 )
 def test_tp_and_sp_call_and_wait_as_was_traced(demo, calls):
-    """Of 2 blocks: 4 L + 1 sums of float64 and, with sp, 4 L + 2 gathers of float32."""
+    """For L = 2 blocks: 4 L + 1 sums of float64 and, with sp, 4 L + 2 gathers of float32."""
     found = recorded(demo)
     run, story = found.trained(tp=2, sp=int(demo == "sp"))[0], found.animation.find("measured")
     step = traced_step([last_step_of(rank.log) for rank in run.ranks])

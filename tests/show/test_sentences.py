@@ -112,7 +112,7 @@ def test_tiles_that_cross_more_than_all_scores_at_once_are_explained_so():
 
 
 def test_peaks_that_are_equal_are_not_called_other_and_the_lowest_is_named():
-    """With width 4 on two ranks: stage 1 has the peak of the replicated run, and stage 3 is above stage 2."""
+    """Width 4 on two ranks: stage 1 has the peak of the replicated run, and stage 3 is above stage 2."""
     logs = [
         MemoryLog([Change(time, dict.fromkeys(MEMORY, 0) | {"activations": peak}) for time in (1, 2)], [])
         for peak in (121_680, 121_680, 103_280, 103_520)

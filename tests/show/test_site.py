@@ -17,7 +17,7 @@ PLAYER = "<!doctype html><title>a player</title><header></header><p>frames"
 
 
 class Page(HTMLParser):
-    """What a page links to, what it loads at once, and what can be linked to."""
+    """Links of a page, what it loads at once, and what can be linked to."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

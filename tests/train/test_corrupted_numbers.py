@@ -43,7 +43,7 @@ def until_found(world, *arguments):
 
 
 def attempt(ranks, text: str, options: RunOptions, rank_function=until_found, **changes):
-    """What one rank brings back, the same as every other one, and the events of the run."""
+    """Return what one rank brings back, the same as every other one, and the events of the run."""
     layout, events = Layout.parse(text), []
     cluster = ranks(layout.world_size)
     found = cluster.run(
@@ -202,7 +202,7 @@ def test_a_copy_that_changes_in_memory_is_no_wrong_computation(ranks):
 
 @pytest.mark.parametrize(("text", "precision"), [("zero=1,dp=3", "fp32"), ("dp=3", "bf16")])
 def test_weights_that_are_not_the_optimizers_are_voted_on_too(ranks, text, precision):
-    """Those that ZeRO has gathered, and those in 16 bits."""
+    """Weights that ZeRO has gathered are, and those in 16 bits."""
 
     def change(self):
         weight = self.share.gpt.embeddings.token.weight

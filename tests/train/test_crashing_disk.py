@@ -119,7 +119,7 @@ class Numbers:
 
 
 def saver_on(world, disk: CrashingDisk, first: int, promised: list[int], mode: str = "sync") -> Saver:
-    """It adds to ``promised`` each step whose checkpoint it says is saved."""
+    """Return a saver that adds to ``promised`` each step whose checkpoint it says is saved."""
     return Saver(
         world, Saving(str(ROOT), 1, KEEP, mode), Numbers(), lambda it: Manifest("dp=1", {}, "", {}, it), first,
         lambda name, error: None if error else promised.append(step_of(name)), disk,
@@ -131,7 +131,7 @@ def newest(disk: CrashingDisk) -> int:
 
 
 def save(world, disk: CrashingDisk, promised: list[int], count: int = KEEP + 1, mode: str = "sync") -> None:
-    """What a run does: it goes on from the last checkpoint, or from the beginning, and saves each step."""
+    """Do what a run does: go on from the last checkpoint, or from the beginning, and save each step."""
     first = newest(disk)
     one = saver_on(world, disk, first, promised, mode)
     for step in range(first + 1, first + count + 1):
@@ -144,7 +144,7 @@ def sha256(content: bytes) -> str:
 
 
 def is_wrong(disk: CrashingDisk, promised: list[int]) -> str:
-    """What is not as it was promised of a disk that is left; "" if all is well."""
+    """Return what is not as promised on a disk that is left; "" if all is well."""
     there = committed(disk, ROOT)
     for name in there:
         try:
@@ -190,7 +190,7 @@ def cut_at_every_moment(world, begin=lambda: CrashingDisk(), act=save) -> tuple[
 
 
 def test_the_last_checkpoint_is_whole_whenever_the_power_fails(ranks):
-    """And the next run goes on with what is left, whatever that is."""
+    """The next run goes on with what is left, whatever that is."""
 
     def main(world):
         count, states, wrong = cut_at_every_moment(world)

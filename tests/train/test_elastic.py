@@ -195,7 +195,7 @@ LOST = re.compile(
     [(2, 1, True, "step-000004"), long(2, 1, False, START), long(3, 1, True, MEMORY), long(2, 2, False, MEMORY)],
 )
 def test_two_ranks_die_together(tmp_path, expected, second, copies, disk, source):
-    """What was lost with a rank and its peer is named. Two that are no neighbours, or have two copies, lose nothing."""
+    """State lost with a rank and its peer is named. Two that are no neighbours, or have two copies, lose nothing."""
     result, [it] = elastic(
         "dp=5,zero=1", saving=sync(tmp_path) if disk else None, peer_copies=PeerCopies(2, copies),
         rank_function=two_die(1, second, 5),
@@ -206,7 +206,7 @@ def test_two_ranks_die_together(tmp_path, expected, second, copies, disk, source
 
 
 def test_a_rank_that_dies_while_copies_are_under_way(expected):
-    """It has taken its own snapshot already; the generation before is whole."""
+    """The rank has taken its own snapshot already; the generation before is whole."""
 
     def rank_function(world, *arguments):
         def begin(step):
@@ -235,7 +235,7 @@ def test_the_memory_has_the_steps_of_one_run(ranks, expected):
 
 @pytest.mark.long
 def test_a_writer_of_the_run_before_does_not_disturb_the_next(tmp_path, expected):
-    """As a rank dies, step 4 is being written, slowly, by threads that live on in the survivors. The run goes on from
+    """Step 4 is being written when a rank dies, slowly, by threads that live on in the survivors. The run goes on from
     step 3, comes to step 4 in another layout, and writes files of the same names."""
 
     def rank_function(world, *arguments):

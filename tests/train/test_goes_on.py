@@ -61,7 +61,7 @@ INEXACT = {  # settings with which the layouts below have different bits
 
 @dataclass(frozen=True)
 class Story:
-    """What is asked of a run, and what happens to it.
+    """A run: what is asked of it, and what happens to it.
 
     Attributes:
         faults: in the order of their steps, at most one in each.
@@ -162,7 +162,7 @@ def drawn(seed: int, most: int) -> Story:
 
 
 def foretold(story: Story, begun: int, faults: list[Fault]) -> tuple[int, int, bool, list[Fault]]:
-    """Of the next interruption the step, after how many steps the run goes on, if from memory, and the later faults.
+    """Return the step of the next interruption, after how many steps the run goes on, if from memory, and later faults.
 
     It goes on with the newest state that it was asked to keep, and that it can rely on: without checks with whatever
     there was, with them with nothing newer than the last one.
@@ -289,7 +289,7 @@ def tell(ranks, folder: Path, story: Story):
 
 
 def check_folder(folder: Path, story: Story, result) -> None:
-    """What was to be saved is there, whole, on the way to the result; the last checkpoint is the result."""
+    """Check that what was to be saved is there, whole, on the way to the result; the last checkpoint is the result."""
     names, steps = committed(Disk(), folder), story.config.steps
     due = {n for n in range(story.cut + 1, steps + 1) if n % story.save == 0 or n == steps} - {story.full}
     expected = [name_of(n) for n in sorted(due | ({story.cut} if story.here else set()))][-story.keep :]
@@ -346,7 +346,7 @@ def test_a_story_told_by_hand(ranks, plain, tmp_path, number):
 
 
 def kinds_of(story: Story) -> dict[str, bool]:
-    """What a story is about."""
+    """Return the kinds of a story."""
     kinds = {name: name in str(story.faults) for name in ("kill", "raise", "hang", "flip")}
     kinds |= {name: bool(getattr(story, name)) for name in ("copies", "check", "damaged", "full", "here", "save")}
     kinds |= {"async": story.mode == "async", "restart": story.how == "restart", "two faults": len(story.faults) > 1}

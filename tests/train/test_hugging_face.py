@@ -75,7 +75,7 @@ def model_in(folder: Path) -> GPT:
 @pytest.mark.parametrize("size", [10**9, 30_000])
 @pytest.mark.parametrize("config", MODELS.values(), ids=MODELS)
 def test_what_is_written_is_read_back_to_the_bit(config, size, tmp_path):
-    """But for the rows that round 256 tokens up to 258, which no token looks up: they are 0 then."""
+    """Exceptions are the rows that round 256 tokens up to 258, which no token looks up: they are 0 then."""
     ours, folder = shaken(config), tmp_path / "new" / "hf"
     write_folder(folder, config, arrays_of(ours) | {"router_bias": np.ones(4)}, shard_size=size)
     names = sorted(path.name for path in folder.iterdir())
@@ -99,7 +99,7 @@ def ours_rows(model: GPT, name: str) -> np.ndarray:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", MODELS)
 def test_transformers_loads_what_is_written_and_its_files_are_read(name, dtype, tmp_path):
-    """Its tensors have the bits of minidist's both ways, in files and in shards of both.
+    """Tensors have the same bits both ways, in files and in shards of both.
 
     Logits in float32, of sums of some hundred terms: 1e-5 of the largest, as in tests/nn/test_transformers.py.
     """

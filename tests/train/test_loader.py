@@ -59,7 +59,7 @@ def test_a_loader_changes_no_bit_and_its_process_ends(ranks, config, layout, ahe
 
 
 def test_what_was_prepared_for_other_micro_batches_is_thrown_away():
-    """As when they are dealt out anew between two steps."""
+    """Micro-batches may be dealt out anew between two steps."""
     made = loader.Loader(replace(SMALL, steps=9), ahead=3)
     try:
         for step, numbers in enumerate(([0, 1], [0, 1], [4], [4, None], [4, None], [5], [5])):

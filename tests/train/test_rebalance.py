@@ -36,7 +36,7 @@ def test_no_other_dealing_ends_earlier():
 
 
 def shares_of(result) -> list[tuple[int, ...]]:
-    """How many micro-batches each data-parallel rank had, step by step. Ranks of tp had as many."""
+    """Return how many micro-batches each data-parallel rank had, step by step. Ranks of tp had as many."""
     counts = np.array([rank.micro_batch_counts for rank in result.ranks])  # (ranks, steps)
     counts = counts.reshape(result.layout.dp, result.layout.tp, -1)
     assert (counts == counts[:, :1]).all()
@@ -44,7 +44,7 @@ def shares_of(result) -> list[tuple[int, ...]]:
 
 
 def test_what_is_dealt_follows_the_times(ranks):
-    """Of ranks that share micro-batches the slowest counts."""
+    """The slowest of the ranks that share micro-batches counts."""
     for layout in (Layout(dp=4), Layout(dp=2, tp=2)):
         result = run(ranks(4), CONFIG, layout, OPTIONS, rank_function=train_by_made_up_times)
         expected = [tuple(len(share_of(rank, layout.dp, 7)) for rank in range(layout.dp))]

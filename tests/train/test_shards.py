@@ -164,7 +164,7 @@ def test_another_model_takes_the_place_of_the_one_before(before, after, tmp_path
 
 
 def test_a_config_that_is_a_link_stays_one(tmp_path):
-    """As in the cache of Hugging Face's hub: the new model has the new config."""
+    """Hugging Face's cache has such links: the new model has the new config."""
     folder, elsewhere = tmp_path / "model", tmp_path / "elsewhere.json"
     folder.mkdir()
     elsewhere.write_text("old")
@@ -178,7 +178,7 @@ def test_sizes_of_shards_are_written_in_powers_of_ten():
 
 
 def test_one_file_counts_where_there_are_shards_too(tmp_path):
-    """As for transformers, so that nobody reads a mixture."""
+    """transformers does so too, so nobody reads a mixture."""
     old, new = numbers(), numbers(2.0)
     write(tmp_path, new)
     one_file = (tmp_path / TENSORS).read_bytes()

@@ -24,7 +24,7 @@ CONFIGS = [
 @pytest.mark.long
 @pytest.mark.parametrize("config", CONFIGS, ids=["chunks", "odd heads", "experts"])
 def test_always_legal_and_never_slower_than_data_parallelism(config):
-    """Of every layout on up to 4 ranks and some of those on up to 8, for all numbers of ranks that may be left."""
+    """Tried for every layout on up to 4 ranks and some on up to 8, and all numbers of ranks that may be left."""
     small = {c.layout for c in every_combination(config, 4) if not loosened_by(c.layout)}  # those save nothing
     large = {c.layout for c in every_combination(config, 8) if not loosened_by(c.layout)} - small
     tried = sorted(small, key=str) + sorted(large, key=str)[:: max(1, len(large) // 80)]

@@ -123,7 +123,7 @@ def test_a_checkpoint_goes_on_with_its_own_tokenizer_only(tmp_path, capsys):
 def test_a_folder_of_hugging_face_has_the_tokenizer_and_transformers_finds_the_same_bits_per_byte(
     arch, tmp_path, capsys
 ):
-    """Its loss on our held-out text, in float32, over so many tokens and bytes: 1e-5, as in test_hugging_face.py."""
+    """The loss of transformers on our held-out text, in float32, is within 1e-5, as in test_hugging_face.py."""
     saved, folder, path = (tmp_path / name for name in ("saved", "hf", "found.json"))
     train = ["train", *FLAGS[:1], "--heads=3", "--width=12", "--context=8", "--global-batch=4", f"--text={TEXT}"]
     flags = [f"--arch={arch}", "--steps=3", f"--tokenizer={FILE}", f"--save={saved}", f"--json={path}"]

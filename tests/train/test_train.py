@@ -103,7 +103,7 @@ def test_what_a_run_brings_back(ranks):
 
 
 def test_every_rank_names_the_gradient_that_diverged(ranks):
-    """Also a rank that does not have it: whichever error comes first, it is the one that helps."""
+    """Ranks that do not have it name it too: whichever error comes first, it is the one that helps."""
     average_gradients = step_module.average_gradients
 
     def error_of(world, *arguments):
@@ -124,7 +124,7 @@ def test_every_rank_names_the_gradient_that_diverged(ranks):
 
 
 def test_gradients_that_overflow_whatever_the_scale_end_the_run():
-    """It would skip every step from then on."""
+    """Otherwise it would skip every step from then on."""
     scaler = GradScaler(init_scale=MIN_SCALE)
     with diverging(6, scaler, None):
         scaler.update(overflow=True)

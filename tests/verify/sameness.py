@@ -26,7 +26,7 @@ OF_THE_LAYOUT = {  # what --json tells of the layout and of its ranks
 
 
 def difference(ranks, case: Case, folder: Path) -> list[str]:
-    """What differs between a case and its reference, both run here, by name; nothing if all is well.
+    """Return what differs between a case and its reference, both run here, by name; nothing if all is well.
 
     Args:
         ranks: n -> a cluster of n ranks. folder: for their checkpoints.
@@ -57,7 +57,7 @@ def counts_of(rank) -> list:
 
 
 def flops(result: Run, phase: str) -> int:
-    """Of all ranks and steps, with the products that several tensor-parallel ranks compute alike counted once.
+    """Return the FLOPs of all ranks and steps; products that several tensor-parallel ranks compute alike count once.
 
     Those are the routers', on all ranks, and those of keys and values where there are more ranks than heads of these.
     Backward has two for each of forward; of ranks that share keys and values, only the first computes both.

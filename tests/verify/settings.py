@@ -67,7 +67,7 @@ class Case:
 
 
 class Settings:
-    """What has been chosen so far: ``all``, and of these ``met``, whose pairs matter."""
+    """Settings chosen so far: ``all``, and of these ``met``, whose pairs matter."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng, self.all, self.met = rng, {}, {}
@@ -183,7 +183,7 @@ def draw_experts(s: Settings, dp: int, loosened: bool) -> None:
 
 
 def draw_gradients(s: Settings, data: int, loose: str) -> None:
-    """How gradients are summed over so many ranks."""
+    """Draw how gradients are summed over so many ranks."""
     zero = s.pick("zero", 0, 1, 2, 3) if data > 1 and not loose else 0
     if zero > 1:
         s.pick("grad_sync", *GRAD_SYNCS)
@@ -197,7 +197,7 @@ def draw_gradients(s: Settings, data: int, loose: str) -> None:
 
 
 def draw_batch(s: Settings, dp: int, pp: int, tight: bool) -> None:
-    """How many micro-batches a step has; where a pipeline or what runs in it needs whole rounds of them, these."""
+    """Draw how many micro-batches a step has: whole rounds where a pipeline, or what runs in it, needs them."""
     if pp > 1:
         s.pick("schedule", *SCHEDULES)
     zero, interleaved = s.all.get("zero", 0), s.all.get("schedule") == "interleaved"
@@ -216,7 +216,7 @@ def draw_batch(s: Settings, dp: int, pp: int, tight: bool) -> None:
 
 
 def draw_documents(s: Settings) -> None:
-    """How documents make samples; among them some of one token, and some much longer than any context."""
+    """Draw how documents make samples; some have one token, and some are much longer than any context."""
     if s.pick("packing", *[RANDOM] * 4, *PACKINGS) != RANDOM:
         s.all["text"] = DOCUMENTS
         s.pick("document_mask", 1, 1, 0)
@@ -266,7 +266,7 @@ def draw_loosened(s: Settings, dp: int, loose: str) -> None:
 
 @cache
 def drawn(count: int, seed: int = 0) -> list[Case]:
-    """So many cases, the same ones every time."""
+    """Return ``count`` cases, the same ones every time."""
     rng, found = random.Random(seed), []
     while len(found) < count:
         try:

@@ -56,7 +56,7 @@ def test_any_settings_are_legal_or_refused_in_one_line():
 
 @pytest.mark.long
 def test_what_is_accepted_runs_and_keeps_the_bits(ranks, tmp_path):
-    """Also what settings.py does not think of."""
+    """The cases include some that settings.py does not draw."""
     rng, cases = random.Random(1), []
     while len(cases) < 30:
         if isinstance(found := altered(rng), str) or found[1].world_size > MOST_RANKS:

@@ -94,7 +94,7 @@ def test_a_scale_chosen_by_hand_stays_and_a_run_that_diverges_says_so(ranks):
 
 @pytest.mark.long
 def test_every_legal_combination_is_found():
-    """And nothing else: against settings drawn at random, which the library judges one by one."""
+    """Nothing else is: settings drawn at random are judged by the library one by one."""
     values = {
         "precision": POLICIES, "dp": range(1, 6), "zero": range(4), "shard": (0, 2), "tp": range(1, 6), "sp": (0, 1),
         "ep": (1, 2, 3, 4), "cp": (1, 1, 2, 3, 4), "cp_kind": KINDS, "pp": range(1, 6),

@@ -60,7 +60,7 @@ def reducing(world, elements, algorithm, node_size=None):
 
 @pytest.mark.parametrize("text", ["a100:3x2", *map(long, ("h100:2x4", "h100:4x3", "h100:4x2,oversubscription=4"))])
 def test_hierarchical_wins_where_buffers_are_large_and_auto_takes_the_best_or_nearly(recorded, text):
-    """By its closed form: 2 (L-1) steps inside a node and 2 (n-1) steps between nodes. The cost model that chooses has
+    """The closed form has 2 (L-1) steps inside a node and 2 (n-1) steps between nodes. The cost model that chooses has
     no shared links, and a latency that keeps a port busy: so 10 percent."""
     spec = ClusterSpec.parse(text)
     n, size, topology, sizes = spec.nodes, spec.node_size, topology_of(spec), (64 << 10, 1 << 20, 8 << 20)

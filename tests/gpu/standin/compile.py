@@ -43,8 +43,9 @@ def fused():
 
 
 def source(cupy, inputs: str, outputs: str, operation: str, name: str, preamble: str, axes: int) -> str:
-    """What CuPy would compile for arrays: contiguous ones of one axis, or strided ones of several. Open types are
-    float32, or that of fp8's codes."""
+    """Return what CuPy would compile for arrays: contiguous ones of one axis, or strided ones of several.
+
+    Open types are float32, or that of fp8's codes."""
     from cupy._core import _carray, _kernel
 
     kernel = cupy.ElementwiseKernel(inputs, outputs, operation, name, preamble=preamble)

@@ -34,7 +34,7 @@ def in_numpy(ufunc: np.ufunc, types: tuple) -> tuple | None:
 
 
 def in_cupy(ufunc, types: tuple) -> tuple | None:
-    """As ``_Ops.guess_routine`` asks, which itself takes arrays: cupy/_core/_kernel.pyx."""
+    """Ask as ``_Ops.guess_routine`` does, which itself takes arrays: cupy/_core/_kernel.pyx."""
     arrays, numbers = ([kind(one) for one in types if (one in NUMBERS) == number] for number in (False, True))
     adapt = arrays and numbers and max(arrays) >= max(numbers)  # ``_check_should_use_weak_scalar``
     weak = tuple(one if adapt and one in NUMBERS else False for one in types)

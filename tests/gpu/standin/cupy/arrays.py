@@ -36,7 +36,7 @@ class ndarray:
 
     @property
     def _host(self) -> np.ndarray:
-        """Its inside, to compute with."""
+        """Return the NumPy array inside, to compute with."""
         before_use(self._memory, self._device)
         return self._memory
 
@@ -117,7 +117,7 @@ def owner_of(start: int, stop: int) -> ndarray | None:
 
 
 def wrap(value):
-    """What NumPy returned, as CuPy would: a scalar is an array without axes."""
+    """Return NumPy's result as CuPy would: a scalar becomes an array without axes."""
     if isinstance(value, tuple | list):
         return type(value)(map(wrap, value))
     if not isinstance(value, np.ndarray | np.generic):

@@ -78,7 +78,7 @@ def parameters(text: str) -> list[Parameter]:
 
 
 class ElementwiseKernel:
-    """As CuPy's: called with the inputs, or with the inputs and the outputs."""
+    """Kernel like CuPy's: called with the inputs, or with the inputs and the outputs."""
 
     def __init__(self, in_params, out_params, operation, name="kernel", reduce_dims=True, preamble="",
                  no_return=False, return_tuple=False, options=()) -> None:  # fmt: skip
@@ -115,7 +115,7 @@ class ElementwiseKernel:
         return found[0] if len(found) == 1 else found
 
     def _types(self, given: tuple) -> dict[str, np.dtype]:
-        """What each type is: those of the arrays, which must fit."""
+        """Return each type's dtype: that of the arrays, which must fit."""
         if len(given) not in (len(self.inputs), len(self.inputs) + len(self.outputs)):
             raise TypeError(f"Wrong number of arguments for {self.name!r}")
         types = {name: np.dtype(name) for name in TYPES}

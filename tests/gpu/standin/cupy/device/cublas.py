@@ -76,7 +76,7 @@ def _found(kind: str, pointer) -> dict:
 
 
 def _told(handle, description, layouts) -> tuple:
-    """What an algorithm depends on, but for the number of matrices and how far apart they are."""
+    """Return all that an algorithm depends on, except the number of matrices and their distance."""
     _check(getattr(handle, "value", handle) == HANDLE, "the handle is not that of this device")
     shapes = [tuple(_found("MatrixLayout", one)[name] for name in ARGUMENTS["MatrixLayout"]) for one in layouts]
     return tuple(_found("MatmulDesc", description).items()), *shapes
@@ -152,7 +152,7 @@ def _products(how: dict, alpha, factors, addresses, beta, result, c_address) -> 
 
 
 def _matrices(address: int, kind: int, leading: int, stride: int, rows: int, columns: int, count: int) -> np.ndarray:
-    """What is at an address: matrices by columns, so (count, columns, rows), a view of a device array's memory."""
+    """Return the matrices at an address, stored by columns: (count, columns, rows), a view of device memory."""
     _check(leading >= rows, f"leading dimension {leading} of matrices with {rows} rows")
     _check(stride >= 0, f"stride {stride} between matrices")
     owner = owner_of(address, address + 1)

@@ -9,7 +9,7 @@ _count = 1
 
 
 def set_device_count(count: int) -> None:
-    """How many there are from now on, in this process. Not in CuPy: tests call it."""
+    """Set how many devices there are from now on in this process. Not in CuPy: tests call it."""
     global _count
     _count = count
 

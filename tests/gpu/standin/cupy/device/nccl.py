@@ -108,7 +108,7 @@ class NcclCommunicator:
     __del__ = destroy
 
     def abort(self) -> None:
-        """What runs on this device ends, whatever it has done."""
+        """End what runs on this device, whatever it has done."""
         self._aborted = True
         self.destroy()
 

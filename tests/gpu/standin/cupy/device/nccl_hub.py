@@ -47,7 +47,7 @@ class Hub:
 
 
 def result(name: str, contents: list[bytes | None], rank: int, datatype: int, op: int | None, root: int) -> bytes:
-    """What a rank gets. Sums are in the order of a ring: each of N chunks begins at another rank."""
+    """Return what a rank gets. Sums are in the order of a ring: each of N chunks begins at another rank."""
     if name == "broadcast":
         return contents[root]
     if name == "allGather":
