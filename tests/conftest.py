@@ -79,7 +79,7 @@ def pytest_cmdline_main(config):
 
 
 def pytest_itemcollected(item):
-    """Of the graders of the exercises, all but the first test of each task are long, and so is what needs a browser."""
+    """Mark as long all but the first test of each task's grader, and tests that need a browser."""
     if "browser" in getattr(item, "fixturenames", ()):
         item.add_marker("long")
     if item.path.parent.name == "exercises":

@@ -148,7 +148,7 @@ def closed_form(config: TrainConfig) -> int:
 
 
 def test_the_closed_form_counts_masked_scores_and_tiles_above_the_diagonal_are_skipped(ranks):
-    """Of 4 x 4 tiles 10 are computed. Backward computes scores again, which are half of forward's products."""
+    """10 of 4 x 4 tiles are computed. Backward computes scores again, which are half of forward's products."""
     config = replace(CONFIG, attention="tiled", attention_tile=8)
     scores = 12 * config.layers * config.width * config.context * config.tokens_per_step
     result = run(ranks(1), config, Layout())

@@ -57,7 +57,7 @@ def trees(both, m, up: bool) -> Counter:
 
 
 def messages(collective: str, algorithm: str, nodes: int, each: int, m: int, root: int) -> Counter:
-    """Those of one call, on so many nodes with so many ranks each. Everything divides m."""
+    """Return the messages of one call, on ``nodes`` nodes with ``each`` ranks each. Everything divides m."""
     n, nobody = nodes * each, Counter()
     ranks, one = [*range(n)], m // n  # a rank's part
     rows = [ranks[node * each : (node + 1) * each] for node in range(nodes)]
@@ -96,9 +96,9 @@ def messages(collective: str, algorithm: str, nodes: int, each: int, m: int, roo
 
 
 def seconds(n: int, a: float, b: float, pieces: int) -> dict[tuple[str, str], float]:
-    """On links that are all alike: a seconds for a message, b for all bytes of the buffer (Thakur et al.).
+    """Return seconds on links that are all alike: a for a message, b for all bytes of the buffer (Thakur et al.).
 
-    Of two trees, each with half of the buffer in pieces, as drawn by hand for two and three ranks.
+    Two trees, each with half of the buffer in pieces, are as drawn by hand for two and three ranks.
     """
     parts, wholes, levels = (n - 1) * (a + b / n), (n - 1) * (a + b), ceil(log2(n)) * (a + b)
     found = {

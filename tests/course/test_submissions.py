@@ -73,7 +73,7 @@ def in_zip(file: Path, entries, secret: Path) -> dict[str, str]:
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("lay_out", [in_folder, in_zip])
 def test_whatever_is_handed_in(tmp_path, seed, lay_out):
-    """Of each chapter a regular file is taken, of the student's own, and rather from the folder exercises."""
+    """A regular file is taken for each chapter, the student's own, and preferably from the folder exercises."""
     secret = tmp_path / "theirs" / f"{NAMES[3]}.py"
     secret.parent.mkdir()
     secret.write_text(SECRET)

@@ -201,7 +201,7 @@ class TestCompute:
 
 
 def counted_intensity(m: int, k: int, n: int, dtype: str) -> float:
-    """From the bytes of real arrays, and two FLOPs for each of the k terms of each element of the result."""
+    """Count from the bytes of real arrays, and two FLOPs for each of the k terms of each element of the result."""
     a, b, c = np.empty((m, k), dtype), np.empty((k, n), dtype), np.empty((m, n), dtype)
     return 2 * k * c.size / (a.nbytes + b.nbytes + c.nbytes)
 

@@ -33,7 +33,7 @@ def normal(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
 
 
 def run_function(world, answers, name, args):
-    """What the function returns, and which of its arguments it changed. It is called with other values first."""
+    """Return the function's result, and which of its arguments it changed. It is called with other values first."""
     with np.errstate(all="ignore"):
         getattr(answers, name)(*map(other_values, args))
     before = [np.copy(argument) for argument in args]
@@ -55,7 +55,7 @@ def peak_of(world, answers, name, args):
 
 
 def found_by(student, name: str, *args):
-    """What the function returns; it must not change its arguments."""
+    """Return the function's result; it must not change its arguments."""
     value, changed = student.on_ranks(1, run_function, name, args)[0].value
     assert not changed, f"{name} changes its argument {changed[0] + 1}; work on a copy"
     return value
@@ -675,7 +675,7 @@ class TestAdamW:
             self.check(student, data, gradients, settings, ROUNDING, "25 steps")
 
     def test_no_gradient(self, student):
-        """With gradient 0 only the decay acts: it does not pass through the running means."""
+        """If the gradient is 0, only the decay acts: it does not pass through the running means."""
         data, gradients = normal((6,), 1), [np.zeros(6)] * 3
         arrays, _ = student.on_ranks(1, run_adamw, data, gradients, (0.1, (0.9, 0.95), 1e-8, 0.5))[0].value
         agree(arrays[0], data * 0.95**3, "data after 3 steps with gradient 0, lr 0.1, weight_decay 0.5", ROUNDING)

@@ -367,7 +367,7 @@ class TestDeadlocks:
 
 
 def run_barriers(world, answers, late, count=1):
-    """When this rank enters and leaves, in ns. Rank ``late`` enters last, long after the others."""
+    """Return when this rank enters and leaves, in ns. Rank ``late`` enters last, long after the others."""
     from minidist import recv, send
 
     nothing, stamps = np.empty(0), []

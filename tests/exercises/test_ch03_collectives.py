@@ -41,7 +41,7 @@ def chunked(rank: int, sizes: list[int], dtype: str | None = None) -> list[np.nd
 
 
 def as_dtype(rank: int, elements: int, dtype: str | None) -> np.ndarray:
-    """What a rank has, in the dtype of the test or in this one."""
+    """Return a rank's array, in the dtype of the test or in this one."""
     return many_digits(rank, elements) if dtype is None else small(rank, elements, dtype)
 
 
@@ -628,7 +628,7 @@ def pieces(size: int, equal: bool) -> np.ndarray:
 
 
 def piece(source: int, to: int, elements: int, dtype: str | None) -> np.ndarray:
-    """What one rank sends to another."""
+    """Return the piece that one rank sends to another."""
     return many_digits(source, elements, to) if dtype is None else small(source, elements, dtype, to)
 
 

@@ -273,7 +273,7 @@ class Sized:
 
 
 def run_fill(world, answers, cases):
-    """For each of the cases (lengths, elements), buckets as positions of their parameters; -1 for an unknown object."""
+    """Return by case (lengths, elements) the buckets as positions of their parameters; -1 for an unknown object."""
     calls = []
     for number, (lengths, elements) in enumerate(cases):
         given = [Sized(size) for size in lengths]
@@ -583,7 +583,7 @@ class TestBucketedDataParallel:
             same(one.value[which][step][i], np.asarray(right, (working_dtype(), np.float64)[which]), what)
 
     def test_trains_a_transformer(self, student, warm_ranks):
-        """With this class the library's training loop ends on the same bits as with its own."""
+        """The library's training loop ends on the same bits with this class as with its own."""
         config = TrainConfig(
             layers=1, heads=2, width=16, context=16, global_batch=10, micro_batch=2, steps=3,
             reduce_dtype=str(working_dtype()),
@@ -622,7 +622,7 @@ def run_fit(world, answers, parts, steps, lr):
 
 
 def fit_alone(parts, steps, lr) -> tuple[list[float], np.ndarray]:
-    """What one process computes from all samples."""
+    """Return what one process computes from all samples."""
     features, targets = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     weights, losses = np.zeros(features.shape[1]), []
     for _ in range(steps):
@@ -691,7 +691,7 @@ def run_net(world, answers, settings, shape):
 
 
 def net_alone(shape, hidden, epochs, batch, lr, seed) -> tuple[list[float], np.ndarray, np.ndarray]:
-    """What one process trains: the same random numbers, gradients by the chain rule, sample by sample."""
+    """Train in one process: the same random numbers, gradients by the chain rule, sample by sample."""
     features, targets = net_data(shape)
     rng = np.random.default_rng(seed)
     first = rng.normal(size=(shape[1], hidden))
@@ -896,7 +896,7 @@ COUNTS = (1, 2, 3, 31, 32, 33, 100, 128, 129, 2048, 2049)  # of terms: 32 and 2,
 
 
 def in_training(name: str):
-    """For a test in which the library trains, and itself calls all of exact.py but for this function."""
+    """Return the mark of a test in which the library trains, and itself calls all of exact.py except this function."""
     return pytest.mark.answers("ch04_data_parallel", forbidden=(f"minidist.nn.exact:{name}",))
 
 
@@ -966,7 +966,7 @@ def same_bits(found, expected: np.ndarray, what: str) -> None:
 
 
 def run_each(world, answers, name, inputs):
-    """What the answer returns for each pair of arrays, which it may not change."""
+    """Return the answer's result for each pair of arrays, which it may not change."""
     kept = [[array.copy() for array in arrays] for arrays in inputs]
     found = [getattr(answers, name)(*arrays) for arrays in inputs]
     for before, after in zip(kept, inputs, strict=True):
@@ -976,7 +976,7 @@ def run_each(world, answers, name, inputs):
 
 
 def run_views(world, answers, name, a, b):
-    """The same for views that may only be read and whose elements are not next to each other."""
+    """Return the answer's results for read-only views whose elements are not next to each other."""
     views = a.swapaxes(-1, -2)[..., ::2, ::-1], b.swapaxes(-1, -2)[..., ::-1, ::2]
     for view in views:
         view.flags.writeable = False
@@ -984,7 +984,7 @@ def run_views(world, answers, name, a, b):
 
 
 def run_drawn(world, answers, name, shapes):
-    """The same for numbers that are drawn in the rank: other ones in a rehearsal."""
+    """Return the answer's results for numbers that are drawn in the rank: other ones in a rehearsal."""
     pairs = [[generator(7, i).standard_normal(shape).astype(working_dtype()) for shape in shapes] for i in range(2)]
     return [(getattr(answers, name)(*pair), *pair) for pair in pairs]
 
@@ -1025,7 +1025,7 @@ def multiplied(rows: list, columns: list, dtype) -> np.ndarray:
 
 
 def product_of(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """What ``exact_matmul`` must return for two matrices."""
+    """Return what ``exact_matmul`` must return for two matrices."""
     return multiplied([*map(in_integers, in_fractions(a))], [*map(in_integers, in_fractions(b.T))], a.dtype)
 
 
@@ -1145,7 +1145,7 @@ class TestExactMatmul:
 
 
 def mixture_of(weights: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """What ``mix`` must return for two matrices."""
+    """Return what ``mix`` must return for two matrices."""
     tokens, unit = in_fractions(values), Fraction(1, 2 ** most_bits(len(values), 2))
     scales = [power_above(token) for token in tokens]
     lifted = [[w * scale for w, scale in zip(row, scales, strict=True)] for row in in_fractions(weights)]

@@ -44,7 +44,7 @@ def right_slice(elements: int, rank: int, ranks: int) -> slice:
 
 @contextmanager
 def overriding(**functions):
-    """In a rank: these functions override the library's."""
+    """Override the library's functions by these, in a rank."""
     from minidist import overrides
 
     overrides.override(functions)
@@ -56,7 +56,7 @@ def overriding(**functions):
 
 @contextmanager
 def measured():
-    """In a rank: an open memory ledger."""
+    """Open a memory ledger in a rank."""
     memory = ledger.start()
     try:
         yield memory
@@ -271,7 +271,7 @@ BACKWARD = [8, 6, 5, 4, 3, 2, 1, 0, 7]  # the order in which gradients are compl
 
 
 class HandModel(Module):
-    """Its parameters are small whole numbers, which any 16-bit format holds."""
+    """Model whose parameters are small whole numbers, which any 16-bit format holds."""
 
     def __init__(self) -> None:
         self.blocks = [Part(shapes) for shapes in BLOCKS]
@@ -401,7 +401,7 @@ def size_of(shapes) -> int:
 
 
 def shard_sizes(shard: int) -> list[int]:
-    """For each unit, the elements of one shard."""
+    """Return the elements of one shard of each unit."""
     return [ceil(Fraction(size_of(shapes), shard)) for shapes in UNITS]
 
 
@@ -487,7 +487,7 @@ def in_words(calls: list[tuple], number: int) -> str:
 
 
 def by_hand(student, size: int, *arguments) -> list[dict]:
-    """What each rank of ``train_by_hand`` saw."""
+    """Return what each rank of ``train_by_hand`` saw."""
     return [one.value for one in student.on_ranks(size, train_by_hand, *arguments)]
 
 
@@ -524,7 +524,7 @@ def train_small(world, answers, config, layout):
 
 
 def check_training(student, warm_ranks, *layouts: str, config=CONFIG) -> None:
-    """With this class the library's training loop matches one process bit for bit.
+    """Check that the library's training loop with this class matches one process bit for bit.
 
     Where gradients are summed in float32, one process adds in another order: then it matches the library's own class.
     """
@@ -543,7 +543,7 @@ def check_training(student, warm_ranks, *layouts: str, config=CONFIG) -> None:
 
 
 def check_trainings(student, warm_ranks, stage: int, *layouts: str) -> None:
-    """In each reduce_dtype with 16-bit parameters; in float64 also these layouts with float32 parameters."""
+    """Check each reduce_dtype with 16-bit parameters; in float64 also these layouts with float32 parameters."""
     in_16_bits = replace(CONFIG, steps=2, precision="bf16", reduce_dtype=str(working_dtype()))
     check_training(student, warm_ranks, f"zero={stage},dp=2", config=in_16_bits)
     if working_dtype() == np.float64:
@@ -912,7 +912,7 @@ def check_model(seen: list[dict], counts, shard: int = 0, first: int = 0) -> Non
 
 
 def right_moments(reshard: bool) -> dict[str, list[str]]:
-    """At each moment, the units whose parameters are gathered."""
+    """Return the units whose parameters are gathered, at each moment."""
     blocks = UNIT_NAMES[1:]
     found = {"forward of root": ["root"]}
     for i, block in enumerate(blocks):
@@ -925,7 +925,7 @@ def right_moments(reshard: bool) -> dict[str, list[str]]:
 
 
 def models_of(student, counts: list[int], *arguments) -> list[dict]:
-    """What each rank of ``run_model`` saw."""
+    """Return what each rank of ``run_model`` saw."""
     return [one.value for one in student.on_ranks(len(counts), run_model, counts, *arguments)]
 
 
@@ -1048,7 +1048,7 @@ COUNTED = GPTConfig(vocab=24, context=12, layers=1, heads=3, width=12)  # every 
 
 
 def count_step(world, stage, shard, rounds, reshard):
-    """What one rank sends in a real step with stages as in this chapter: elements of parameters, and of gradients."""
+    """Count what a rank sends in a real step with this chapter's stages: elements of parameters, and of gradients."""
     from minidist.parallel.data import BucketedDataParallel
     from minidist.parallel.zero import STAGES
 
@@ -1172,7 +1172,7 @@ def run_sharded(world, answers, parts, settings):
 
 
 def regression_alone(parts, steps, lr, momentum, max_norm) -> tuple[list[float], np.ndarray]:
-    """What one process computes from all samples."""
+    """Return what one process computes from all samples."""
     features, targets = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
     weights = np.zeros(features.shape[1])
     velocity, losses = np.zeros_like(weights), []

@@ -94,7 +94,7 @@ def reference(warm_ranks, config, layout) -> str:
 
 
 def check_training(student, warm_ranks, names, *runs: tuple[str, dict]) -> None:
-    """With these answers the library's training loop has the bits that it has without them.
+    """Check that the library's training loop has the same bits with these answers as without them.
 
     Args:
         runs: pairs of a layout and changes to CONFIG; the first has none.
@@ -162,7 +162,7 @@ ROUNDS = (0, 1)  # two graphs at once, as with micro-batches in flight in a pipe
 
 
 def seeds(size: int, first: int, different: bool = True) -> list[int]:
-    """For each rank the seed of its array; ``different``: whether the ranks have different ones."""
+    """Return the seed of each rank's array; ``different``: whether the ranks have different ones."""
     return [first + rank * different for rank in range(size)]
 
 
@@ -171,7 +171,7 @@ def of_round(k: int, seed: int, shape) -> np.ndarray:
 
 
 def run_mapping(world, module, name, options, x_of, back_of, transposed=False):
-    """For each round a mapping's output, its input's gradient, the collectives called, and whether its arrays changed.
+    """Return by round a mapping's output, its input's gradient, the collectives called, and whether its arrays changed.
 
     Args:
         x_of, back_of: of the input and the output's gradient, the shape and each rank's seed.
@@ -271,7 +271,7 @@ ORDERS = ("C", "F", "reversed")
 
 
 def in_order(array: np.ndarray, order: str) -> np.ndarray:
-    """The same values in another memory order."""
+    """Return the values in another memory order."""
     return array[::-1].copy()[::-1] if order == "reversed" else np.array(array, order=order)
 
 
@@ -401,7 +401,7 @@ def layers(dtype=None, make=normal, first=0):
 
 
 def mlp_alone(dtype=None) -> dict:
-    """What one process computes with it."""
+    """Compute the MLP in one process."""
     column, row, _ = layers(dtype)
     x = Tensor(normal(20, (BATCH, TOKENS, WIDTH), dtype), requires_grad=True)
     y = row(functional.gelu(column(x)))
@@ -419,7 +419,7 @@ def grads_of(column, row) -> dict:
 
 
 def run_mlp(world, module, sequence=False, reduce_dtype="float64", dtype=None):
-    """The same on the answer's layers: output, gradients, and the collectives called in forward and backward."""
+    """Run the answer's layers: output, gradients, and the collectives called in forward and backward."""
     lend(module, *PAIRS, "heads_of")
     column, row, _ = layers(dtype)
     fc = module.ColumnParallelLinear(column, world, sequence, np.dtype(reduce_dtype))
@@ -467,7 +467,7 @@ def columns_and_rows() -> tuple[list, list]:
 
 
 def inside(first: int) -> list[np.ndarray]:
-    """For each turn an array of all heads' hidden units."""
+    """Return an array of all heads' hidden units for each turn."""
     return [integers(first + n, (HEADS, BATCH, TOKENS, HIDDEN)) for n in TURNS]
 
 
@@ -717,7 +717,7 @@ def run_heads_of(world, module, cases):
 
 
 def run_split_qkv(world, module, make, size, rank, ranks, dtype, order):
-    """What the answer makes of ``make(*size)``, in a dtype and memory order."""
+    """Return what the answer makes of ``make(*size)``, in a dtype and memory order."""
     fused = np.array(make(*size), dtype or working_dtype(), order=order)
     kept = fused.copy()
     mine = module.split_qkv(fused, size[-1], rank, ranks)
@@ -741,7 +741,7 @@ def labels(width: int, heads: int) -> np.ndarray:
 
 
 def first_label() -> int:
-    """Of so many digits that rounding to float32 shows, except in float32."""
+    """Return a label with so many digits that rounding to float32 shows, except in float32."""
     return int(generator(64).integers(1, 9)) * (1_000_000 if working_dtype() == np.float32 else 100_000_000)
 
 
@@ -856,7 +856,7 @@ class TestHeads:
 
 
 def run_cross_entropy(world, module, sizes, vocab, scale=1.0):
-    """For each round the loss from this rank's logits, their gradient, and the collectives called.
+    """Return for each round the loss from this rank's logits, their gradient, and the collectives called.
 
     Args:
         sizes: arguments of ``logits_and_targets``.
@@ -884,7 +884,7 @@ def run_cross_entropy(world, module, sizes, vocab, scale=1.0):
 
 
 def logits_and_targets(vocab: int, shape=(2, 3), dtype=None, size=3.0, shift=0.0, heads=HEADS, k=0):
-    """Of round ``k``. The targets are integers of one dtype or another."""
+    """Return the logits and targets of round ``k``. The targets are integers of one dtype or another."""
     each = -(-vocab // heads)
     logits = size * normal(vocab + 1000 * k, (heads, *shape, each), "float64") + shift
     targets = generator(vocab, k).integers(0, vocab, shape)
@@ -900,7 +900,7 @@ def joined(logits: np.ndarray, vocab: int) -> np.ndarray:
 
 
 def rounds_of(seen, k: int) -> list[dict]:
-    """What each rank found in a round."""
+    """Return what each rank found in a round."""
     return [one.value[k] for one in seen]
 
 
@@ -911,7 +911,7 @@ def loss_of(rows: np.ndarray, targets: np.ndarray) -> float:
 
 
 def right_gradient(logits: np.ndarray, targets: np.ndarray, vocab: int) -> np.ndarray:
-    """By differences of the loss in float64, in the shape of the logits."""
+    """Return the gradient by differences of the loss in float64, in the shape of the logits."""
     rows, step = joined(logits, vocab), 1e-5
     columns = np.zeros((len(rows), logits.shape[0] * logits.shape[3]))
     for index in np.ndindex(rows.shape):
@@ -1067,7 +1067,7 @@ def joined_shape(shape: tuple[int, ...], axis: int, size: int) -> tuple[int, ...
 
 
 def run_parts(world, module, cases):
-    """For each case the two helpers on arrays in some memory order, and whether these changed; and a wrong length."""
+    """Return by case the two helpers on arrays in some memory order, and whether these changed; and a wrong length."""
     found = []
     for axis, dtype, order in cases:
         mine, full = (in_order(integers(world.rank, shape, dtype), order) for shape in ((2, 3, 4), (6, 6, 6)))
@@ -1176,7 +1176,7 @@ def half_layer_alone() -> dict:
 
 
 def run_half_layer(world, module):
-    """The same with the library's parallel layers."""
+    """Run half a layer with the library's parallel layers."""
     from minidist.parallel.tensor import ColumnParallelLinear, RowParallelLinear
 
     lend(module, *PAIRS, "heads_of")
@@ -1361,7 +1361,7 @@ class TestGlobalGradNorm:
 
 
 def calls_of_a_model(world, layers: int, samples: int, tokens: int, width: int) -> dict[int, int]:
-    """All-reduces of one micro-batch of a real model, forward and backward: number of calls by element count."""
+    """Return the all-reduces of one micro-batch of a real model, forward and backward: calls by element count."""
     from minidist.parallel.axis import parallelize_module
     from minidist.parallel.tensor import tensor_plan
 

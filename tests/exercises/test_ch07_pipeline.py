@@ -45,7 +45,7 @@ def run_each(world, module, name, inputs):
 
 
 def run_schedules(world, module, name, sizes):
-    """For each (ranks, micro-batches, ...) the actions of every rank as text, or the error.
+    """Return for each (ranks, micro-batches, ...) the actions of every rank as text, or the error.
 
     Lists become text only at the end: a list that a later call changes shows.
     """
@@ -103,7 +103,7 @@ def times(planned) -> tuple[int, Fraction]:
 
 
 def proved(student, name, sizes, kinds: str) -> list[tuple]:
-    """For each size the learner's schedule, checked: complete, every stage on its rank, no deadlock."""
+    """Return the learner's schedule of each size, checked: complete, every stage on its rank, no deadlock."""
     sizes = list(sizes)
     found = []
     for size, lists in zip(sizes, student.on_ranks(1, run_schedules, name, sizes)[0].value, strict=True):
@@ -278,7 +278,7 @@ def run_timeline(world, module, planned, how: str):
 
 
 def run_timelines(world, module, cases):
-    """For each case what ``run_timeline`` finds. Slots become tuples only at the end."""
+    """Return for each case what ``run_timeline`` finds. Slots become tuples only at the end."""
     lend(module, "needs", "timeline", "bubble")
     found = [run_timeline(world, module, *case) for case in cases]
     return [(one if isinstance(one, str) else list(map(slots_as_tuples, one)), kept) for one, kept in found]
@@ -424,7 +424,7 @@ def timeline_of_7_3(planned, *how):
 
 
 def run_checks(world, module, cases):
-    """For each case: the error's type, its message, and whether the schedule is unmodified."""
+    """Return for each case the error's type, its message, and whether the schedule is unmodified."""
     lend(module)
     module.timeline = timeline_of_7_3
     found = []
@@ -698,7 +698,7 @@ def batches(seed: int, count: int, samples: int, width: int) -> list[np.ndarray]
 
 
 def inputs_and_targets(k: int, count: int, samples: int, width: int) -> tuple[list, list]:
-    """Of the k-th call."""
+    """Return inputs and targets of the k-th call."""
     return batches(2 * k, count, samples, width), batches(2 * k + 1, count, samples, width)
 
 
@@ -726,7 +726,7 @@ def alone(k: int, stages: int, count: int, samples: int, width: int) -> tuple[fl
 
 
 def run_pipelines(world, module, cases, measured=False):
-    """For each case this rank's loss, gradients, log, sends in flight, and whether its data changed.
+    """Return for each case this rank's loss, gradients, log, sends in flight, and whether its data changed.
 
     Gradients are looked at when all calls are over. ``measured``: only the peak memory of each call.
     """

@@ -155,7 +155,7 @@ class TestWorksheet:
             self.check(f"the smallest number above 0 of {name}", found, right[name])
 
     def test_any_format(self, student):
-        """Also those that nobody has built, compared with all their numbers."""
+        """Formats that nobody has built are compared too, with all their numbers."""
         formats = [*product((2, 3, 5, 6), (1, 2, 4), (True, False)), (8, 1, True), (8, 7, False), (7, 9, False)]
         largest, smallest = (
             found_for(student, name, cases)
@@ -313,7 +313,7 @@ def right_scale(largest: float, values: tuple[float, ...]) -> float:
 
 
 def run_scales(world, module, name, cases):
-    """For each case, without and with gaps in memory: the scales, and whether the values are unmodified."""
+    """Return for each case, without and with gaps in memory, the scales, and whether the values are unmodified."""
     found = []
     for values, axes in cases:
         spread = np.zeros((*values.shape, 2), np.float32)[..., 0]  # the same values, not next to each other
@@ -447,7 +447,7 @@ def run_steps(world, module, name, gradients, lr):
 
 
 def run_gradients(world, module):
-    """For each of three rounds and each parameter: whether the master has the parameter's own gradient array."""
+    """Return by round (of three) and parameter whether the master has the parameter's own gradient array."""
     parameters = parameters_for(3)
     weights = module.MasterWeights(parameters, FORMATS["bfloat16"])
     seen = []
@@ -639,7 +639,7 @@ def run_updates(world, module, settings, overflows):
 
 
 def right_updates(settings, overflows):
-    """The same, computed from the full history at each step."""
+    """Return the updates, computed from the full history at each step."""
     scale = settings.get("init_scale", 2.0**16)
     interval = settings.get("growth_interval", 2000)
     last, seen = 0, []
@@ -761,7 +761,7 @@ def problem(samples: int, inputs: int, size: float, features: float = 1.0) -> tu
 
 
 def regression(features, targets, steps: int, lr: float, max_norm: float) -> tuple[list[float], np.ndarray]:
-    """The same training in float64, which needs no scaling."""
+    """Train in float64, which needs no scaling."""
     features, targets = features.astype(np.float64), targets.astype(np.float64)
     weight, losses = np.zeros(features.shape[1]), []
     for _ in range(steps):
@@ -784,7 +784,7 @@ PROBLEMS = [(256, 3, 1.0), (1000, 8, 0.5), (64, 1, 2.0)]  # samples, inputs, siz
 
 
 def run_training(world, module, cases):
-    """For each case the result, and whether features and targets are unmodified."""
+    """Return for each case the result, and whether features and targets are unmodified."""
     seen = []
     for features, targets, *more in cases:
         lent = features.copy(), targets.copy()

@@ -46,7 +46,7 @@ def lend(module, *mine: str) -> None:
 
 
 def run_each(world, module, name, inputs):
-    """What the function returns for each of these arguments, which must stay what they are."""
+    """Return the function's result for each of these arguments, which must stay what they are."""
     lend(module, name)
     found, before = [], repr(inputs)
     for args in inputs:
@@ -80,7 +80,7 @@ def coordinate(rank: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def places_in_a_mesh(world, module, shape, names):
-    """For each dimension of the library's mesh: this rank's coordinate, and its rank in that group."""
+    """Return this rank's coordinate in each dimension of the library's mesh, and its rank in that group."""
     from minidist import init_device_mesh, overrides
 
     overrides.override({"mesh_coordinate": module.mesh_coordinate})
@@ -113,7 +113,7 @@ class TestMeshCoordinate:
         self.check(student, SHAPES + LARGE_SHAPES)
 
     def test_in_the_library(self, student):
-        """In a DeviceMesh of the library, a rank's coordinate along a dimension is its rank in that group."""
+        """A rank's coordinate along a dimension of the library's DeviceMesh is its rank in that group."""
         names = "pp", "dp", "tp"
         for rank, seen in enumerate(student.on_ranks(4, places_in_a_mesh, (2, 1, 2), names)):
             places, calls = seen.value
@@ -129,7 +129,7 @@ class TestMeshCoordinate:
 
 
 def groups(shape: tuple[int, ...], dim: int) -> list[list[int]]:
-    """By the definition: each rank, and all ranks that differ from it along this dimension only."""
+    """Return by definition each rank, and all ranks that differ from it along this dimension only."""
     places = [coordinate(rank, shape) for rank in range(prod(shape))]
     others = [place[:dim] + place[dim + 1 :] for place in places]
     return [[rank for rank, other in enumerate(others) if other == one] for one in dict.fromkeys(others)]
@@ -364,7 +364,7 @@ class TestWires:
 
 
 def run_on_mesh(world, module, cases):
-    """For each case (samples, targets, shape, steps, lr, clip) the losses and the weight on this rank, and whether
+    """Return for each case (samples, targets, shape, steps, lr, clip) the losses and weight on this rank, and whether
     samples and targets are unmodified.
     """
     seen = []
@@ -624,7 +624,7 @@ def the_best(model: Model, hardware: Hardware) -> tuple[int, int, int, int]:
 
 
 def run_model(world, module, name, cases):
-    """For each case (a model, hardware or None, and more): the value, or the ValueError."""
+    """Return for each case (a model, hardware or None, and more) the value, or the ValueError."""
     lend(module, name)
     for library in (memory_bytes, step_seconds):
         if library.__name__ != name and name != "choose_layout":
@@ -740,7 +740,7 @@ def pairs_of(row: dict) -> set[frozenset]:
 
 
 def run_covering(world, module, cases):
-    """For each case the result, and whether the rows are unmodified. Earlier, the same list held other rows."""
+    """Return for each case the result, and whether the rows are unmodified. Earlier, the same list held other rows."""
     found = []
     for rows in cases:
         lent = [dict(row) for row in rows[::-1]]

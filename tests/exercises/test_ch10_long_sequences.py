@@ -468,7 +468,7 @@ KINDS = ("ring", "ulysses", "zigzag", "all-gather")
 
 
 def run_chunks_of(world, module, cases):
-    """What each call returns, or the name of the error that it raises."""
+    """Return each call's result, or the name of the error that it raises."""
     found = []
     for case in cases:
         try:
@@ -569,7 +569,7 @@ class Gradients:
 
 
 def contribution(visitor: int, owner: int, elements: int) -> np.ndarray:
-    """What the queries of one rank add to the gradients of another's keys and values; three times as large."""
+    """Return what one rank's queries add to the gradients of another's keys and values; three times as large."""
     return many_digits(100 * visitor + owner, 6 * elements).reshape(3, -1)
 
 
@@ -674,7 +674,7 @@ class TestBytes:
     """What each kind sends, the efficiency of the ring, and when it is hidden"""
 
     def test_passing(self, student):
-        """By hand: in each of N - 1 steps a rank passes on the keys and values of T/N tokens."""
+        """Counted by hand: in each of N - 1 steps a rank passes on the keys and values of T/N tokens."""
         cases = {
             (n, length, width, size): float(sum(2 * width * length / n * size for _ in range(n - 1)))
             for n in (1, 2, 3, 8)
@@ -699,7 +699,7 @@ class TestBytes:
         check_numbers(student, "ring_efficiency", cases, "as every step of every rank counts")
 
     def test_hidden(self, student):
-        """At that length, sending and computing take the same time."""
+        """Sending and computing take the same time at that length."""
         inputs = [
             (1e15, 450e9, 16_384, 1024, 2),
             (312e12, 50e9, 128, 128, 2),

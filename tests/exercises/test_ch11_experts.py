@@ -44,7 +44,7 @@ pytestmark = answers()
 
 
 def run_each(world, module, name: str, cases: list[tuple]) -> list[tuple]:
-    """In a rank: what the function returns for each case, and whether it has left the arrays as they were."""
+    """Return, in a rank, the function's result for each case, and whether it has left the arrays as they were."""
     found = []
     for case in cases:
         lent = [one.copy() if isinstance(one, np.ndarray) else one for one in case]
@@ -59,7 +59,7 @@ def run_each(world, module, name: str, cases: list[tuple]) -> list[tuple]:
 
 
 def each(student, name: str, cases: list[tuple]) -> list:
-    """What the function returns for each case; asserts that it modifies none of its arrays."""
+    """Return the function's result for each case; asserts that it modifies none of its arrays."""
     seen = student.on_ranks(1, run_each, name, cases)[0].value
     for case, (_, kept) in zip(cases, seen, strict=True):
         assert kept, f"{name}, {shapes(case)}: expected the arguments unmodified"
@@ -166,7 +166,7 @@ class TestMixtureSizes:
         check_numbers(student, "mixture_parameters", cases, "as the library's mixture has without biases")
 
     def test_active(self, student):
-        """By hand: every column of the router, and the two matrices of each expert that is used."""
+        """Counted by hand: every column of the router, and the two matrices of each expert that is used."""
         cases = {}
         for width, experts, k, hidden, shared in MIXTURES:
             used = [hidden] * k + [shared]
@@ -338,7 +338,7 @@ class TestBalanceLoss:
     """balance_loss and its gradient: shares of choices times mean scores"""
 
     def test_loss(self, student):
-        """As a sum over experts, exact in fractions."""
+        """The oracle is a sum over experts, exact in fractions."""
         cases = []
         for count, experts in ((6, 4), (5, 7), (1, 3), (3, 1), (7, 16)):
             scores = probabilities(np.float64, count, experts)
@@ -444,7 +444,7 @@ class TestMovedBias:
         self.check(student, [[[9, 1, 2]], [[0, 0, 12, 0, 0]], [[5]], [[0, 0, 0, 0]]])
 
     def test_at_the_mean(self, student):
-        """Where the count is the mean, the bias stays."""
+        """The bias stays where the count is the mean."""
         self.check(student, [[[4, 4, 4, 4]], [[3, 5, 4]], [[7, 7, 7]], [[1, 2, 3, 4, 5]]])
 
     def test_layers(self, student):
@@ -507,7 +507,7 @@ class TestSortByExpert:
         self.check(student, [(choices(n, *size), size[1], None) for n, size in enumerate(self.SIZES)])
 
     def test_capacity(self, student):
-        """It cuts off the later tokens of those experts that have too many."""
+        """The capacity cuts off the later tokens of those experts that have too many."""
         for capacity in (1, 2, 5, 1000):
             self.check(student, [(choices(n, *size), size[1], capacity) for n, size in enumerate(self.SIZES)])
 
@@ -628,7 +628,7 @@ class TestCombine:
 
 
 def row_counts(rank: int, experts: int, kind: str) -> list[int]:
-    """How many rows of a rank go to each expert."""
+    """Return how many rows of a rank go to each expert."""
     counts = generator(rank, experts, len(kind)).integers(0, 6, experts)
     if kind == "one rank without tokens" and rank == 1:
         counts[:] = 0
@@ -648,7 +648,7 @@ KINDS = ("uneven", "one rank without tokens", "one expert gets all", "nobody has
 
 
 def splits(rank: int, size: int, experts: int, kind: str) -> tuple[list[int], list[int]]:
-    """How many rows a rank sends to, and receives from, each rank."""
+    """Return how many rows a rank sends to, and receives from, each rank."""
     each_has = experts // size
     sent = [
         [sum(row_counts(source, experts, kind)[to * each_has : (to + 1) * each_has]) for to in range(size)]
@@ -676,7 +676,7 @@ def run_exchange_rows(world, module, each_has, kind, width):
 
 
 def run_there_and_back(world, module, each_has, kind):
-    """As forward does it: the counts, the rows to their experts, and back."""
+    """Run as forward does: the counts, the rows to their experts, and back."""
     counts = row_counts(world.rank, each_has * world.size, kind)
     arriving = module.exchange_counts(counts, world)
     send, _ = splits(world.rank, world.size, each_has * world.size, kind)
@@ -869,7 +869,7 @@ def own_loss(rank: int, dense: int, experts: int) -> tuple[np.ndarray, np.ndarra
 
 
 def run_sync(world, module, ranks, dense, experts, limit):
-    """What each rank has after ``sync_gradients``, and after ``clip``."""
+    """Return what each rank has after ``sync_gradients``, and after ``clip``."""
     sync = module.ExpertSync(ranks, world)
     group = range(world.rank // ranks * ranks, (world.rank // ranks + 1) * ranks)
     each_has = experts // ranks
@@ -947,7 +947,7 @@ class TestAllToAllCost:
     """When does the all-to-all cost more than tensor parallelism's all-reduce?"""
 
     def copies(self, k: int, ranks: int, leaves) -> Fraction:
-        """How many of a token's copies leave, on average over all ranks that an expert may be on; four ways."""
+        """Return how many of a token's copies leave, on average over all ranks that an expert may be on; four ways."""
         return 4 * k * Fraction(sum(leaves(other) for other in range(ranks)), ranks)
 
     def inside(self, k: int, ranks: int, node: int) -> Fraction:

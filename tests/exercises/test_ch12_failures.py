@@ -63,7 +63,7 @@ CONFIG = TrainConfig(
 
 
 def save_and_resume(world, module, names, config, before, after, mode, place):
-    """In a rank: train two steps and save, then the rest in another layout, from what was saved, and save."""
+    """Train two steps in a rank and save, then the rest in another layout, from what was saved, and save."""
     from minidist import overrides
     from minidist.parallel.tools.messages import all_gather_object
     from minidist.train.trainer import train_rank
@@ -199,7 +199,7 @@ def run_discard(world, module, name, files):
 
 
 def run_three_saves(world, module):
-    """As a run does it: files of three ranks, a manifest, then the oldest checkpoint is removed; three times."""
+    """Save as a run does: files of three ranks, a manifest, then the oldest checkpoint is removed; three times."""
 
     def saves(disk):
         for step in (30, 40, 50):
@@ -485,7 +485,7 @@ class TestDamage:
 
 
 def parts_of(runs: Runs, places: list[tuple[int, int]]) -> Runs:
-    """By hand: every element's place."""
+    """Return every element's place, counted by hand."""
     everything = places_of(runs)
     return runs_of(np.concatenate([everything[:0], *(everything[start:stop] for start, stop in places)]))
 
@@ -574,7 +574,7 @@ def replicas(ranks: int, sizes: dict[str, int]) -> list[dict]:
 
 
 def run_writers(world, module, cases):
-    """What each rank chooses, and whether it left the argument as it was."""
+    """Return what each rank chooses, and whether it left the argument as it was."""
     seen = []
     for held in cases:
         before = repr(held)
@@ -666,7 +666,7 @@ def slices_in(way: str, shape: tuple[int, int], ranks: int) -> list[np.ndarray]:
 
 
 def common(wanted: Runs, there: Runs) -> list[tuple[int, int, int]]:
-    """By hand: what two parts have in common, for each pair of runs."""
+    """Return what two parts have in common for each pair of runs, counted by hand."""
     found, place = [], 0
     for first in wanted:
         other = 0
@@ -684,7 +684,7 @@ def run_overlaps(world, module, cases):
 
 
 def run_read_part(world, module, cases, values):
-    """What comes of each case, and what was read: (file, name, start, stop)."""
+    """Return each case's result, and what was read: (file, name, start, stop)."""
     seen = []
     for entry, name, runs in cases:
         reads: list[tuple] = []
@@ -782,7 +782,7 @@ class TestResharding:
         self.check_read(student, [(entry, "a", ()), (entry, "a", ((3, 3),)[:0])], generator(5).standard_normal(24))
 
     def test_missing(self, student):
-        """What no file has is told, and nothing is made up; what this part does not need may be missing."""
+        """Elements that no file has are named, and nothing is made up; those not needed here may be missing."""
         values = generator(6).standard_normal(24)
         entry = ArrayEntry((4, 6), "float32", (Slice("rank-0", ((0, 6), (12, 18))), Slice("rank-2", ((19, 24),))))
         self.check_read(student, [(entry, "w", ((2, 6),)), (entry, "w", ((13, 18), (20, 23)))], values)
@@ -799,7 +799,7 @@ class TestResharding:
 
 
 def state_after(step: int) -> dict[str, np.ndarray]:
-    """What a run has after so many steps."""
+    """Return the state of a run after ``step`` steps."""
     return {
         "weight": np.arange(6, dtype=np.float32).reshape(2, 3) + step,
         "exp_avg.weight": np.full((2, 3), 10 * step, np.float32),
@@ -968,7 +968,7 @@ class TestHowOftenToSave:
         check_numbers(student, "cluster_mtbf", cases, "any of its GPUs may fail")
 
     def test_nothing_fails(self, student):
-        """As the limit of many short times, in each of which a failure is unlikely."""
+        """The oracle is the limit of many short times, in each of which a failure is unlikely."""
         cases = {
             (mtbf, time): float(np.exp(-np.float64(time) / mtbf))
             for mtbf in MTBFS for time in (0.0, mtbf / 1000, mtbf / 2, mtbf, 5 * mtbf)
@@ -1001,7 +1001,7 @@ class TestHowOftenToSave:
         check_numbers(student, "young_interval", cases, "the one with the least waste")
 
     def test_longest_pause(self, student):
-        """From the waste to the pause, and back."""
+        """The waste gives the pause, and the pause the waste."""
         cases = {}
         for mtbf, pause in product(MTBFS, (0.01, 1.0, 60.0)):
             interval = (2 * pause * mtbf) ** 0.5
@@ -1093,7 +1093,7 @@ class TestStepTime:
         self.check(student, self.config(3, 7), ["dp=3", "pp=3", "dp=3,tp=2", "dp=7", "tp=4", "pp=3,tp=2"])
 
     def test_chooses_a_layout(self, student):
-        """What a run goes on with after it has lost ranks, as the library would."""
+        """A run that has lost ranks goes on with the layout that the library would choose."""
         cases = []
         for text, ranks in (
             ("dp=4", 3),
@@ -1210,12 +1210,12 @@ def run_slow(world, module, cases):
 
 
 def longest(counts, speeds) -> Fraction:
-    """When the slowest rank ends."""
+    """Return when the slowest rank ends."""
     return max(Fraction(count) / Fraction(speed) for count, speed in zip(counts, speeds, strict=True))
 
 
 def soonest(speeds, micro_batches: int) -> Fraction:
-    """When the slowest rank ends at best: the first moment at which all can have had one, and together all of them."""
+    """Return the best end: the first moment at which each rank can have had one, and together all of them."""
     ends = {Fraction(count) / Fraction(speed) for speed in speeds for count in range(1, micro_batches + 1)}
     for end in sorted(ends):
         done = [floor(end * Fraction(speed)) for speed in speeds]
@@ -1250,7 +1250,7 @@ class TestStragglers:
         self.check(student, [(noisy(steps, factors),) for steps in (1, 2, 7) for factors in slow])
 
     def test_one_of_two(self, student):
-        """With the slow rank itself among those it is compared with, it would never be slow enough."""
+        """If the slow rank were among those it is compared with, it would never be slow enough."""
         self.check(student, [(noisy(5, (1, 2)),), (noisy(5, (2.5, 1)),), (noisy(4, (1, 1)),)])
 
     def test_nobody(self, student):
@@ -1274,7 +1274,7 @@ class TestStragglers:
         )
 
     def test_thresholds(self, student):
-        """At the threshold is not over it."""
+        """A rank at the threshold is not over it."""
         seconds = np.array([[1.0, 1.5, 1.0], [1.0, 1.5, 1.0]])
         self.check(student, [(seconds, 1.5), (seconds, 1.4), (seconds, 1.6), (noisy(5, (1, 1.2, 1)), 1.05)])
 
@@ -1320,7 +1320,7 @@ class TestStragglers:
             )
 
     def test_watches_a_run(self, student):
-        """As the library's own finds, in a run in which a rank is slow for some steps."""
+        """The answer finds what the library's own finds, in a run in which a rank is slow for some steps."""
         rows = noisy(30, (1, 1, 1))
         rows[8:20, 1] *= 3
         right = [(each.rank, each.since, each.until, each.factor) for each in watched(rows.tolist())]

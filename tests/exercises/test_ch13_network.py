@@ -40,7 +40,7 @@ pytestmark = answers()
 
 
 def on_nodes(world, module, run, nodes, *args):
-    """In a rank: place the ranks on nodes, in any order, and run a function."""
+    """Place the ranks on nodes, in any order, and run a function in a rank."""
     world.transport.nodes = tuple(nodes)
     return run(world, module, *args)
 
@@ -111,7 +111,7 @@ class TestPeak:
         check_numbers(student, "dense_flops", cases, "half of the products of a sparse matrix are skipped")
 
     def test_needed(self, student):
-        """The same as of the whole chip: its FLOP/s over its bytes/s."""
+        """The ratio is that of the whole chip: its FLOP/s over its bytes/s."""
         cases = {}
         for per_cycle, bandwidth, sms, clock in (
             (4096, 3.35e12, 132, 1.83e9), (256, 3.35e12, 132, 1.98e9), (1024, 900e9, 80, 1.53e9), (2, 8.0, 4, 3.0),
@@ -225,7 +225,7 @@ def least_cut(topology: Topology) -> float:
 
 
 def network(chips: int, edges, both: bool = True) -> Topology:
-    """From (start, end, bandwidth): numbers are chips, names are switches."""
+    """Return a network of (start, end, bandwidth): numbers are chips, names are switches."""
     links = {}
     for start, end, bandwidth in edges:
         one, other = (f"chip{v}" if isinstance(v, int) else v for v in (start, end))
@@ -595,7 +595,7 @@ def as_dtype(rank: int, elements: int, dtype: str | None) -> np.ndarray:
 
 
 def in_a_group(world, module, run, nodes, ranks, *args):
-    """In a group of some of the ranks, of which each is in one."""
+    """Run in a group of some of the ranks; each rank is in one group."""
     world.transport.nodes = tuple(nodes)
     group = world.new_group(next(each for each in ranks if world.rank in each))
     return run(group, module, *args)
@@ -643,7 +643,7 @@ class TestAllReduceHierarchical:
 
     @pytest.mark.one_dtype
     def test_groups(self, student):
-        """Of six ranks on three nodes; the groups have theirs on other nodes, in other orders."""
+        """Six ranks are on three nodes; the groups have theirs on other nodes, in other orders."""
         nodes, groups = (0, 0, 1, 1, 2, 2), ([4, 2, 3, 5], [1, 0])
         for elements in (9, 24):
             seen = student.on_ranks(6, in_a_group, run_hierarchical, nodes, groups, elements)
@@ -671,7 +671,7 @@ class TestAllReduceHierarchical:
 
     @pytest.mark.one_dtype
     def test_memory(self, student):
-        """In place: room for what arrives, not for another buffer."""
+        """The sum is in place: there is room for what arrives, not for another buffer."""
         for one in student.on_ranks(4, on_nodes, peak_of_hierarchical, blocks(2, 2), LARGE):
             assert one.value < LARGE * 8 * 0.75, (
                 f"{LARGE * 8:,} bytes on 2 nodes of 2 ranks: the answer takes {one.value:,} bytes of memory on top: "
@@ -679,7 +679,7 @@ class TestAllReduceHierarchical:
             )
 
     def check_bytes(self, results, nodes, elements: int, ranks=None) -> None:
-        """What each rank of a group sent to other nodes, and inside its own."""
+        """Check the bytes that each rank of a group sent to other nodes, and inside its own."""
         ranks = list(ranks or range(len(nodes)))
         sent, nodes = bytes_sent(results)[np.ix_(ranks, ranks)], [nodes[rank] for rank in ranks]
         count, per_node, mine = len(set(nodes)), len(nodes) // len(set(nodes)), nbytes(elements)
@@ -713,7 +713,7 @@ class TestAllReduceHierarchical:
 
     @pytest.mark.one_dtype
     def test_on_the_clock(self, student):
-        """As fast as its closed form, on links of which those between nodes are ten times as slow."""
+        """It is as fast as its closed form; links between nodes are ten times as slow as the others."""
         inside, between, elements = (1e-6, 1 / 500e9), (5e-6, 1 / 50e9), 24_000
         for nodes, per_node in ((2, 3), (3, 2), (2, 4)):
             seen = student.on_ranks(nodes * per_node, on_nodes, run_hierarchical, blocks(nodes, per_node), elements)
@@ -1045,7 +1045,7 @@ class TestUtilization:
         check_numbers(student, "corrected_mfu", cases, "the same FLOP/s, over the peak of dense products")
 
     def test_of_a_step(self, student):
-        """From a step laid out in time."""
+        """The oracle is a step laid out in time."""
         cases = {}
         for products, communication, hidden, other, efficiency in (
             (6.0, 2.0, 1.0, 0.0, 0.7), (6.0, 2.0, 0.0, 0.0, 0.7), (6.0, 2.0, 0.25, 1.0, 0.5), (1.0, 0.0, 0.0, 3.0, 1.0),

@@ -84,7 +84,7 @@ def given(module, value):
 
 
 def run_each(world, module, name, cases):
-    """In a rank: for each tuple of arguments the value, or "ValueError"."""
+    """Return, in a rank, the value for each tuple of arguments, or "ValueError"."""
     found = []
     for args in cases:
         try:
@@ -108,7 +108,7 @@ def check(student, name: str, cases: dict[tuple, float], because: str, rel: floa
 
 
 def some_models(seed: int, amount: int = 12) -> list[Model]:
-    """Of 12 n layers, so that pipelines divide them: like published ones, and others with no two numbers alike."""
+    """Return models of 12 n layers, which pipelines divide: like published ones, and some with no two numbers alike."""
     rng = generator(14, seed)
     found = [replace(LLAMA_8B, layers=36), replace(LLAMA_405B, layers=120)]
     for _ in range(amount):
@@ -120,7 +120,7 @@ def some_models(seed: int, amount: int = 12) -> list[Model]:
 
 
 def some_layouts(seed: int, amount: int = 4) -> list[Layout]:
-    """For models of 12 n layers."""
+    """Return layouts for models of 12 n layers."""
     rng = generator(14, seed)
     found = []
     for _ in range(amount):
@@ -136,7 +136,7 @@ def some_layouts(seed: int, amount: int = 4) -> list[Layout]:
 
 
 def matrices(model: Model) -> list[tuple[int, int]]:
-    """Of one layer."""
+    """Return the matrices of one layer."""
     h, keys = model.width, model.kv_heads * (model.width // model.heads)
     gated = [(h, model.hidden), (h, model.hidden), (model.hidden, h)]
     return [(h, h), (h, keys), (h, keys), (h, h), *gated]
@@ -207,7 +207,7 @@ class TestModelStates:
 
 
 def saved(model: Model, layout: Layout) -> Fraction:
-    """Of one layer, array after array: elements times bytes."""
+    """Return the saved bytes of one layer, array after array: elements times bytes."""
     n, h = layout.micro_batch * model.context, model.width
     keys = model.kv_heads * (h // model.heads)
     inputs = [(n * h, 2)] * 4
@@ -218,7 +218,7 @@ def saved(model: Model, layout: Layout) -> Fraction:
 
 
 def counted_in_flight(layout: Layout, stage: int, micro_batches: int) -> int:
-    """From the schedule itself: forwards without their backward."""
+    """Count in the schedule itself: forwards without their backward."""
     name = "interleaved" if layout.virtual > 1 else "1f1b"
     held = most = 0
     for action in schedule(name, layout.pp, micro_batches, layout.virtual)[stage]:
@@ -720,7 +720,7 @@ def loss_of(law: Law, parameters: float, tokens: float) -> float:
 
 
 def root(rising, low: float, high: float) -> float:
-    """Where a function goes from below 0 to above, by bisection."""
+    """Return where a function goes from below 0 to above, by bisection."""
     for _ in range(200):
         middle = (low + high) / 2
         low, high = (middle, high) if rising(middle) < 0 else (low, middle)
@@ -843,7 +843,7 @@ class TestLargeBatches:
     """The gradient noise scale, the critical batch of two runs, and a batch that grows"""
 
     def test_noise(self, student):
-        """From a gradient and noise that are known."""
+        """The gradient and the noise are known."""
         cases = {}
         for small, large, signal, noise in (
             (1, 64, 1.0, 100.0),
@@ -927,7 +927,7 @@ def matrices_of(kind: str, scale: float) -> dict[str, np.ndarray]:
 
 
 def counted_by(arrays: dict[str, np.ndarray], rank: int, size: int) -> dict[str, np.ndarray]:
-    """What a rank counts, in an order of its own; shards may have no elements."""
+    """Return what a rank counts, in an order of its own; shards may have no elements."""
     found = {
         name: array.copy() if name in OWNED else np.array_split(array.reshape(-1), size)[rank].copy()
         for name, array in arrays.items()

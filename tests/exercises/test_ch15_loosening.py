@@ -39,7 +39,7 @@ def check_same_run(student, warm_ranks, names, text: str, config=CONFIG, single:
 
 
 def losses_of(world, module, names, config, layout):
-    """In a rank: the losses of a run with these functions of ``module``, and how often each was called."""
+    """Return, in a rank, the losses of a run with these functions of ``module``, and how often each was called."""
     from minidist import overrides
     from minidist.train.result import RunOptions
     from minidist.train.trainer import train_rank
@@ -112,7 +112,7 @@ class TestShardMap:
         self.check(student, [({}, 2), ({"a": 5}, 3)])
 
     def test_largest_first(self, student):
-        """In another order one server gets far more."""
+        """Another order gives one server far more."""
         self.check(student, [({"a": 1, "b": 1, "c": 2}, 2), ({f"p{i}": i for i in range(1, 20)}, 3)])
 
     def test_as_large(self, student):
@@ -219,7 +219,7 @@ def run_orders(world, module, orders):
 
 
 def order_of(seconds, updates: int) -> list[int]:
-    """Who comes when, in exact fractions; of two at once the first."""
+    """Return who comes when, in exact fractions; of two at once the first."""
     done = [Fraction(each).limit_denominator(10**6) for each in seconds]
     order = []
     for _ in range(updates):
@@ -333,7 +333,7 @@ class TestDelayedDescent:
                 )
 
     def test_stable(self, student):
-        """At this rate a root is on the unit circle; a little below all are within, a little above one is outside."""
+        """A root is on the unit circle at this rate; a little below all are within, a little above one is outside."""
         delays = (0, 1, 2, 3, 5, 10, 30)
         for delay, lr in zip(
             delays, student.call_each("largest_stable_lr", [(delay,) for delay in delays]), strict=True
@@ -383,7 +383,7 @@ def deliver(seed: int, workers: int, updates: int, again: float):
 
 
 def run_server(world, module, messages):
-    """What the server answers at once, what the answers hold at the end, and whether it changed what it was lent."""
+    """Return the server's answers at once, what they hold at the end, and whether it changed what it was lent."""
     start = np.arange(3.0)
     server = module.Server(start, 0.5)
     answers, kept, unchanged = [], [], True
@@ -429,11 +429,11 @@ class TestServer:
         self.check(student, deliver(1, 1, 6, 0.0))
 
     def test_at_once(self, student):
-        """The same message twice in a row."""
+        """A message comes twice in a row."""
         self.check(student, [message for message in deliver(2, 2, 5, 0.0) for _ in range(2)])
 
     def test_between(self, student):
-        """Again, after those of others."""
+        """A message comes again, after those of others."""
         for seed in range(4):
             self.check(student, deliver(3 + seed, 3, 20, 0.4))
 
@@ -496,7 +496,7 @@ class TestTopK:
         self.check(student, [(np.array([1, -5, 3, -4, 2], working_dtype()), k) for k in range(1, 6)])
 
     def test_as_large(self, student):
-        """Of these the lower index, whatever the sign."""
+        """The lower index counts for numbers as large, whatever the sign."""
         rng = generator(15, 66)
         arrays = [np.array([2, -2, 2, -2, 2]), np.zeros(6), np.array([0, 0, 1, 0]), np.array([-1, 1, 3, 1, -3, 1, -1])]
         arrays += [rng.integers(-3, 4, 300), rng.integers(-1, 2, 50)]
@@ -525,7 +525,7 @@ class TestTopK:
 
 
 def message_of(kind: str, array: np.ndarray) -> np.ndarray:
-    """What a message stands for; every difference to what it was made from is a float of its own."""
+    """Return what a message stands for; every difference to what it was made from is a float of its own."""
     if kind == "everything":
         return array.copy()
     if kind == "nothing":
@@ -552,7 +552,7 @@ def gradients_of(steps: int, shape, kind: str, exact: bool = False) -> list[np.n
 
 
 def run_feed_back(world, module, kind, gradients):
-    """For each step: what was sent, the residual, what ``send`` got, how often, and whether the arguments changed."""
+    """Return by step what was sent, the residual, what ``send`` got, how often, and whether the arguments changed."""
     residual, seen = np.zeros_like(gradients[0]), []
     for gradient in gradients:
         got, returned = [], []
@@ -782,7 +782,7 @@ class TestOneBit:
         self.check(student, [np.empty(0)])
 
     def test_sum_in_float64(self, student):
-        """Of many float32 numbers."""
+        """Many float32 numbers are summed."""
         self.check(student, [1 + generator(15, 99).random(5000), np.array([1e30, -1e30, 1.0])])
 
     @pytest.mark.one_dtype
@@ -878,7 +878,7 @@ class TestPowerSGD:
                     same(q, seen[0][1], f"Q on rank {rank} of {size}, beside rank 0's")
 
     def test_two_all_reduces(self, student):
-        """Of thin matrices; nothing else is sent."""
+        """Thin matrices are summed; nothing else is sent."""
         shape = (33, 20, 4)
         for size, _, seen, results in self.results(student, shape):
             for rank, (_, _, calls, _) in enumerate(seen):
@@ -905,7 +905,7 @@ class TestPowerSGD:
                 )
 
     def test_warm_start(self, student):
-        """From step to step nearer to the best matrix of that rank (the singular value decomposition's)."""
+        """Each step is nearer to the best matrix of that rank (the singular value decomposition's)."""
         shape = (33, 20, 4)
         for size, total, seen, _ in self.results(student, shape, steps=40):
             p, q, *_ = seen[0]
@@ -1135,7 +1135,7 @@ PARAMETERS = {"wq": (6, 4), "wk": (4, 6), "up": (5, 8), "down": (8, 5), "head": 
 
 
 def bucketings(kind: str, steps: int) -> list[list[list[str]]]:
-    """In which buckets the parameters are, in each step."""
+    """Return the buckets that the parameters are in, step by step."""
     names = list(PARAMETERS)
     if kind == "one bucket":
         return [[names]] * steps

@@ -28,7 +28,7 @@ pytestmark = answers()
 
 
 def run_each(world, module, name: str, cases: list[tuple]) -> list[tuple]:
-    """In a rank: what the function returns for each case, and whether it has left the arrays as they were."""
+    """Return, in a rank, the function's result for each case, and whether it has left the arrays as they were."""
     found = []
     for case in cases:
         lent = [one.copy() if isinstance(one, np.ndarray) else one for one in case]
@@ -39,7 +39,7 @@ def run_each(world, module, name: str, cases: list[tuple]) -> list[tuple]:
 
 
 def each(student, name: str, cases: list[tuple]) -> list:
-    """What the function returns for each case; asserts that it modifies none of its arrays."""
+    """Return the function's result for each case; asserts that it modifies none of its arrays."""
     seen = student.on_ranks(1, run_each, name, cases)[0].value
     for case, (_, kept) in zip(cases, seen, strict=True):
         assert kept, f"{in_words(name, case)}: expected the arguments unmodified"
@@ -158,7 +158,7 @@ class TestRMSNorm:
             near(grad_gain, right, np.float64, f"{what}: the gradient of the gain", limit)
 
     def test_sum_over_tokens(self, student):
-        """Of 4,096 ones and as many small terms, none of which a sum in float32 notices."""
+        """The terms are 4,096 ones and as many small numbers, none of which a sum in float32 notices."""
         gradient = np.repeat(np.array([1, 2.0**-14], working_dtype()), 4096)[:, None].repeat(2, axis=1)
         one = np.ones_like(gradient)
         _, found = parts(
@@ -429,7 +429,7 @@ def write_tensors(path: Path, arrays: dict[str, tuple[str, np.ndarray]], spaces:
 
 
 def run_read(world, module, files: list[tuple], cases: list[tuple], weight_map: dict | None) -> list:
-    """What is read from a folder with these files, called from elsewhere. Only a shard that is asked for is there."""
+    """Return what is read from a folder with these files, called from elsewhere. Only the shard asked for is there."""
     with TemporaryDirectory() as place:
         folder = Path(place)
         for name, *rest in files:
@@ -444,7 +444,7 @@ SHAPES = {"long": (16_384, 64), "wide": (8, 131_072)}
 
 
 def bytes_read() -> int:
-    """Those that this process has read from files so far, as Linux counts them; elsewhere 0."""
+    """Return the bytes that this process has read from files so far, as Linux counts them; elsewhere 0."""
     try:
         return int(Path("/proc/self/io").read_text(encoding="utf-8").split()[1])
     except OSError:
@@ -452,7 +452,7 @@ def bytes_read() -> int:
 
 
 def run_costs(world, module, kind: str, cases: list[tuple]) -> list[tuple[int, int]]:
-    """Of reads of slices of 4 MB, or 2 MB in BF16: peak memory, and bytes read."""
+    """Return peak memory and bytes read, of reads of slices of 4 MB, or 2 MB in BF16."""
     with TemporaryDirectory() as place:
         folder, seen = Path(place), []
         zeros = {name: (kind, np.zeros(s, np.float32 if kind == "F32" else np.uint16)) for name, s in SHAPES.items()}

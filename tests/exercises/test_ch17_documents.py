@@ -469,7 +469,7 @@ class TestPermuted:
             assert len(set(found)) == len(found), f"{count:,} samples: one came twice"
 
     def test_no_pattern(self, student):
-        """In a random order of 1,000 the steps between neighbours have about 632 different lengths."""
+        """The steps between neighbours in a random order of 1,000 have about 632 different lengths."""
         for order in student.on_ranks(1, run_orders, 1000, 3)[0].value:
             lengths = {(b - a) % len(order) for a, b in pairwise(order)}
             assert len(lengths) > 400, (
@@ -484,7 +484,7 @@ class TestPermuted:
 
 
 def run_samples(world, module, cases: list[tuple]) -> list[tuple]:
-    """What each rank gets for each case, and whether the batches are as they were."""
+    """Return what each rank gets for each case, and whether the batches are as they were."""
     found = []
     for step, ranks, batches, *more in cases:
         lent = list(batches)
