@@ -48,9 +48,10 @@ def summary(costs: StepCosts, batch: int) -> str:
     """Say what is planned, in one line."""
     model, cluster = costs.model, costs.cluster
     active = f" ({in_count(model.active_parameters)} active)" if model.moe else ""
-    step = f"{batch:,} sequence{'s' * (batch != 1)}, {in_count(batch * model.context)} tokens"
+    step = f"{batch:,} sequence{'s' * (batch > 1)}, {in_count(batch * model.context)} tokens"
+    context = f"{model.context:,} token{'s' * (model.context > 1)} of context"
     return (
-        f"{model.name}: {in_count(model.parameters)} parameters{active}, {model.context:,} tokens of context, on "
+        f"{model.name}: {in_count(model.parameters)} parameters{active}, {context}, on "
         f"{cluster.world_size:,} x {cluster.accelerator.name}; a step of {step}"
     )
 

@@ -362,8 +362,9 @@ def _fits(config: TrainConfig, layout: Layout) -> bool:
 def _describe(config: TrainConfig) -> str:
     name = {"gpt2": "GPT", "llama": "Llama"}[config.arch]
     tokens = f", {config.vocab} tokens of {config.tokenizer}" if config.tokenizer else ""
+    layers, heads = (f"{n} {word}" + "s" * (n > 1) for n, word in ((config.layers, "layer"), (config.heads, "head")))
     return (
-        f"{name}: {config.layers} layers, {config.heads} heads, width {config.width}, context {config.context}; "
+        f"{name}: {layers}, {heads}, width {config.width}, context {config.context}; "
         f"{config.micro_batches} micro-batches of {config.micro_batch} per step\n"
         f"on {config.text or 'the course text'}{tokens}; {config.products} products; NumPy {np.__version__}"
     )

@@ -56,7 +56,8 @@ def test_the_newest_step_that_all_ranks_reported_is_shown_and_news_is_told(live)
     live.on_interruption(failed)
     told = live.as_dict()
     assert told["news"] == [
-        "step 2, rank 1: kill, as ordered", "checkpoint step-2", "no checkpoint step-3: the disk is full",
+        "step 2, rank 1: kill, as ordered", "checkpoint step-2",
+        "checkpoint step-3 could not be saved: the disk is full",
         "step 2: rank 1 of 2 was killed", "the run goes on as dp=1 from step 1, the memory of peers",
     ]  # fmt: skip
     assert told["ranks"] == [None] and told["layout"] == "dp=1" and live.reported.keys() <= {3}

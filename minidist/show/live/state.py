@@ -59,7 +59,8 @@ class Live:
                 self._tell(f"step {event[1].step}, rank {rank}: {event[1].kind}, as ordered")
             elif event[0] == "saved":
                 self.saved += [] if event[2] else [step_of(event[1])]
-                self._tell(f"checkpoint {event[1]}" if not event[2] else f"no checkpoint {event[1]}: {event[2]}")
+                failed = f" could not be saved: {event[2]}" if event[2] else ""
+                self._tell(f"checkpoint {event[1]}{failed}")
             elif event[0] == "corrupted":
                 self._tell(str(event[1]))
 
